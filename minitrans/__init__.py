@@ -1,0 +1,33 @@
+"""A translation Transformer small enough to read in an evening, which proves its own attention.
+
+The names below are imported when first used: `minitrans.model` and all it needs import torch alone, and a program
+that only translates never pays for what only training needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minitrans import verify as verify
+    from minitrans.attention import MultiHeadAttention as MultiHeadAttention
+    from minitrans.model import Transformer as Transformer
+    from minitrans.model import TransformerConfig as TransformerConfig
+    from minitrans.translator import Translator as Translator
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "MultiHeadAttention": "minitrans.attention",
+    "Transformer": "minitrans.model",
+    "TransformerConfig": "minitrans.model",
+    "Translator": "minitrans.translator",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name from its home (PEP 562)."""
+    if name == "verify":
+        return import_module("minitrans.verify")
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'minitrans' has no attribute {name!r}")
