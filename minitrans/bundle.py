@@ -1,0 +1,99 @@
+"""A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.model import Transformer, TransformerConfig
+from minitrans.tokenizer import Tokenizer
+
+WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All that translating needs.
+
+    Attributes:
+        model: In eval mode, float32.
+        tokenizer: Agrees with the model on the vocabulary and the special ids.
+        source: Language translated from, say "en".
+        target: Language translated to, say "zh".
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    source: str
+    target: str
+
+
+def save_bundle(folder: Path, bundle: Bundle) -> None:
+    """Write the bundle into an existing folder. Each file is written aside, then renamed; the sizes come last.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    bundle.tokenizer.save(folder / TOKENIZER)
+    # A matrix that is tied has one name among the parameters, so it is saved once.
+    write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
+    sizes = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
+    write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read a bundle. Nothing in it can run code, and its sizes are checked before memory is taken.
+
+    Raises:
+        UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
+    """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
+    missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    config, source, target = _load_sizes(folder / SIZES)
+    if config.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{folder}: the model has {config.vocab_size} pieces, the tokenizer {tokenizer.vocab_size}; "
+            "the files come from different runs"
+        )
+    for name in ("pad_id", "bos_id", "eos_id"):
+        if getattr(config, name) != getattr(tokenizer, name):
+            raise UserError(
+                f"{folder}: {name} is {getattr(config, name)} in the model, {getattr(tokenizer, name)} in the "
+                "tokenizer; the files come from different runs"
+            )
+    return Bundle(_load_model(folder / WEIGHTS, config), tokenizer, source, target)
+
+
+def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
+    try:
+        sizes = json.loads(path.read_text(encoding="utf-8"))
+        return TransformerConfig(**sizes["model"]), str(sizes["source"]), str(sizes["target"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is damaged ({error}); train the run again") from error
+
+
+def _load_model(path: Path, config: TransformerConfig) -> Transformer:
+    with torch.device("meta"):  # shapes without memory
+        expected = {name: list(p.shape) for name, p in Transformer(config).named_parameters()}
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            if found != expected:
+                wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+                raise UserError(f"{path} does not fit {SIZES}: {wrong[0]} differs; the files come from different runs")
+            model = Transformer(config)
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(file.get_tensor(name))
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error}); train the run again") from error
+    return model.eval()

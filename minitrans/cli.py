@@ -1,0 +1,262 @@
+"""The command line: parsing and printing only. Each command imports what it needs when it runs.
+
+Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 a check failed; 2 bad input or
+usage; 130 interrupted.
+"""
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
+
+from minitrans.errors import UserError
+
+if TYPE_CHECKING:
+    from minitrans.scoring import Scores
+    from minitrans.translator import Translator
+
+CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports wrong usage like any other bad input: one line, exit code 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise instead of printing the usage."""
+        raise UserError(f"{message}; see {self.prog} --help")
+
+
+def make_parser() -> Parser:
+    """All commands but `train`, whose flags are the settings of a run (see `minitrans.training.config`)."""
+    parser = Parser(prog="minitrans", description="A translation Transformer which proves its own attention.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands.add_parser("train", help="train a model on a parallel corpus and write a run folder", add_help=False)
+
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    decode = argparse.ArgumentParser(add_help=False)
+    decode.add_argument("--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: 4096)")
+    decode.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
+    decode.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: cpu)")
+    decode.add_argument(
+        "--precision",
+        choices=["float32", "bfloat16", "float64"],
+        default="float32",
+        help="arithmetic (default: float32)",
+    )
+
+    translate = commands.add_parser(
+        "translate",
+        parents=[decode, common],
+        help="translate lines of text",
+        description="Translate texts from arguments, a file or standard input: one line out for every line in, in "
+        "order. On a terminal it prompts.",
+    )
+    translate.add_argument("run", metavar="RUN", help="run folder")
+    translate.add_argument("texts", metavar="TEXT", nargs="*", help="texts to translate")
+    translate.add_argument("--input", metavar="F", help="file to translate (default: standard input)")
+    translate.add_argument("--output", metavar="F", help="file to write (default: standard output)")
+    translate.set_defaults(function=translate_command)
+
+    evaluate = commands.add_parser(
+        "evaluate",
+        parents=[decode, common],
+        help="translate a file and score it against references",
+        description="Translate a file and score it: BLEU and chrF by sacreBLEU, and exact match.",
+    )
+    evaluate.add_argument("run", metavar="RUN", help="run folder")
+    evaluate.add_argument("--source", metavar="F", required=True, help="file to translate")
+    evaluate.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    evaluate.set_defaults(function=evaluate_command)
+
+    verify = commands.add_parser(
+        "verify",
+        parents=[common],
+        help="measure every claim about attention and cached decoding",
+        description="Measure every claim about attention and cached decoding, on a fresh random model or on a trained "
+        "one and its own data. Exit code 1 if a check fails.",
+    )
+    verify.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: a fresh random model)")
+    verify.add_argument("--data", metavar="PATH", help="the run's corpus (default: data.path of its config.yaml)")
+    verify.add_argument("--json", action="store_true", help="print one JSON object")
+    verify.set_defaults(function=verify_command)
+    return parser
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
+    return value
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("minitrans").setLevel(logging.INFO)
+    try:
+        if argv and argv[0] == "train":
+            return train_command(argv[1:])
+        args = make_parser().parse_args(argv)
+        function = args.function
+        if args.threads is not None:
+            import torch
+
+            torch.set_num_threads(args.threads)
+        return int(function(args))
+    except UserError as error:
+        if "--debug" in argv:
+            raise
+        print(f"minitrans: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def train_command(argv: Sequence[str]) -> int:
+    """`minitrans train`."""
+    from minitrans.training.config import parse_config
+
+    config = parse_config(argv)
+    from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
+
+    for split, scores in train(config).items():
+        print_scores(split, scores)
+    print(f"run folder: {config.run_dir}")
+    return 0
+
+
+def translate_command(args: argparse.Namespace) -> int:
+    """`minitrans translate`."""
+    from minitrans.files import open_aside
+    from minitrans.text import iter_lines
+
+    if args.texts and args.input:
+        raise UserError("texts and --input are both given; give one")
+    with contextlib.ExitStack() as stack:
+        prompting = False
+        if args.texts:
+            lines: Iterable[str] = args.texts
+        elif args.input:
+            lines = iter_lines(stack.enter_context(open_input(args.input)), args.input)
+        else:
+            prompting = sys.stdin.isatty()
+            lines = iter_lines(prompted(sys.stdin.buffer) if prompting else sys.stdin.buffer, "standard input")
+        translator = load_translator(args)
+        out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
+        lines, done = iter(lines), 0
+        while chunk := list(islice(lines, 1 if prompting else CHUNK_LINES)):
+            for translation in translator.translate(chunk, args.batch_tokens, not args.no_cache, first_line=done + 1):
+                out.write(translation.encode() + b"\n")
+            out.flush()
+            done += len(chunk)
+    return 0
+
+
+def open_input(path: str) -> BinaryIO:
+    """A file to read from."""
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; give the path of a text file") from error
+
+
+def prompted(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a terminal, each after a prompt, until end of file."""
+    while True:
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = stream.readline()
+        if not line:
+            print(file=sys.stderr)
+            return
+        yield line
+
+
+def evaluate_command(args: argparse.Namespace) -> int:
+    """`minitrans evaluate`."""
+    import time
+    from dataclasses import asdict
+
+    from minitrans.text import read_lines
+
+    sources, references = read_lines(args.source), read_lines(args.reference)
+    if len(sources) != len(references):
+        raise UserError(
+            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
+        )
+    if not sources:
+        raise UserError(f"{args.source} is empty; there is nothing to score")
+    translator = load_translator(args)
+    began = time.perf_counter()
+    translations = translator.translate(sources, args.batch_tokens, not args.no_cache)
+    seconds = time.perf_counter() - began
+    from minitrans.scoring import score
+
+    scores = score(translations, references, translator.bundle.target)
+    speed = len(sources) / seconds
+    if args.json:
+        print(json.dumps(asdict(scores) | {"seconds": seconds, "sentences_per_second": speed}))
+    else:
+        print_scores(Path(args.source).name, scores)
+        print(f"{seconds:.1f} s, {speed:.0f} sentences/s")
+    return 0
+
+
+def verify_command(args: argparse.Namespace) -> int:
+    """`minitrans verify`."""
+    from rich.console import Console
+
+    from minitrans import verify
+    from minitrans.verify.report import print_report
+
+    subject = None
+    if args.run:
+        from minitrans.bundle import load_bundle
+        from minitrans.data.corpus import run_corpus
+        from minitrans.verify.subject import text_subject
+
+        bundle = load_bundle(Path(args.run))
+        corpus = run_corpus(Path(args.run), args.data)
+        pairs = list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True))
+        tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
+        subject = text_subject(bundle, pairs, [line for name in tests for line in corpus[name]["source"]])
+    report = verify.run(subject=subject)
+    if args.json:
+        print(json.dumps(report.as_dict()))
+    else:
+        print_report(report, Console())
+    return 0 if report.passed else 1
+
+
+def load_translator(args: argparse.Namespace) -> "Translator":
+    """The run's translator, on the device and in the precision asked for."""
+    import torch
+
+    from minitrans.translator import Translator
+
+    try:
+        return Translator.load(args.run, args.device, getattr(torch, args.precision))
+    except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
+        raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+
+
+def print_scores(name: str, scores: "Scores") -> None:
+    """One line of scores."""
+    print(
+        f"{name}: BLEU {scores.bleu:.2f}  chrF {scores.chrf:.2f}  exact match {scores.exact_match:.1f}%  "
+        f"({scores.sentences} sentences)  {scores.bleu_signature}"
+    )

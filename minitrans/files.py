@@ -1,0 +1,37 @@
+"""Files that are written whole or not at all."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from minitrans.errors import UserError
+
+
+@contextmanager
+def open_aside(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    aside = Path(f"{path}.tmp")
+    try:
+        with open(aside, "wb") as file:
+            yield file
+        os.replace(aside, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def write_file(path: str | Path, content: bytes | str) -> None:
+    """Write a whole file; text as UTF-8.
+
+    Raises:
+        UserError: The file cannot be written.
+    """
+    with open_aside(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)

@@ -1,0 +1,160 @@
+"""What happens around the training steps: translating the validation split, showing progress, stopping in order."""
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from lightning.pytorch.loggers import TensorBoardLogger
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from minitrans.scoring import score
+from minitrans.training.module import TranslationModule
+from minitrans.translator import Translator
+
+N_SAMPLES = 3
+
+
+class ValidationTranslations(Callback):
+    """Translates the validation split as a user would, and logs its BLEU and chrF.
+
+    It has to stand before the callback that averages weights: that one puts the averaged weights in place for the
+    validation and takes them out again at its end.
+
+    Attributes:
+        samples: A few (source, translation) pairs of the last validation.
+    """
+
+    def __init__(self, translator: Translator, sources: Sequence[str], references: Sequence[str]) -> None:
+        """Take a translator with the model in training, and the split's text."""
+        self.translator, self.sources, self.references = translator, sources, references
+        self.samples: list[tuple[str, str]] = []
+
+    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Translate, score, log."""
+        translations = self.translator.translate(self.sources)
+        scores = score(translations, self.references, self.translator.bundle.target)
+        pl_module.log_dict({"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match})
+        stride = max(1, len(translations) // N_SAMPLES)
+        self.samples = list(zip(self.sources[::stride], translations[::stride], strict=True))[:N_SAMPLES]
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
+                logger.experiment.add_text("samples", text, trainer.global_step)
+
+
+class TrainingProgress(ProgressBar):
+    """On a terminal a bar with loss, speed and time left; anywhere a paragraph after each validation."""
+
+    def __init__(self, translations: ValidationTranslations) -> None:
+        """Take the callback whose samples are shown."""
+        super().__init__()
+        self.translations = translations
+        self.console = Console(stderr=True, highlight=False)
+        self.bar = Progress(
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  {task.fields[speed]:,.0f} tokens/s"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=True,
+            refresh_per_second=4,
+        )
+        self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
+        self.seconds = 0.0
+        self.step_began = 0.0
+
+    def disable(self) -> None:
+        """Nothing to do: on every process but the first, Lightning asks for silence."""
+        self.bar.disable = True
+        self.console.quiet = True
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Show the bar."""
+        self.bar.update(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
+        self.bar.start()
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Start the clock: speed is that of the training steps, without validation."""
+        self.step_began = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Move the bar."""
+        self.seconds += time.perf_counter() - self.step_began
+        if self.console.is_terminal:
+            self.bar.update(self.task, completed=trainer.global_step, loss=outputs["loss"].item(), speed=self.speed)
+
+    @property
+    def speed(self) -> float:
+        """Target tokens per second of training."""
+        assert isinstance(self.trainer.lightning_module, TranslationModule)
+        return self.trainer.lightning_module.tgt_tokens / self.seconds if self.seconds else 0.0
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print the scores and a few translations."""
+        metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
+        self.console.print(
+            f"step {trainer.global_step}  epoch {trainer.current_epoch}  val loss {metrics['val_loss']:.3f}  "
+            f"BLEU {metrics['val_bleu']:.2f}  chrF {metrics['val_chrf']:.2f}  "
+            f"exact {metrics['val_exact_match']:.1f}%  {self.speed:,.0f} tokens/s  {self.seconds / 60:.1f} min",
+            markup=False,
+        )
+        for source, translation in self.translations.samples:
+            self.console.print(f"    {source}\n    -> {translation}", markup=False)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the bar away."""
+        self.bar.stop()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Take the bar away."""
+        self.bar.stop()
+
+
+class StopBetweenSteps(Callback):
+    """On Ctrl-C or SIGTERM, finishes the step, writes the checkpoint to resume from, and stops.
+
+    A second signal stops at once, and loses what came after the last checkpoint.
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        """Take the path of the checkpoint."""
+        self.checkpoint = checkpoint
+        self.asked = False
+        self.previous: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for the signals."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.previous[number] = signal.signal(number, self._ask)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("stopping after this step; once more to stop at once", file=sys.stderr)
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save and stop, if asked to."""
+        if self.asked:
+            trainer.save_checkpoint(self.checkpoint)
+            raise KeyboardInterrupt
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous.clear()

@@ -1,0 +1,45 @@
+"""The model card: what a run folder says about itself."""
+
+from collections.abc import Mapping
+
+from minitrans.bundle import Bundle
+from minitrans.scoring import Scores
+from minitrans.training.config import RunConfig
+
+
+def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], step: int) -> str:
+    """Markdown: data, sizes, training and scores of a finished run.
+
+    Args:
+        config: The run's settings.
+        bundle: The finished model.
+        scores: By split, `valid` first.
+        step: Optimizer step of the weights that were kept.
+    """
+    sizes = bundle.model.config
+    n_parameters = sum(p.numel() for p in bundle.model.parameters())
+    rows = [
+        f"| {split} | {s.sentences:,} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f}% |"
+        for split, s in scores.items()
+    ]
+    any_scores = next(iter(scores.values()))
+    return f"""# {bundle.source} -> {bundle.target}
+
+A translation Transformer trained with minitrans on `{config.data.path}`.
+
+    minitrans translate {config.run_dir} "..."
+
+- Parameters: {n_parameters:,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
+{sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \
+{"tied" if sizes.tie_embeddings else "separate"} embeddings)
+- Longest source or target: {sizes.max_len} tokens
+- Kept: averaged weights at step {step:,}, the best BLEU on `valid`; seed {config.seed}
+- All settings: `config.yaml`; the training curve: `metrics.csv`
+
+| split | sentences | BLEU | chrF | exact match |
+|---|---:|---:|---:|---:|
+{chr(10).join(rows)}
+
+Greedy decoding. BLEU: `{any_scores.bleu_signature}`; chrF: `{any_scores.chrf_signature}`. Only `valid` was used to \
+choose the weights.
+"""

@@ -1,0 +1,74 @@
+"""The LightningModule: one training step, one validation step, the optimizer and its schedule."""
+
+import math
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from minitrans.data.batching import Batch
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.model import Transformer
+from minitrans.training.config import TrainingConfig
+
+
+def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
+    """Share of the peak learning rate at an optimizer step: up in a line from 0, down to 0 along a half cosine."""
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+class TranslationModule(LightningModule):
+    """Trains a Transformer with teacher forcing: the whole target goes in at once, and each position predicts the next.
+
+    Attributes:
+        model: What is trained.
+        tgt_tokens: Target tokens, padding excluded, that training steps have seen since the start of this process.
+    """
+
+    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
+        """Take the model and the settings of its optimizer."""
+        super().__init__()
+        self.model = model
+        self.config = config
+        self.tgt_tokens = 0
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """The smoothed loss in nats a token, averaged over the real target tokens of the batch."""
+        loss, n_tokens = self._loss(batch, self.config.label_smoothing)
+        self.tgt_tokens += n_tokens
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the plain cross entropy in nats a token over the whole split."""
+        loss, n_tokens = self._loss(batch, smoothing=0.0)
+        self.log("val_loss", loss, batch_size=n_tokens)
+
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
+        pad_id = self.model.config.pad_id
+        n_tokens = int((batch.tgt_out != pad_id).sum())
+        logits = self.model(batch.src_ids, batch.tgt_in)
+        return label_smoothed_cross_entropy(logits.float(), batch.tgt_out, pad_id, smoothing) / n_tokens, n_tokens
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """AdamW with the warm-up and cosine schedule, moved at every optimizer step."""
+        config = self.config
+        optimizer = torch.optim.AdamW(
+            self.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay, fused=True
+        )
+        total_steps = int(self.trainer.estimated_stepping_batches)
+        scheduler = LambdaLR(optimizer, lambda step: warmup_cosine(step, config.warmup_steps, total_steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Keep the state of the random numbers, so that a resumed run drops the same elements."""
+        checkpoint["rng_state"] = torch.get_rng_state()
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the state of the random numbers."""
+        torch.set_rng_state(checkpoint["rng_state"])

@@ -1,0 +1,181 @@
+"""From settings to a run folder: corpus, tokenizer, training, scores, model card."""
+
+import csv
+import itertools
+import logging
+import shutil
+import warnings
+from pathlib import Path
+
+import torch
+import yaml
+from lightning.pytorch import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from minitrans.bundle import TOKENIZER, Bundle, save_bundle
+from minitrans.data.corpus import load_corpus
+from minitrans.data.datamodule import TranslationDataModule
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.model import Transformer
+from minitrans.scoring import Scores, score
+from minitrans.tokenizer import Tokenizer
+from minitrans.training.callbacks import StopBetweenSteps, TrainingProgress, ValidationTranslations
+from minitrans.training.card import model_card
+from minitrans.training.config import RunConfig
+from minitrans.training.module import TranslationModule
+from minitrans.translator import Translator
+
+CONFIG, CARD, METRICS = "config.yaml", "README.md", "metrics.csv"
+BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
+
+
+def train(config: RunConfig) -> dict[str, Scores]:
+    """Train a model and write its run folder.
+
+    Returns:
+        The scores of the finished model on `valid` and on each test split.
+
+    Raises:
+        UserError: A fault in the settings, the corpus or the run folder; nothing has been written then.
+        KeyboardInterrupt: Stopped by a signal; the run can be resumed.
+    """
+    run_dir = config.run_dir
+    _check_run_dir(config)
+    # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
+    config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=0, eos_id=0)
+    _quieten_lightning()
+    seed_everything(config.seed, verbose=False)
+
+    if config.resume:
+        tokenizer = Tokenizer.load(run_dir / TOKENIZER)
+    else:
+        text = load_corpus(config.data)["train"]
+        tokenizer = Tokenizer.train(itertools.chain(text["source"], text["target"]), config.tokenizer)
+    sizes = config.transformer(
+        vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
+    )
+    data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed)
+    data.setup()
+    bundle = Bundle(Transformer(sizes), tokenizer, config.data.source, config.data.target)
+    module = TranslationModule(bundle.model, config.training)
+
+    if not config.resume:
+        _make_run_dir(config, tokenizer)
+    _fit(_make_trainer(config, bundle, data), module, data, config)
+
+    best = torch.load(run_dir / BEST, map_location="cpu", weights_only=True)
+    module.load_state_dict(best["state_dict"])
+    bundle.model.to("cpu", torch.float32).eval()
+    translator = Translator(bundle)
+    scores = {}
+    for split in ("valid", *data.splits):
+        sources, references = data.texts(split)
+        scores[split] = score(translator.translate(sources), references, bundle.target)
+    card = model_card(config, bundle, scores, step=best["global_step"])
+    write_file(run_dir / CARD, card)
+    save_bundle(run_dir, bundle)
+    return scores
+
+
+def _check_run_dir(config: RunConfig) -> None:
+    """Refuse to touch what is not ours to touch, and to resume what cannot be."""
+    run_dir = config.run_dir
+    if config.resume and config.overwrite:
+        raise UserError("--resume and --overwrite exclude each other; give one")
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"{run_dir} is a file; give another --run-dir")
+    if config.resume:
+        for part in (CONFIG, TOKENIZER, LAST):
+            if not (run_dir / part).is_file():
+                raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
+        before, now = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8")), yaml.safe_load(config.text)
+        for section in ("seed", "model", "tokenizer", "data", "training"):
+            if before[section] != now[section]:
+                raise UserError(
+                    f"{run_dir / CONFIG} and the settings given differ in {section}; "
+                    "resume with the run's own settings, or train a new run"
+                )
+    elif run_dir.exists() and any(run_dir.iterdir()):
+        if not config.overwrite:
+            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
+        if not (run_dir / CONFIG).is_file():
+            raise UserError(f"{run_dir} is not a run folder, so it is not overwritten; give another --run-dir")
+
+
+def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
+    """Begin the run folder, in place of the one that is there if that is to be overwritten."""
+    if config.overwrite and config.run_dir.exists():
+        shutil.rmtree(config.run_dir)
+    try:
+        config.run_dir.mkdir(parents=True, exist_ok=True)
+        write_file(config.run_dir / CONFIG, config.text)
+        tokenizer.save(config.run_dir / TOKENIZER)
+    except OSError as error:
+        raise UserError(f"cannot write {config.run_dir}: {error.strerror}; give another --run-dir") from error
+
+
+def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> Trainer:
+    """Lightning's Trainer with our loggers and callbacks; `ModelCheckpoint`s are called last, wherever they stand."""
+    run_dir = config.run_dir
+    translations = ValidationTranslations(Translator(bundle), *data.texts("valid"))
+    callbacks: list[Callback] = [
+        translations,  # before the averaging, see there
+        EMAWeightAveraging(decay=config.training.ema_decay),
+        LearningRateMonitor(),
+        EarlyStopping("val_bleu", mode="max", patience=config.training.patience),
+        TrainingProgress(translations),
+        StopBetweenSteps(run_dir / LAST),
+        ModelCheckpoint(run_dir / BEST.parent, BEST.stem, monitor="val_bleu", mode="max", enable_version_counter=False),
+        ModelCheckpoint(
+            run_dir / LAST.parent,
+            LAST.stem,
+            every_n_train_steps=config.training.checkpoint_every,
+            enable_version_counter=False,
+        ),
+    ]
+    csv_logger = CSVLogger(run_dir, name="", version="")
+    if config.resume:
+        _keep_metrics(csv_logger, run_dir)
+    return Trainer(
+        **config.trainer,
+        logger=[csv_logger, TensorBoardLogger(run_dir, name="", version="tensorboard")],
+        callbacks=callbacks,
+        default_root_dir=run_dir,
+        num_sanity_val_steps=0,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+
+
+def _keep_metrics(csv_logger: CSVLogger, run_dir: Path) -> None:
+    """Carry over the rows up to the checkpoint: the logger begins a new file."""
+    step = torch.load(run_dir / LAST, map_location="cpu", weights_only=True)["global_step"]
+    if (run_dir / METRICS).is_file():
+        with open(run_dir / METRICS, encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if int(row["step"]) < step]
+        csv_logger.experiment.metrics.extend({k: v for k, v in row.items() if v} for row in rows)
+
+
+def _fit(trainer: Trainer, module: TranslationModule, data: TranslationDataModule, config: RunConfig) -> None:
+    """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back."""
+    checkpoint = config.run_dir / LAST if config.resume else None
+    try:
+        trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as error:
+        raise KeyboardInterrupt(
+            f"stopped at step {trainer.global_step}; the same command with --resume goes on"
+        ) from error
+
+
+def _quieten_lightning() -> None:
+    """Keep Lightning's hints, which our progress and our errors make superfluous, off the screen."""
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for message in (
+        ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
+        ".*Experiment logs directory .* exists and is not empty.*",
+        ".*Checkpoint directory .* exists and is not empty.*",
+        ".*not been set for this class.*",
+    ):
+        warnings.filterwarnings("ignore", message)
