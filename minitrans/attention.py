@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minitrans.dropout import dropout
 from minitrans.masks import check_mask
 
 
@@ -43,7 +44,7 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
 
 
 def scaled_dot_product_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout: float = 0.0, need_weights: bool = False
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, need_weights: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """A soft look-up: for each query the average of the values, weighted by how well their keys match.
 
@@ -52,7 +53,7 @@ def scaled_dot_product_attention(
         k: (..., Tk, Dh) keys.
         v: (..., Tk, Dv) values; any Dv.
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend.
-        dropout: Probability with which each weight is dropped, in [0, 1); 0 outside training.
+        dropout_p: Probability with which each weight is dropped, in [0, 1); 0 outside training.
         need_weights: Whether to return the weights.
 
     Returns:
@@ -65,7 +66,7 @@ def scaled_dot_product_attention(
     Source: Vaswani et al. 2017, equation 1.
     """
     weights = attention_weights(q, k, mask)
-    output = (F.dropout(weights, dropout) if dropout else weights) @ v
+    output = dropout(weights, dropout_p, training=True) @ v
     return output, weights if need_weights else None
 
 
@@ -158,8 +159,8 @@ class MultiHeadAttention(nn.Module):
         Returns:
             The output (B, Tq, D) and the weights of every head (B, H, Tq, Tk) or None.
         """
-        dropout = self.dropout if self.training else 0.0
-        heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout, need_weights)
+        dropout_p = self.dropout if self.training else 0.0
+        heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout_p, need_weights)
         return self.w_o(heads.transpose(1, 2).flatten(2)), weights  # (B, H, Tq, Dh) -> (B, Tq, H*Dh) -> (B, Tq, D)
 
     def _project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from minitrans.scoring import Scores
     from minitrans.translator import Translator
 
+DESCRIPTIONS = {
+    "train": "Train a model on a parallel corpus and write a run folder.",
+    "translate": "Translate texts from arguments, a file or standard input, line by line; on a terminal it prompts.",
+    "evaluate": "Translate a file and score it against references: BLEU, chrF, exact match.",
+    "verify": "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
+}
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
 
@@ -32,62 +38,36 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def make_parser() -> Parser:
-    """All commands but `train`, whose flags are the settings of a run (see `minitrans.training.config`)."""
-    parser = Parser(prog="minitrans", description="A translation Transformer which proves its own attention.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("train", help="train a model on a parallel corpus and write a run folder", add_help=False)
-
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    decode = argparse.ArgumentParser(add_help=False)
-    decode.add_argument("--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: 4096)")
-    decode.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
-    decode.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: cpu)")
-    decode.add_argument(
-        "--precision",
-        choices=["float32", "bfloat16", "float64"],
-        default="float32",
-        help="arithmetic (default: float32)",
-    )
-
-    translate = commands.add_parser(
-        "translate",
-        parents=[decode, common],
-        help="translate lines of text",
-        description="Translate texts from arguments, a file or standard input: one line out for every line in, in "
-        "order. On a terminal it prompts.",
-    )
-    translate.add_argument("run", metavar="RUN", help="run folder")
-    translate.add_argument("texts", metavar="TEXT", nargs="*", help="texts to translate")
-    translate.add_argument("--input", metavar="F", help="file to translate (default: standard input)")
-    translate.add_argument("--output", metavar="F", help="file to write (default: standard output)")
-    translate.set_defaults(function=translate_command)
-
-    evaluate = commands.add_parser(
-        "evaluate",
-        parents=[decode, common],
-        help="translate a file and score it against references",
-        description="Translate a file and score it: BLEU and chrF by sacreBLEU, and exact match.",
-    )
-    evaluate.add_argument("run", metavar="RUN", help="run folder")
-    evaluate.add_argument("--source", metavar="F", required=True, help="file to translate")
-    evaluate.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
-    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
-    evaluate.set_defaults(function=evaluate_command)
-
-    verify = commands.add_parser(
-        "verify",
-        parents=[common],
-        help="measure every claim about attention and cached decoding",
-        description="Measure every claim about attention and cached decoding, on a fresh random model or on a trained "
-        "one and its own data. Exit code 1 if a check fails.",
-    )
-    verify.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: a fresh random model)")
-    verify.add_argument("--data", metavar="PATH", help="the run's corpus (default: data.path of its config.yaml)")
-    verify.add_argument("--json", action="store_true", help="print one JSON object")
-    verify.set_defaults(function=verify_command)
+def make_parser(command: str) -> Parser:
+    """The flags of a command; those of `train` are the settings of a run, see `minitrans.training.config`."""
+    parser = Parser(prog=f"minitrans {command}", description=DESCRIPTIONS[command], allow_abbrev=False)
+    if command == "verify":
+        parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: a fresh random model)")
+        parser.add_argument("--data", metavar="PATH", help="the run's corpus (default: data.path of its config.yaml)")
+    else:
+        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument(
+            "--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: %(default)s)"
+        )
+        parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
+        parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: %(default)s)")
+        parser.add_argument(
+            "--precision",
+            choices=["float32", "bfloat16", "float64"],
+            default="float32",
+            help="arithmetic (default: %(default)s)",
+        )
+    if command == "translate":
+        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to translate")
+        parser.add_argument("--input", metavar="F", help="file to translate (default: standard input)")
+        parser.add_argument("--output", metavar="F", help="file to write (default: standard output)")
+    if command == "evaluate":
+        parser.add_argument("--source", metavar="F", required=True, help="file to translate")
+        parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
+    if command in ("evaluate", "verify"):
+        parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
@@ -103,17 +83,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("minitrans").setLevel(logging.INFO)
+    logging.addLevelName(logging.WARNING, "warning")
     try:
-        if argv and argv[0] == "train":
-            return train_command(argv[1:])
-        args = make_parser().parse_args(argv)
-        function = args.function
-        if args.threads is not None:
-            import torch
-
-            torch.set_num_threads(args.threads)
-        return int(function(args))
+        return run_command(argv)
     except UserError as error:
         if "--debug" in argv:
             raise
@@ -125,6 +97,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Find the command, parse its flags, run it."""
+    width = max(map(len, DESCRIPTIONS))
+    overview = Parser(
+        prog="minitrans",
+        description="A translation Transformer which proves its own attention.",
+        epilog="\n".join(f"  {command:{width}}  {text}" for command, text in DESCRIPTIONS.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    overview.add_argument("command", choices=DESCRIPTIONS, metavar="COMMAND", help="what to do; each has its --help:")
+    command = overview.parse_args(argv[:1]).command
+    if command == "train":
+        return train_command(argv[1:])
+    args = make_parser(command).parse_intermixed_args(argv[1:])
+    if args.threads is not None:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    return {"translate": translate_command, "evaluate": evaluate_command, "verify": verify_command}[command](args)
 
 
 def train_command(argv: Sequence[str]) -> int:

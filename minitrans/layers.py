@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from minitrans.attention import MultiHeadAttention
 from minitrans.cache import LayerCache
+from minitrans.dropout import Dropout
 
 
 class LayerTrace(NamedTuple):
@@ -57,14 +58,14 @@ class FeedForward(nn.Module):
         super().__init__()
         self.w_1 = nn.Linear(d_model, d_ff)
         self.w_2 = nn.Linear(d_ff, d_model)
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         for linear in (self.w_1, self.w_2):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, D) -> (B, T, D)."""
-        return self.w_2(F.dropout(F.relu(self.w_1(x)), self.dropout, self.training))
+        return self.w_2(self.dropout(F.relu(self.w_1(x))))
 
 
 class EncoderLayer(nn.Module):
@@ -77,7 +78,7 @@ class EncoderLayer(nn.Module):
         self.self_attn = MultiHeadAttention(d_model, n_heads, d_head, attention_dropout)
         self.ff_norm = nn.LayerNorm(d_model)
         self.ff = FeedForward(d_model, d_ff, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
         """Run the layer.
@@ -106,7 +107,7 @@ class DecoderLayer(nn.Module):
         self.cross_attn = MultiHeadAttention(d_model, n_heads, d_head, attention_dropout)
         self.ff_norm = nn.LayerNorm(d_model)
         self.ff = FeedForward(d_model, d_ff, dropout)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(
         self,

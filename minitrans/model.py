@@ -11,6 +11,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from minitrans.cache import DecoderCache
+from minitrans.dropout import Dropout
 from minitrans.layers import DecoderLayer, EncoderLayer, LayerTrace, sinusoidal_positions
 from minitrans.masks import causal_mask, padding_mask
 
@@ -174,7 +175,7 @@ class Transformer(nn.Module):
             nn.init.normal_(table.weight, std=config.d_model**-0.5)
         # Kept in float64 and cast where it is used, so that a float64 model has float64 positions.
         self.register_buffer("positions", sinusoidal_positions(config.max_len, config.d_model), persistent=False)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
 

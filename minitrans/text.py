@@ -13,7 +13,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
 def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
-    r"""Yields the lines of a binary stream one by one, as they arrive.
+    r"""Yield the lines of a binary stream one by one, as they arrive.
 
     Only `\n` ends a line, so line n of a source file stays beside line n of its translation: `str.splitlines` would
     also split at U+2028, U+0085 and others. One `\r` before the `\n` and a byte-order mark at the start are dropped.
@@ -39,7 +39,7 @@ def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Reads a text file as `iter_lines` does.
+    """Read a text file as `iter_lines` does.
 
     Raises:
         UserError: The file is missing, unreadable, a folder, or not valid UTF-8.
@@ -52,7 +52,7 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def clean(line: str) -> str:
-    """Normalises a sentence, the same way in training, in translation and in what comes out.
+    """Normalise a sentence, the same way in training, in translation and in what comes out.
 
     Unicode NFC; control characters and every kind of white space and line break become a space, runs of them one
     space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format

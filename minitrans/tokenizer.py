@@ -3,7 +3,6 @@
 import hashlib
 import io
 import logging
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,14 @@ from typing import Literal, get_args
 import sentencepiece
 
 from minitrans.errors import UserError
+from minitrans.files import write_file
 from minitrans.text import clean
 
 logger = logging.getLogger("minitrans")
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
-_SPECIAL_IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
-_FIXED_PIECES = 256 + len(_SPECIAL_IDS)  # with byte fallback every byte is a piece
+_PAD, _BOS, _EOS, _UNK = range(4)
+_FIXED_PIECES = 4 + 256  # with byte fallback every byte is a piece
 _SPACE = "\u2581"  # SentencePiece's own mark for a space; in the text itself it cannot be told from one
 
 ModelType = Literal["unigram", "bpe"]
@@ -40,11 +40,11 @@ class TokenizerConfig:
     character_coverage: float = 0.9995
 
     def __post_init__(self) -> None:
-        """Checks the values."""
+        """Check the values."""
         if self.vocab_size <= _FIXED_PIECES:
             raise UserError(
                 f"tokenizer.vocab_size is {self.vocab_size}; it must be above {_FIXED_PIECES} "
-                f"(256 bytes and {len(_SPECIAL_IDS)} special ids)"
+                f"(4 special ids and 256 bytes)"
             )
         if self.model_type not in get_args(ModelType):
             raise UserError(
@@ -57,7 +57,7 @@ class TokenizerConfig:
 class Tokenizer:
     """A trained SentencePiece model.
 
-    Pickles and copies by the bytes of its model file, so that equal models hash alike wherever they are loaded.
+    It pickles and copies by the bytes of its model file, so that equal models hash alike wherever they are loaded.
 
     Args:
         proto: The bytes of the model file.
@@ -89,7 +89,7 @@ class Tokenizer:
         self.eos_id: int = self._processor.eos_id()
         self.unk_id: int = self._processor.unk_id()
         self._special_ids = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
-        for name in _SPECIAL_IDS:
+        for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             if getattr(self, name) < 0:
                 raise UserError(f"the SentencePiece model has no {name}; train the tokenizer with minitrans")
 
@@ -98,7 +98,7 @@ class Tokenizer:
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
-        """Trains a tokenizer; the same sentences in the same order give the same bytes.
+        """Train a tokenizer; the same sentences in the same order give the same bytes.
 
         Args:
             sentences: Text of both languages; cleaned here, empty lines skipped.
@@ -124,7 +124,10 @@ class Tokenizer:
                 max_sentence_length=2**30,  # bytes, the most it takes; longer sentences are dropped
                 num_threads=16,  # sums of floats, and so the pieces, depend on how many, not on which
                 minloglevel=2,
-                **_SPECIAL_IDS,
+                pad_id=_PAD,
+                bos_id=_BOS,
+                eos_id=_EOS,
+                unk_id=_UNK,
             )
         except RuntimeError as error:
             smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
@@ -145,7 +148,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Loads a model file.
+        """Load a model file.
 
         Raises:
             UserError: The file cannot be read, or is not a tokenizer that can be used.
@@ -158,20 +161,15 @@ class Tokenizer:
             raise UserError(f"{path}: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes the model file: aside first, then renamed, so that it is never there in part.
+        """Write the model file, whole or not at all.
 
         Raises:
             UserError: The file cannot be written.
         """
-        aside = Path(f"{path}.tmp")
-        try:
-            aside.write_bytes(self._proto)
-            os.replace(aside, path)
-        except OSError as error:
-            raise UserError(f"cannot write the tokenizer {path}: {error.strerror}") from error
+        write_file(path, self._proto)
 
     def encode(self, line: str) -> list[int]:
-        """Returns the piece ids of one line, without BOS and EOS.
+        """Return the piece ids of one line, without BOS and EOS.
 
         `decode` gives `clean(line)` back, whatever the line; only the character U+2581, SentencePiece's mark for a
         space, is read as a space.
@@ -180,12 +178,12 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
-        """Returns what `encode` gives for each line; many lines are shared out among the processor's cores."""
+        """Return what `encode` gives for each line; many lines are shared out among the processor's cores."""
         ids: list[list[int]] = self._processor.encode([_normalize(line) for line in lines])
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Returns the clean line that the ids spell.
+        """Return the clean line that the ids spell.
 
         Special ids are skipped; bytes that are no UTF-8 give U+FFFD.
 
@@ -195,7 +193,7 @@ class Tokenizer:
         return _normalize(self._processor.decode([i for i in ids if i not in self._special_ids]))
 
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
-        """Returns what `decode` gives for each row of ids."""
+        """Return what `decode` gives for each row of ids."""
         return [self.decode(row) for row in rows]
 
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser
 from lightning.pytorch import Trainer
 
 from minitrans.data.corpus import DataConfig
@@ -105,14 +106,14 @@ class RunConfig:
     resume: bool
     overwrite: bool
 
-    def transformer(self, **from_tokenizer: int) -> TransformerConfig:
-        """The model's sizes, given the `vocab_size`, `pad_id`, `bos_id` and `eos_id` of a tokenizer.
+    def transformer(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
+        """The model's sizes, given those of a tokenizer.
 
         Raises:
             UserError: They do not fit together.
         """
         try:
-            return TransformerConfig(**from_tokenizer, **self.model)
+            return TransformerConfig(vocab_size, pad_id, bos_id, eos_id, **self.model)
         except ValueError as error:
             raise UserError(str(error)) from error
 
@@ -124,6 +125,7 @@ def make_parser() -> ArgumentParser:
         description="Train a tokenizer and a model on a parallel corpus, evaluate it, and write a run folder.",
         print_config="--print-%s",
         exit_on_error=False,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
     parser.add_argument("--run-dir", type=str | None, help="run folder (default: runs/ and the name of the YAML file)")
@@ -164,7 +166,7 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
         data=DataConfig(**sections["data"]),
         training=TrainingConfig(**sections["training"]),
         trainer=sections["trainer"],
-        text=parser.dump(Namespace({k: v for k, v in sections.items() if k not in NOT_SAVED}), skip_validation=True),
+        text=yaml.safe_dump({k: v for k, v in sections.items() if k not in NOT_SAVED}, sort_keys=False),
         run_dir=Path(run_dir),
         resume=settings.resume,
         overwrite=settings.overwrite,

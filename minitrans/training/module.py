@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -55,7 +56,7 @@ class TranslationModule(LightningModule):
         logits = self.model(batch.src_ids, batch.tgt_in)
         return label_smoothed_cross_entropy(logits.float(), batch.tgt_out, pad_id, smoothing) / n_tokens, n_tokens
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with the warm-up and cosine schedule, moved at every optimizer step."""
         config = self.config
         optimizer = torch.optim.AdamW(

@@ -176,6 +176,6 @@ def _quieten_lightning() -> None:
         ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*Checkpoint directory .* exists and is not empty.*",
-        ".*not been set for this class.*",
+        ".*LeafSpec.*is deprecated.*",
     ):
         warnings.filterwarnings("ignore", message)

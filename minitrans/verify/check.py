@@ -1,5 +1,6 @@
 """What a check is, and what it reports."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -63,8 +64,9 @@ class Report:
         return bool(self.checks) and all(result.passed for result in self.checks)
 
     def as_dict(self) -> dict[str, object]:
-        """The object that `minitrans verify --json` prints."""
-        return {"passed": self.passed, "checks": [asdict(result) for result in self.checks]}
+        """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
+        checks = [asdict(r) | {"measured": r.measured if math.isfinite(r.measured) else None} for r in self.checks]
+        return {"passed": self.passed, "checks": checks}
 
 
 def deviation(a: Tensor, b: Tensor) -> float:

@@ -179,10 +179,11 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
 @check("C17.ignored", "Padding, and the other sentences of a batch, change nothing in a sentence's result.", 1e-12)
 @torch.no_grad()
 def padding_changes_nothing(subject: Subject) -> float:
-    """Each sentence alone and unpadded against the batch, and the batch again with three more columns of padding."""
+    """Each sentence alone and unpadded against the batch, and the batch again with more columns of padding."""
     model, pad_id = subject.model, subject.model.config.pad_id
     logits = model(subject.src_ids, subject.tgt_in)
-    deviations = [deviation(model(F.pad(subject.src_ids, (0, 3), value=pad_id), subject.tgt_in), logits)]
+    more = min(3, model.config.max_len - subject.src_ids.size(1))
+    deviations = [deviation(model(F.pad(subject.src_ids, (0, more), value=pad_id), subject.tgt_in), logits)]
     for b, (src, tgt) in enumerate(
         zip(real_tokens(subject.src_ids, pad_id), real_tokens(subject.tgt_in, pad_id), strict=True)
     ):

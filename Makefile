@@ -1,0 +1,37 @@
+# `make demo` and `make test` set up all they need on a machine with make and Python 3.11+.
+PYTHON ?= python3
+BIN := .venv/bin
+RUN := runs/en-zh
+
+.PHONY: demo test lint clean
+
+# Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
+demo: $(RUN)/model.json
+	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test.en --reference data/en-zh/test.zh
+	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test_compositional.en \
+		--reference data/en-zh/test_compositional.zh
+	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
+	$(BIN)/minitrans verify $(RUN)
+
+# A run that was interrupted goes on where it stopped.
+$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
+	if [ -f $(RUN)/checkpoints/last.ckpt ] && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
+		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv runs build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""Parallel text: reading corpora, batching them by tokens, feeding the trainer."""

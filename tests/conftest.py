@@ -1,0 +1,175 @@
+"""What the tests share: hypothesis profiles, random models without ones and zeros, and one way to compare.
+
+Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pass.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+from minitrans import cli
+from minitrans.model import Transformer, TransformerConfig
+from minitrans.reference import Weights
+
+settings.register_profile("dev", deadline=None, max_examples=100)
+settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other on a busy machine take minutes
+
+PAD, BOS, EOS = 3, 5, 1  # neither 0 nor in order, so that no fault hides behind a usual value
+ATOL = 1e-12  # float64
+CORPUS = Path(__file__).parents[1] / "data" / "en-zh"
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+def generator(seed: int) -> torch.Generator:
+    """A random generator of its own for each test."""
+    return torch.Generator().manual_seed(seed)
+
+
+def randomize(module: AnyModule, seed: int) -> AnyModule:
+    """Give a module float64 random parameters, biases and norms included, and put it in eval mode."""
+    random = generator(seed)
+    module.double().eval()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.normal_(std=0.5, generator=random)
+            if "norm" in name and name.endswith("weight"):
+                parameter.add_(1.0)
+    return module
+
+
+def random_model(
+    seed: int,
+    *,
+    d_model: int = 6,
+    n_heads: int = 2,
+    d_head: int | None = 4,
+    d_ff: int = 13,
+    n_layers: int = 2,
+    vocab_size: int = 11,
+    max_len: int = 17,
+    tie_embeddings: bool = True,
+) -> Transformer:
+    """A tiny float64 model in eval mode, without dropout, every parameter random."""
+    config = TransformerConfig(
+        vocab_size=vocab_size,
+        pad_id=PAD,
+        bos_id=BOS,
+        eos_id=EOS,
+        d_model=d_model,
+        n_heads=n_heads,
+        d_head=d_head,
+        d_ff=d_ff,
+        n_layers=n_layers,
+        max_len=max_len,
+        dropout=0.0,
+        tie_embeddings=tie_embeddings,
+    )
+    return randomize(Transformer(config), seed)
+
+
+def random_tensor(seed: int, *shape: int) -> Tensor:
+    """float64 standard normal."""
+    return torch.randn(*shape, generator=generator(seed), dtype=torch.float64)
+
+
+def random_ids(seed: int, lengths: Sequence[int], width: int, vocab_size: int = 11) -> Tensor:
+    """int64 (B, width): row i has `lengths[i]` random real tokens, then PAD."""
+    pieces = torch.tensor([i for i in range(vocab_size) if i != PAD])
+    ids = pieces[torch.randint(len(pieces), (len(lengths), width), generator=generator(seed))]
+    for row, length in zip(ids, lengths, strict=True):
+        row[length:] = PAD
+    return ids
+
+
+def random_targets(seed: int, batch: int, length: int, vocab_size: int = 11) -> Tensor:
+    """int64 (B, T): BOS, then random real tokens."""
+    ids = random_ids(seed, [length] * batch, length, vocab_size)
+    ids[:, 0] = BOS
+    return ids
+
+
+def worst_deviation(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
+    """The largest difference between any two elements that belong together; infinite if one of them is NaN."""
+    worst = 0.0
+    for one, other in zip(got, want, strict=True):
+        assert one.shape == other.shape
+        if one.numel():
+            worst = max(worst, (one - other).abs().nan_to_num(nan=torch.inf).max().item())
+    return worst
+
+
+def as_numpy(module: nn.Module) -> Weights:
+    """A module's weights as the NumPy reference wants them."""
+    return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
+
+
+def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights under the names that PyTorch's own attention, layers and Transformer give them."""
+    renamed = {
+        "w_qkv.weight": "in_proj_weight",
+        "w_qkv.bias": "in_proj_bias",
+        "w_o.": "out_proj.",
+        "cross_attn.": "multihead_attn.",
+        "ff.w_1.": "linear1.",
+        "ff.w_2.": "linear2.",
+        "self_norm.": "norm1.",
+        "cross_norm.": "norm2.",
+    }
+    result = {}
+    for name, tensor in state.items():
+        in_decoder = name.replace("ff_norm", "cross_norm") in state
+        theirs = name.replace("ff_norm.", "norm3." if in_decoder else "norm2.")
+        for old, new in renamed.items():
+            theirs = theirs.replace(old, new)
+        result[theirs] = tensor
+    return result
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run trained for a few seconds on a part of the corpus that ships; tests only read it."""
+    folder = tmp_path_factory.mktemp("tiny")
+    for split, n in (("train", 400), ("valid", 12), ("test", 15)):
+        for language in ("en", "zh"):
+            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
+            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    run_dir = folder / "run"
+    assert cli.main(["train", *tiny_settings(folder), "--run-dir", str(run_dir)]) == 0
+    return run_dir
+
+
+def tiny_settings(data: Path, max_steps: int = 60) -> list[str]:
+    """Flags that train the smallest model worth the name on a folder of `train`, `valid` and `test` files."""
+    settings = {
+        "data.path": data,
+        "data.source": "en",
+        "data.target": "zh",
+        "data.cache_dir": data / "cache",
+        "data.batch_tokens": 400,
+        "tokenizer.vocab_size": 1000,
+        "tokenizer.character_coverage": 1.0,
+        "model.d_model": 32,
+        "model.n_heads": 2,
+        "model.d_ff": 48,
+        "model.n_layers": 1,
+        "model.max_len": 40,
+        "training.learning_rate": 0.01,
+        "training.warmup_steps": 10,
+        "training.ema_decay": 0.9,
+        "training.checkpoint_every": 7,
+        "trainer.max_steps": max_steps,
+        "trainer.val_check_interval": 20,
+        "trainer.check_val_every_n_epoch": "null",
+        "trainer.log_every_n_steps": 5,
+    }
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]

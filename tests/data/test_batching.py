@@ -1,0 +1,147 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrans.data.batching import IntArray, TokenBatchSampler, collate, pad_sequences, plan_batches
+from minitrans.errors import UserError
+
+lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
+
+
+def sides(pairs: list[tuple[int, int]]) -> tuple[IntArray, IntArray]:
+    src, tgt = np.array(pairs, dtype=np.int64).T
+    return src, tgt
+
+
+def random_lengths(n: int, seed: int = 0) -> tuple[IntArray, IntArray]:
+    rng = np.random.default_rng(seed)
+    src = rng.integers(1, 60, n)
+    return src, np.maximum(1, src + rng.integers(-9, 10, n))
+
+
+def sampler(seed: int = 3, n: int = 500, batch_tokens: int = 300, shuffle: bool = True) -> TokenBatchSampler:
+    return TokenBatchSampler(*random_lengths(n), batch_tokens, seed, shuffle)
+
+
+@given(lengths, st.integers(1, 200), st.integers(0, 5) | st.none())
+@settings(deadline=None)
+def test_every_row_once_and_no_batch_over_budget(
+    pairs: list[tuple[int, int]], batch_tokens: int, seed: int | None
+) -> None:
+    src, tgt = sides(pairs)
+    batches = plan_batches(src, tgt, batch_tokens, None if seed is None else np.random.default_rng(seed))
+    assert sorted(row for batch in batches for row in batch) == list(range(len(pairs)))
+    for batch in batches:
+        width = max(src[batch].max(), tgt[batch].max())
+        assert len(batch) * width <= batch_tokens or len(batch) == 1
+
+
+@given(lengths, st.integers(1, 200))
+@settings(deadline=None)
+def test_no_batch_could_be_larger(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
+    src, tgt = sides(pairs)
+    batches = plan_batches(src, tgt, batch_tokens, None)
+    for batch in batches[:-1]:  # the last, shortest rows run out
+        assert (len(batch) + 1) * max(src[batch].max(), tgt[batch].max()) > batch_tokens
+
+
+@given(lengths, st.integers(1, 200), st.integers(0, 5))
+@settings(deadline=None)
+def test_shapes_are_the_same_in_every_epoch(pairs: list[tuple[int, int]], batch_tokens: int, seed: int) -> None:
+    src, tgt = sides(pairs)
+
+    def shapes(rng: np.random.Generator | None) -> list[tuple[int, int, int]]:
+        return sorted((len(b), int(src[b].max()), int(tgt[b].max())) for b in plan_batches(src, tgt, batch_tokens, rng))
+
+    assert shapes(np.random.default_rng(seed)) == shapes(None)
+
+
+def test_an_example() -> None:
+    src = np.array([2, 9, 2, 5, 3, 1])
+    tgt = np.array([3, 1, 2, 4, 3, 5])
+    # longer sides:  3  9  2  5  3  5; of the equal ones, the longer source first
+    assert [batch.tolist() for batch in plan_batches(src, tgt, 8, None)] == [[1], [3], [5], [4, 0], [2]]
+    assert [batch.tolist() for batch in plan_batches(src, tgt, 10, None)] == [[1], [3, 5], [4, 0, 2]]
+
+
+def test_no_rows() -> None:
+    nothing = np.array([], dtype=np.int64)
+    assert (
+        plan_batches(nothing, nothing, 10, None) == plan_batches(nothing, nothing, 10, np.random.default_rng(0)) == []
+    )
+
+
+def test_little_padding() -> None:
+    src, tgt = random_lengths(20_000)
+    cells = sum(len(b) * (src[b].max() + tgt[b].max()) for b in plan_batches(src, tgt, 2048, None))
+    assert (src.sum() + tgt.sum()) / cells > 0.95
+
+
+def test_epochs_differ_in_rows_and_order() -> None:
+    batches = sampler(batch_tokens=3000)
+    first, second = list(batches), list(batches)
+    assert len(first) == len(second) == len(batches)
+    assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
+    assert [len(batch) for batch in first] != [len(batch) for batch in second]
+    assert [len(batch) for batch in first] != sorted(len(batch) for batch in first)
+
+
+def test_seed_and_epoch_decide_everything() -> None:
+    one, same, other = sampler(3), sampler(3), sampler(4)
+    assert list(one) == list(same) != list(other)
+    assert list(one) == list(same) != list(other)
+
+
+@pytest.mark.parametrize("position", [0, 1, 17, -1, None])  # of the second epoch; None is its end
+def test_a_loaded_sampler_goes_on_as_if_never_stopped(position: int | None) -> None:
+    unbroken = sampler()
+    expected = [batch for _ in range(4) for batch in unbroken]
+    taken = len(unbroken) + len(range(len(unbroken))[:position])
+
+    stopped = sampler()
+    taken_before = list(stopped)
+    taken_before += [batch for _, batch in zip(range(taken - len(unbroken)), stopped, strict=False)]
+    assert taken_before == expected[:taken]
+    state = stopped.state_dict()
+    assert state == {"epoch": taken // len(unbroken), "position": taken % len(unbroken)}
+
+    resumed = sampler()
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    iter(resumed)  # an iterator that is never used takes nothing
+    rest = list(resumed)
+    assert rest == expected[taken : (taken // len(unbroken) + 1) * len(unbroken)]  # to the end of the epoch, no further
+    assert rest + list(resumed) == expected[taken : taken + len(rest) + len(unbroken)]
+
+
+def test_a_state_of_a_longer_epoch_is_refused() -> None:
+    batches = sampler()
+    with pytest.raises(UserError, match=rf"after {len(batches)} batches of an epoch, which has {len(batches)} now"):
+        batches.load_state_dict({"epoch": 0, "position": len(batches)})
+
+
+def test_validation_starts_over_in_the_same_order() -> None:
+    batches = sampler(shuffle=False)
+    whole = list(batches)
+    next(iter(batches))  # as Lightning's sanity check does
+    assert list(batches) == whole
+    widths = np.maximum(*random_lengths(500))[[row for batch in whole for row in batch]]
+    assert (np.diff(widths) <= 0).all()
+
+
+def test_pad_sequences() -> None:
+    padded = pad_sequences([[5, 6], [], [7]], pad_id=9)
+    assert padded.dtype == torch.int64
+    assert padded.tolist() == [[5, 6], [9, 9], [7, 9]]
+    assert pad_sequences([], pad_id=9).shape == (0, 0)
+    assert pad_sequences([[], []], pad_id=9).shape == (2, 0)
+
+
+def test_collate() -> None:
+    batch = collate([[5, 6, 7], []], [[8], [9, 10]], pad_id=3, bos_id=1, eos_id=2)
+    assert batch.src_ids.tolist() == [[5, 6, 7, 2], [2, 3, 3, 3]]
+    assert batch.tgt_in.tolist() == [[1, 8, 3], [1, 9, 10]]
+    assert batch.tgt_out.tolist() == [[8, 2, 3], [9, 10, 2]]
+    assert {tensor.dtype for tensor in batch} == {torch.int64}

@@ -1,0 +1,187 @@
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor
+
+from minitrans.data.batching import Batch
+from minitrans.data.corpus import DataConfig
+from minitrans.data.datamodule import StatefulLoader, TranslationDataModule
+from minitrans.tokenizer import Tokenizer, TokenizerConfig
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*does not have many workers",
+    "ignore:Checkpoint directory",
+    "ignore:.*LeafSpec:FutureWarning",  # Lightning with a newer torch
+)
+
+WORDS = ["a", "b", "c", "d"]
+TRAIN = [(" ".join(words), " ".join(words[:i] * 2)) for i in (1, 2, 3) for words in itertools.product(WORDS, repeat=3)]
+VALID = [("a b c d", "d c b a"), ("a", "a " * 30), ("b", ""), *TRAIN[::3]]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for split, pairs in {"train": TRAIN, "valid": VALID, "test": VALID[1:], "test_2016": VALID[:1]}.items():
+        (folder / f"{split}.en").write_text("".join(f"{en}\n" for en, _ in pairs))
+        (folder / f"{split}.zh").write_text("".join(f"{zh}\n" for _, zh in pairs))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([" ".join(WORDS)], TokenizerConfig(vocab_size=267))
+
+
+def data_module(folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200) -> TranslationDataModule:
+    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"))
+    return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
+
+
+@pytest.fixture
+def data(folder: Path, tokenizer: Tokenizer) -> TranslationDataModule:
+    data = data_module(folder, tokenizer)
+    data.setup()
+    return data
+
+
+def pairs_in(batch: Batch, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    return list(
+        zip(tokenizer.decode_batch(batch.src_ids.tolist()), tokenizer.decode_batch(batch.tgt_out.tolist()), strict=True)
+    )
+
+
+def test_an_epoch_holds_every_training_pair_once(data: TranslationDataModule, tokenizer: Tokenizer) -> None:
+    loader = data.train_dataloader()
+    batches = list(loader)
+    assert len(batches) == len(loader) > 3
+    assert sorted(pair for batch in batches for pair in pairs_in(batch, tokenizer)) == sorted(TRAIN)
+    for batch in batches:
+        for tensor in batch:
+            assert tensor.dtype == torch.int64
+            assert tensor.numel() <= 200
+        assert (batch.tgt_in[:, 0] == tokenizer.bos_id).all()
+        assert ((batch.src_ids == tokenizer.eos_id).sum(dim=1) == 1).all()
+        assert ((batch.tgt_out == tokenizer.eos_id).sum(dim=1) == 1).all()
+
+
+def test_validation_holds_every_pair_that_fits(
+    folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = data_module(folder, tokenizer)
+    data.setup()
+    assert caplog.messages == [f"left out 1 of {len(VALID)} validation pairs: longer than max_len, 20 tokens"]
+    loader = data.val_dataloader()
+    next(iter(loader))
+    first, second = list(loader), list(loader)
+    assert len(first) > 3
+    assert sorted(pair for batch in first for pair in pairs_in(batch, tokenizer)) == sorted([VALID[0], *VALID[2:]])
+    assert [batch.src_ids.tolist() for batch in first] == [batch.src_ids.tolist() for batch in second]
+
+
+def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
+    def loader() -> StatefulLoader:
+        data = data_module(folder, tokenizer)
+        data.setup()
+        return data.train_dataloader()
+
+    stopped, resumed = loader(), loader()
+    iterator = iter(stopped)
+    next(iterator)
+    assert stopped.state_dict() == {"epoch": 0, "position": 1}
+    resumed.load_state_dict(stopped.state_dict())
+    assert [batch.src_ids.tolist() for batch in resumed] == [batch.src_ids.tolist() for batch in iterator]
+
+
+def test_texts_leave_nothing_out(data: TranslationDataModule) -> None:
+    assert data.splits == ["test", "test_2016"]
+    assert data.texts("valid") == tuple(map(list, zip(*VALID, strict=True)))
+    assert data.texts("test_2016") == (["a b c d"], ["d c b a"])
+    assert data.texts("train") == tuple(map(list, zip(*TRAIN, strict=True)))
+
+
+def test_setup_loads_once(data: TranslationDataModule, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("minitrans.data.datamodule.load_corpus")
+    data.setup("fit")
+    data.setup("validate")
+
+
+def test_the_seed_decides_the_order(folder: Path, tokenizer: Tokenizer) -> None:
+    def order(seed: int) -> list[object]:
+        data = data_module(folder, tokenizer, seed)
+        data.setup()
+        loader = data.train_dataloader()
+        return [batch.src_ids.tolist() for _ in range(2) for batch in loader]
+
+    assert order(5) == order(5) != order(6)
+
+
+class Recorder(LightningModule):
+    """Trains nothing; keeps the batches that Lightning hands it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen: list[tuple[int, int]] = []  # epoch and hash of each batch
+        self.validated = 0
+
+    def training_step(self, batch: Batch, _: int) -> Tensor:
+        assert isinstance(batch, Batch)
+        self.seen.append((self.current_epoch, hash(str((batch.src_ids.tolist(), batch.tgt_in.tolist())))))
+        return self.weight.sum()
+
+    def validation_step(self, batch: Batch, _: int) -> None:
+        self.validated += len(batch.src_ids)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def fit(
+    data: TranslationDataModule, checkpoints: ModelCheckpoint, limits: dict[str, int | None], resume: Path | None = None
+) -> Recorder:
+    recorder = Recorder()
+    trainer = Trainer(
+        **limits,  # type: ignore[arg-type]
+        accelerator="cpu",
+        callbacks=[checkpoints],
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        use_distributed_sampler=False,
+    )
+    trainer.fit(recorder, datamodule=data, ckpt_path=resume, weights_only=True)
+    return recorder
+
+
+@pytest.mark.parametrize("every_n_train_steps", [1, None], ids=["after each step", "after each validation"])
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_epochs": 3},
+        {"max_steps": 9},
+        {"max_steps": 9, "val_check_interval": 2},
+        {"max_steps": 9, "val_check_interval": 4, "check_val_every_n_epoch": None},
+    ],
+    ids=["epochs", "steps", "validation within epochs", "validation across epochs"],
+)
+def test_lightning_resumes_with_the_batch_that_would_have_come_next(
+    folder: Path, tokenizer: Tokenizer, tmp_path: Path, limits: dict[str, int | None], every_n_train_steps: int | None
+) -> None:
+    data = data_module(folder, tokenizer, batch_tokens=1000)
+    keep_all = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=every_n_train_steps)
+    unbroken = fit(data, keep_all, limits)
+    assert len(data.train_dataloader()) == 3
+    assert len(set(unbroken.seen)) == 9
+    assert [epoch for epoch, _ in unbroken.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+    checkpoints = {int(path.stem.removeprefix("step=")): path for path in tmp_path.glob("*.ckpt")}
+    assert len(checkpoints) >= 2
+    for step, path in checkpoints.items():
+        keep_none = ModelCheckpoint(tmp_path, save_top_k=0, every_n_train_steps=every_n_train_steps)
+        resumed = fit(data_module(folder, tokenizer, batch_tokens=1000), keep_none, limits, resume=path)
+        assert resumed.seen == unbroken.seen[step:], f"resumed after step {step}"

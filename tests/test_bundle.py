@@ -1,0 +1,102 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from minitrans.bundle import SIZES, TOKENIZER, WEIGHTS, load_bundle, save_bundle
+from minitrans.errors import UserError
+
+
+@pytest.fixture
+def run(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of a trained run that a test may break."""
+    for name in (SIZES, WEIGHTS, TOKENIZER):
+        shutil.copy(tiny_run / name, tmp_path / name)
+    return tmp_path
+
+
+def change_sizes(run: Path, **changes: object) -> None:
+    sizes = json.loads((run / SIZES).read_text())
+    sizes["model"] |= changes
+    (run / SIZES).write_text(json.dumps(sizes))
+
+
+def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(run)
+    folder = tmp_path / "again"
+    folder.mkdir()
+    save_bundle(folder, bundle)
+    again = load_bundle(folder)
+    assert again.model.config == bundle.model.config
+    assert (again.source, again.target, again.tokenizer.digest) == ("en", "zh", bundle.tokenizer.digest)
+    assert not again.model.training
+    for name, tensor in bundle.model.state_dict().items():
+        assert torch.equal(again.model.state_dict()[name], tensor), name
+    assert sorted(path.name for path in folder.iterdir()) == [SIZES, WEIGHTS, TOKENIZER]
+
+
+def test_a_tied_matrix_is_saved_once_and_stays_tied(run: Path) -> None:
+    assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run / WEIGHTS))
+    model = load_bundle(run).model
+    assert model.output.weight is model.src_embedding.weight is model.tgt_embedding.weight
+
+
+def test_a_path_that_is_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="nowhere is not a folder"):
+        load_bundle(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("missing", [SIZES, WEIGHTS, TOKENIZER])
+def test_an_incomplete_run_names_what_is_missing(run: Path, missing: str) -> None:
+    (run / missing).unlink()
+    with pytest.raises(UserError, match=f"holds no finished run: {missing} is missing"):
+        load_bundle(run)
+
+
+@pytest.mark.parametrize("damaged", [SIZES, WEIGHTS, TOKENIZER])
+def test_a_damaged_file_is_named(run: Path, damaged: str) -> None:
+    (run / damaged).write_bytes((run / damaged).read_bytes()[:50])
+    with pytest.raises(UserError, match=damaged):
+        load_bundle(run)
+
+
+def test_sizes_with_an_unknown_field(run: Path) -> None:
+    change_sizes(run, d_modl=3)
+    with pytest.raises(UserError, match=r"model.json is damaged .*d_modl"):
+        load_bundle(run)
+
+
+def test_tokenizer_and_model_of_different_sizes(run: Path) -> None:
+    n_pieces = load_bundle(run).tokenizer.vocab_size
+    change_sizes(run, vocab_size=n_pieces + 1)
+    with pytest.raises(UserError, match=f"the model has {n_pieces + 1} pieces, the tokenizer {n_pieces}"):
+        load_bundle(run)
+
+
+def test_tokenizer_and_model_with_different_special_ids(run: Path) -> None:
+    change_sizes(run, bos_id=2, eos_id=1)
+    with pytest.raises(UserError, match="bos_id is 2 in the model, 1 in the tokenizer"):
+        load_bundle(run)
+
+
+def test_weights_of_other_sizes_name_the_first_that_differs(run: Path) -> None:
+    change_sizes(run, d_ff=99)
+    with pytest.raises(UserError, match=r"does not fit model.json: decoder.layers.0.ff.w_1.bias differs"):
+        load_bundle(run)
+
+
+def test_sizes_are_checked_before_memory_is_taken(run: Path) -> None:
+    change_sizes(run, d_ff=10**12)  # 10^14 parameters: taking them would end the process
+    with pytest.raises(UserError, match=r"does not fit model.json"):
+        load_bundle(run)
+
+
+def test_a_missing_weight_is_named(run: Path) -> None:
+    weights = load_file(run / WEIGHTS)
+    del weights["encoder.norm.bias"]
+    save_file(weights, run / WEIGHTS)
+    with pytest.raises(UserError, match=r"encoder.norm.bias differs"):
+        load_bundle(run)

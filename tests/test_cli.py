@@ -1,0 +1,250 @@
+"""The commands as a user meets them: output, messages, exit codes."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from minitrans import cli
+
+Capture = pytest.CaptureFixture[str]
+
+
+def fails(capsys: Capture, *argv: str | Path) -> str:
+    """Run a command that has to end with code 2 and one line on standard error; return that line."""
+    assert cli.main([str(a) for a in argv]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("minitrans: error: ")
+    assert captured.err.count("\n") == 1
+    return captured.err
+
+
+def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "minitrans", *map(str, argv)]
+    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
+
+
+# -- translate ------------------------------------------------------------------------------------------------------
+
+
+def test_texts_from_arguments(tiny_run: Path, capsys: Capture) -> None:
+    assert cli.main(["translate", str(tiny_run), "I love you.", "", "I love you."]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert len(lines) == 4
+    assert lines[0] == lines[2] != ""
+    assert lines[1] == lines[3] == ""
+
+
+def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes("\ufeffI love you.\r\n\na\u2028b\0c\nlast without end".encode())
+    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(target)]) == 0
+    assert capsys.readouterr().out == ""
+    lines = target.read_text(encoding="utf-8").split("\n")
+    assert len(lines) == 5
+    assert lines[1] == lines[4] == ""
+    assert [p.name for p in tmp_path.iterdir()].count("out.txt.tmp") == 0
+    assert cli.main(["translate", str(tiny_run), "I love you."]) == 0
+    assert capsys.readouterr().out == lines[0] + "\n"
+
+
+def test_standard_input_in_many_chunks(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"I love you.\n\nI love you.\n\nI love you.\n")))
+    assert cli.main(["translate", str(tiny_run)]) == 0
+    lines = capsys.readouterr().out.split("\n")
+    assert lines == [lines[0], "", lines[0], "", lines[0], ""]
+    assert lines[0]
+
+
+def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capture) -> None:
+    outputs = []
+    for flags in ([], ["--no-cache"], ["--precision", "float64"], ["--threads", "1", "--batch-tokens", "8"]):
+        assert cli.main(["translate", str(tiny_run), *flags, "I love you.", "Machine learning is fun."]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert len(set(outputs)) == 1
+
+
+def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(b"fine\nnot \xff fine\n")
+    assert "in.txt, line 2" in fails(capsys, "translate", tiny_run, "--input", source, "--output", target)
+    assert not target.exists()
+
+
+def test_a_long_line_is_named_on_standard_error(tiny_run: Path) -> None:
+    done = run_command("translate", tiny_run, stdin=b"I love you.\n" + b"cat " * 10_000 + b"\nI love you.\n")
+    assert done.returncode == 0
+    assert done.stdout.count(b"\n") == 3
+    assert done.stderr.count(b"\n") == 1
+    assert b"line 2 is cut" in done.stderr
+
+
+def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:
+    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(b"I love you.\n" * 10)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait(60) == 0
+
+
+def test_translating_imports_neither_lightning_nor_datasets(tiny_run: Path) -> None:
+    code = (
+        "import sys; from minitrans import cli; assert cli.main(sys.argv[1:]) == 0; "
+        "heavy = {'lightning', 'datasets', 'jsonargparse', 'sacrebleu', 'rich', 'pandas'} & set(sys.modules); "
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "translate", str(tiny_run), "I love you."], check=False)
+    assert done.returncode == 0
+
+
+def test_a_terminal_is_prompted(tiny_run: Path) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
+    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        os.write(ours, b"I love you.\n")
+        first = process.stdout.readline()  # answered before the input ends
+        os.write(ours, b"\x04")
+        assert process.wait(60) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b"> > \n"
+    os.close(ours)
+    os.close(theirs)
+    assert first.strip()
+
+
+# -- evaluate -------------------------------------------------------------------------------------------------------
+
+
+def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    source, reference = tmp_path / "a.en", tmp_path / "a.zh"
+    source.write_text("I love you.\nMachine learning is fun.\n")
+    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(reference)]) == 0
+    assert cli.main(["evaluate", str(tiny_run), "--source", str(source), "--reference", str(reference), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {
+        "bleu",
+        "bleu_signature",
+        "chrf",
+        "chrf_signature",
+        "exact_match",
+        "sentences",
+        "seconds",
+        "sentences_per_second",
+    }
+    assert (found["exact_match"], found["sentences"]) == (100.0, 2)
+
+
+def test_evaluate_refuses_files_of_different_length(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.en").write_text("a\nb\n")
+    (tmp_path / "a.zh").write_text("a\n")
+    message = fails(capsys, "evaluate", tiny_run, "--source", tmp_path / "a.en", "--reference", tmp_path / "a.zh")
+    assert "a.en has 2 lines" in message
+    assert "a.zh has 1;" in message
+
+
+def test_evaluate_refuses_an_empty_file(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "a.en").write_text("")
+    assert "is empty" in fails(
+        capsys, "evaluate", tiny_run, "--source", tmp_path / "a.en", "--reference", tmp_path / "a.en"
+    )
+
+
+# -- verify ---------------------------------------------------------------------------------------------------------
+
+
+def test_verify_a_fresh_model(capsys: Capture) -> None:
+    assert cli.main(["verify"]) == 0
+    assert "0 failed" in capsys.readouterr().out
+
+
+def test_verify_a_trained_run_as_json(tiny_run: Path, capsys: Capture) -> None:
+    assert cli.main(["verify", str(tiny_run), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    from minitrans.cache import DecoderCache
+
+    monkeypatch.setattr(DecoderCache, "select_rows", lambda self, rows: None)
+    assert cli.main(["verify"]) == 1
+    assert "FAIL" in capsys.readouterr().out
+
+
+def test_verify_a_run_whose_corpus_has_gone(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert "gone: No such file" in fails(capsys, "verify", tiny_run, "--data", tmp_path / "gone")
+    run = shutil.copytree(tiny_run, tmp_path / "run")
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["path"] = str(tmp_path / "gone")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    assert "has moved, say with --data where it is" in fails(capsys, "verify", run)
+    assert cli.main(["verify", str(run), "--data", str(tiny_run.parent)]) == 0
+
+
+# -- usage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [[], ["dance"], ["--x"], ["translate"], ["translate", "x", "--bee", "3"], ["verify", "--x"], ["verify", "--js"]],
+)
+def test_wrong_usage_is_one_line(argv: list[str], capsys: Capture) -> None:
+    assert "--help" in fails(capsys, *argv)
+
+
+def test_wrong_values_of_flags(tiny_run: Path, capsys: Capture) -> None:
+    assert "--threads" in fails(capsys, "translate", tiny_run, "--threads", "0", "a")
+    assert "--batch-tokens" in fails(capsys, "translate", tiny_run, "--batch-tokens", "many", "a")
+    assert "--precision" in fails(capsys, "translate", tiny_run, "--precision", "float7", "a")
+    assert "--device" in fails(capsys, "translate", tiny_run, "--device", "abacus", "a")
+
+
+@pytest.mark.parametrize("command", ["translate", "evaluate", "verify"])
+def test_a_folder_that_is_no_run(command: str, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "f").write_text("a\n")
+    flags: list[str | Path] = (
+        ["--source", tmp_path / "f", "--reference", tmp_path / "f"] if command == "evaluate" else []
+    )
+    assert "model.json, model.safetensors, tokenizer.model is missing" in fails(capsys, command, tmp_path, *flags)
+
+
+def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
+    from minitrans.errors import UserError
+
+    with pytest.raises(UserError, match="is not a folder"):
+        cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])
+
+
+def test_flags_may_stand_between_texts(tiny_run: Path, capsys: Capture) -> None:
+    assert cli.main(["translate", str(tiny_run), "I love you.", "--threads", "1", "I love you."]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["evaluate"], ["verify"]])
+def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main([*command, "--help"])
+    assert "usage: minitrans" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Capture) -> None:
+    def interrupt(args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load_translator", interrupt)
+    assert cli.main(["translate", str(tiny_run), "a"]) == 130
+    assert capsys.readouterr().err == "minitrans: interrupted\n"

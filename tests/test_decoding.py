@@ -1,0 +1,309 @@
+"""Greedy decoding: the same tokens with a cache, without one, and from one masked pass over its own output."""
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from conftest import BOS, EOS, PAD, random_ids, random_model, random_targets, worst_deviation
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitrans import decoding
+from minitrans.cache import DecoderCache
+from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.model import Transformer
+
+S, V, MAX_LEN = 7, 11, 29
+LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]  # of the sources
+LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]  # of their targets
+
+LIVELY_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
+
+
+def make_model(seed: int, vocab_size: int = V, max_len: int = MAX_LEN) -> Transformer:
+    """A random model that seldom says what it has just been told, so that its outputs are lively and end."""
+    model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
+    with torch.no_grad():
+        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
+        model.decoder.norm.bias.zero_()
+    return model
+
+
+def make_sources(seed: int) -> Tensor:
+    return random_ids(seed + 1, LENGTHS, S)
+
+
+def always(model: Transformer, token: int) -> Transformer:
+    """Make the model's likeliest token the same at every position."""
+    with torch.no_grad():
+        model.decoder.norm.weight.zero_()
+        model.decoder.norm.bias.fill_(1.0)
+        model.output.weight.zero_()
+        model.output.weight[token] = 1.0
+    return model
+
+
+@pytest.fixture
+def selections(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """The rows of every call of `select_rows`, in order."""
+    calls: list[list[int]] = []
+    select = DecoderCache.select_rows
+
+    def spy(self: DecoderCache, rows: Tensor) -> None:
+        calls.append(rows.tolist())
+        select(self, rows)
+
+    monkeypatch.setattr(DecoderCache, "select_rows", spy)
+    return calls
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shape (rows, tokens) of every call of `step`, in order."""
+    shapes: list[tuple[int, int]] = []
+    step = Transformer.step
+
+    def spy(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
+        shapes.append((tgt_ids.size(0), tgt_ids.size(1)))
+        return step(self, tgt_ids, cache)
+
+    monkeypatch.setattr(Transformer, "step", spy)
+    return shapes
+
+
+# Length limits and the choice of a token
+
+
+@pytest.mark.parametrize(("src_len", "limit"), [(0, 10), (1, 12), (7, 24), (9, 28), (10, 29), (1000, 29)])
+def test_the_length_limit_grows_with_the_source_up_to_max_len(src_len: int, limit: int) -> None:
+    assert length_limit(src_len, 29) == limit
+
+
+def test_the_likeliest_token_is_chosen_in_every_row() -> None:
+    logits = torch.zeros(3, V, dtype=torch.float64)
+    logits[0, 7], logits[1, EOS], logits[2, 0] = 1.0, 2.0, 3.0
+    assert likeliest_token(logits, make_model(0)).tolist() == [7, EOS, 0]
+
+
+def test_pad_and_bos_are_never_chosen_and_the_logits_are_left_alone() -> None:
+    logits = torch.zeros(2, V, dtype=torch.float64)
+    logits[:, PAD], logits[:, BOS] = 9.0, 8.0
+    logits[0, 2], logits[1] = 1.0, logits[1] - torch.arange(1, V + 1)
+    before = logits.clone()
+    assert likeliest_token(logits, make_model(0)).tolist() == [2, 0]
+    assert torch.equal(logits, before)
+
+
+# One decode, three ways
+
+
+@torch.no_grad()
+def choices_in_one_pass(model: Transformer, src_ids: Tensor, outputs: Iterable[list[int]]) -> list[list[int]]:
+    """What the full masked pass would choose after each token of the outputs, each row alone and unpadded."""
+    chosen = []
+    for source, output in zip(src_ids, outputs, strict=True):
+        logits = model(source[source != PAD][None], torch.tensor([[BOS, *output][: model.config.max_len]]))[0]
+        logits[:, [PAD, BOS]] = -torch.inf
+        chosen.append(logits.argmax(-1).tolist())
+    return chosen
+
+
+def wrong_rows(model: Transformer, src_ids: Tensor, use_cache: bool) -> int:
+    """How many decoded rows are not what one full masked pass over them chooses, EOS and limit included."""
+    outputs = greedy_decode(model, src_ids, use_cache)
+    chosen = choices_in_one_pass(model, src_ids, outputs)
+    wrong = 0
+    for source, output, choices in zip(src_ids, outputs, chosen, strict=True):
+        at_limit = len(output) == length_limit(int((source != PAD).sum()), model.config.max_len)
+        wrong += (choices[: len(output)] if at_limit else choices) != output + ([] if at_limit else [EOS])
+    return wrong
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_decoding_equals_one_masked_pass_over_its_own_output(use_cache: bool, selections: list[list[int]]) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    assert wrong_rows(model, src_ids, use_cache) == 0
+    assert len(selections) == (4 if use_cache else 0)
+
+
+def test_the_lively_model_is_lively() -> None:
+    """Otherwise the tests that use it would show little."""
+    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
+    lengths = [len(output) for output in outputs]
+    by_eos = [n for n, limit in zip(lengths, LIMITS, strict=True) if n < limit]
+    assert len(set(by_eos)) >= 4
+    assert len(by_eos) < len(lengths)
+    assert sum(len(set(output)) > 3 for output in outputs) >= 4
+
+
+@given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
+def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
+    model = make_model(seed, vocab_size, max_len)
+    src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
+    assert wrong_rows(model, src_ids, use_cache=True) == 0
+    assert greedy_decode(model, src_ids) == greedy_decode(model, src_ids, use_cache=False)
+
+
+def test_control_rows_that_are_not_taken_along_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    select = DecoderCache.select_rows
+    monkeypatch.setattr(DecoderCache, "select_rows", lambda self, rows: select(self, torch.arange(len(rows))))
+    assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
+
+
+def test_control_positions_that_begin_again_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    embed = Transformer._embed
+    monkeypatch.setattr(Transformer, "_embed", lambda self, table, ids, offset: embed(self, table, ids, 0))
+    assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
+
+
+# Other rows
+
+
+def test_a_row_does_not_depend_on_the_batch_it_is_in() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    together = greedy_decode(model, src_ids)
+    assert [greedy_decode(model, row[row != PAD][None])[0] for row in src_ids] == together
+    rows = [8, 2, 2, 0, 5]
+    assert greedy_decode(model, src_ids[rows]) == [together[i] for i in rows]
+
+
+def test_more_padding_changes_nothing() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    wider = torch.nn.functional.pad(src_ids, (0, 4), value=PAD)
+    assert greedy_decode(model, wider) == greedy_decode(model, src_ids)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.12, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_when_finished_rows_leave_changes_nothing(
+    share: float, use_cache: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    before = greedy_decode(model, src_ids)
+    monkeypatch.setattr(decoding, "COMPACT_AT", share)
+    assert greedy_decode(model, src_ids, use_cache) == before
+
+
+def test_finished_rows_leave_once_they_are_a_quarter(selections: list[list[int]], fed: list[tuple[int, int]]) -> None:
+    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
+    ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, LIMITS, strict=True)]
+    want, rows = [], list(range(len(outputs)))
+    for t in range(max(ends)):
+        want.append((len(rows), 1))
+        alive = [row for row in rows if ends[row] > t + 1]
+        if alive and len(rows) - len(alive) >= len(rows) / 4:
+            rows = alive
+    assert fed == want
+    assert len(selections) == len({batch for batch, _ in want}) - 1 == 4
+
+
+# Where it ends
+
+
+def test_decoding_stops_when_every_row_has_ended(fed: list[tuple[int, int]]) -> None:
+    assert greedy_decode(always(make_model(0), EOS), make_sources(0)) == [[]] * len(LENGTHS)
+    assert len(fed) == 1
+
+
+def test_each_row_has_its_own_length_limit(fed: list[tuple[int, int]]) -> None:
+    outputs = greedy_decode(always(make_model(0), 7), make_sources(0))
+    assert outputs == [[7] * limit for limit in LIMITS]
+    assert len(fed) == max(LIMITS)
+
+
+def test_no_row_is_longer_than_max_len() -> None:
+    model = always(make_model(0, max_len=13), 7)
+    for use_cache in (True, False):
+        outputs = greedy_decode(model, make_sources(0), use_cache)
+        assert [len(output) for output in outputs] == [min(13, limit) for limit in LIMITS]
+
+
+def test_tokens_after_the_end_are_not_returned() -> None:
+    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
+    assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
+
+
+def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = []
+    init_cache = Transformer.init_cache
+
+    def spy(self: Transformer, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
+        rooms.append(capacity)
+        return init_cache(self, memory, src_mask, capacity)
+
+    monkeypatch.setattr(Transformer, "init_cache", spy)
+    greedy_decode(make_model(0), make_sources(0))
+    assert rooms == [max(LIMITS)]
+
+
+# Edges
+
+
+@pytest.mark.parametrize("width", [0, 7])
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_an_empty_batch_gives_nothing(width: int, use_cache: bool) -> None:
+    assert greedy_decode(make_model(0), torch.zeros(0, width, dtype=torch.int64), use_cache) == []
+
+
+def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    together = greedy_decode(model, src_ids)
+    with_empty = greedy_decode(model, torch.cat([src_ids[:3], torch.full((1, S), PAD), src_ids[3:]]))
+    assert len(with_empty.pop(3)) <= 10
+    assert with_empty == together
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_source_beyond_max_len_is_refused(use_cache: bool) -> None:
+    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
+        greedy_decode(make_model(0, max_len=8), random_ids(1, [9, 4], 9), use_cache)
+
+
+def test_decoding_leaves_no_gradient_behind() -> None:
+    model = make_model(0)
+    greedy_decode(model, make_sources(0))
+    assert torch.is_grad_enabled()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+# Training and stepwise decoding
+
+
+@torch.no_grad()
+def deviation_of_step_losses(model: Transformer, smoothing: float) -> float:
+    """How far the teacher-forced losses are from those of an incremental decode fed the same tokens.
+
+    Position by position, and the sum over all.
+    """
+    src_ids = make_sources(LIVELY_SEED)
+    lengths = [5, 8, 3, 8, 2, 6, 1, 4, 7]
+    whole = torch.cat([random_targets(2, len(LENGTHS), 8, V), torch.full((len(LENGTHS), 1), PAD)], 1)
+    for row, length in zip(whole, lengths, strict=True):
+        row[length], row[length + 1 :] = EOS, PAD
+    tgt_in, tgt_out = whole[:, :-1].masked_fill(whole[:, :-1] == EOS, PAD), whole[:, 1:]
+    logits = model(src_ids, tgt_in)
+    total = label_smoothed_cross_entropy(logits, tgt_out, PAD, smoothing)
+
+    cache = model.init_cache(*model.encode(src_ids), capacity=8)
+    at_once, in_steps = [], []
+    for t in range(8):
+        here = slice(t, t + 1)
+        at_once.append(label_smoothed_cross_entropy(logits[:, here], tgt_out[:, here], PAD, smoothing))
+        stepped = model.step(tgt_in[:, here], cache)
+        in_steps.append(label_smoothed_cross_entropy(stepped, tgt_out[:, here], PAD, smoothing))
+    return worst_deviation([*at_once, total], [*in_steps, torch.stack(in_steps).sum()])
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_teacher_forced_loss_is_the_sum_of_the_step_losses(smoothing: float) -> None:
+    assert deviation_of_step_losses(random_model(3), smoothing) <= 1e-11  # of some hundred
+
+
+def test_control_step_losses_report_a_leak_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
+    def everything(q_len: int, kv_len: int, offset: int, device: torch.device) -> Tensor:
+        return torch.ones(1, 1, q_len, kv_len, dtype=torch.bool)
+
+    monkeypatch.setattr("minitrans.model.causal_mask", everything)
+    assert deviation_of_step_losses(random_model(3), 0.1) > 1e-3

@@ -1,0 +1,101 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from minitrans import cli
+from minitrans.errors import UserError
+from minitrans.model import Transformer
+from minitrans.training.config import RunConfig, parse_config
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+MINIMAL = ["--run-dir", "r", "--data.path", "p", "--data.source", "en", "--data.target", "zh"]
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_every_config_makes_a_model_and_comments_every_key(path: Path) -> None:
+    config = parse_config(["--config", str(path)])
+    Transformer(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
+    assert config.run_dir == Path("runs") / path.stem
+    for line in path.read_text().splitlines():
+        if ":" in line and not line.startswith("#") and not line.rstrip().endswith(":"):
+            assert "  # " in line, f"{path.name}: no comment on {line!r}"
+
+
+def test_there_are_configs() -> None:
+    assert {"en-zh", "multi30k-en-de", "tatoeba-en-zh"} <= {path.stem for path in CONFIGS}
+
+
+def test_flags_override_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text("model:\n  d_model: 64\n  n_layers: 5\ndata: {path: p, source: en, target: zh}\n")
+    config = parse_config(["--config", str(path), "--model.d_model", "32", "--trainer.max_steps", "7"])
+    sizes = config.transformer(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
+    assert (sizes.d_model, sizes.n_layers, config.trainer["max_steps"]) == (32, 5, 7)
+
+
+def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
+    config = parse_config([*MINIMAL, "--model.dropout", "0.25"])
+    path = tmp_path / "config.yaml"
+    path.write_text(config.text)
+    again = parse_config(["--config", str(path), "--run-dir", "r"])
+    assert again == config
+    assert yaml.safe_load(config.text)["model"]["dropout"] == 0.25
+
+
+def test_print_config_prints_the_merged_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["train", *MINIMAL, "--model.d_ff", "77", "--print-config"])
+    found = yaml.safe_load(capsys.readouterr().out)
+    assert found["model"]["d_ff"] == 77
+    assert found["training"]["label_smoothing"] == 0.1
+
+
+def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> RunConfig:
+    if text is None or folder is None:
+        return parse_config([*MINIMAL, *argv])
+    path = folder / "c.yaml"
+    path.write_text(text)
+    return parse_config(["--config", str(path), *MINIMAL, *argv])
+
+
+@pytest.mark.parametrize(
+    ("argv", "text", "message"),
+    [
+        ((), "model:\n  d_modl: 3\n", "there is no setting model.d_modl; the nearest is model.d_model"),
+        ((), "modl:\n  d_model: 3\n", "there is no setting modl.d_model; the nearest is model.d_model"),
+        (("--trainer.max_step", "3"), None, "there is no setting trainer.max_step; the nearest is trainer.max_steps"),
+        (("--modle.d_ff=3",), None, "there is no setting modle.d_ff; the nearest is model.d_ff"),
+        ((), "model:\n  d_model: wide\n", "model.d_model is wide; it must be of type int"),
+        (("--trainer.precision", "33"), None, "trainer.precision is 33; it must be one of "),
+        ((), "model: [1, 2\n", "line 1"),
+        (("--tokenizer.vocab_size", "100"), None, "tokenizer.vocab_size is 100"),
+        (("--training.ema_decay", "1"), None, r"training.ema_decay must be in \[0, 1\), got 1"),
+        (("--training.learning_rate", "0"), None, "training.learning_rate must be above 0, got 0"),
+        (("--training.patience", "0"), None, "training.patience must be at least 1, got 0"),
+        (("--training.warmup_steps", "-1"), None, "training.warmup_steps must not be below 0, got -1"),
+        (("--data.target", "en"), None, "data.source and data.target are both en"),
+    ],
+)
+def test_a_wrong_setting_is_named_on_one_line(
+    argv: tuple[str, ...], text: str | None, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message) as error:
+        parse(*argv, text=text, folder=tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_settings_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data.path"):
+        parse_config(["--run-dir", "r"])
+    with pytest.raises(UserError, match="neither --config nor --run-dir"):
+        parse_config(MINIMAL[2:])
+    with pytest.raises(UserError, match=r"gone.yaml"):
+        parse_config(["--config", str(tmp_path / "gone.yaml")])
+
+
+def test_sizes_that_do_not_fit_are_the_users_error() -> None:
+    config = parse("--model.d_model", "30", "--model.n_heads", "4")
+    with pytest.raises(UserError, match=r"model.d_model \(30\) is not divisible by model.n_heads \(4\)"):
+        config.transformer(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
