@@ -148,7 +148,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def tiny_settings(data: Path, max_steps: int = 60) -> list[str]:
+def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
     """Flags that train the smallest model worth the name on a folder of `train`, `valid` and `test` files."""
     settings = {
         "data.path": data,

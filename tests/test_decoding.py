@@ -186,9 +186,13 @@ def test_when_finished_rows_leave_changes_nothing(
     assert greedy_decode(model, src_ids, use_cache) == before
 
 
-def test_finished_rows_leave_once_they_are_a_quarter(selections: list[list[int]], fed: list[tuple[int, int]]) -> None:
-    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
-    ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, LIMITS, strict=True)]
+@pytest.mark.parametrize("batch", [list(range(len(LENGTHS))), [1, 4, 5, 8]])
+def test_finished_rows_leave_once_they_are_a_quarter(
+    batch: list[int], selections: list[list[int]], fed: list[tuple[int, int]]
+) -> None:
+    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[batch])
+    limits = [LIMITS[row] for row in batch]
+    ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     want, rows = [], list(range(len(outputs)))
     for t in range(max(ends)):
         want.append((len(rows), 1))
@@ -196,7 +200,8 @@ def test_finished_rows_leave_once_they_are_a_quarter(selections: list[list[int]]
         if alive and len(rows) - len(alive) >= len(rows) / 4:
             rows = alive
     assert fed == want
-    assert len(selections) == len({batch for batch, _ in want}) - 1 == 4
+    assert len(selections) == len({size for size, _ in want}) - 1
+    assert len(selections) >= 3
 
 
 # Where it ends

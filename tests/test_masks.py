@@ -91,7 +91,9 @@ def test_check_mask_accepts_what_broadcasts(shape: tuple[int, ...]) -> None:
     [
         (3, 5),  # (B, Tk) would be taken for (Tq, Tk) when B = Tq
         (4, 3, 5),
+        (1, 1),
         (1, 2, 4, 3, 5),
+        (1, 1, 1, 1, 1),
         (1, 1, 5, 3),  # transposed
         (4, 2, 3, 5),  # heads before batch
         (2, 4, 3, 3),  # a square mask for a chunk

@@ -131,10 +131,13 @@ def tokenize_corpus(
         The same splits with two more columns, `src_ids` and `tgt_ids`: lists of int32, without special ids.
 
     Raises:
-        UserError: No training pair is short enough.
+        UserError: No training pair is short enough, or `cache_dir` cannot be written.
     """
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "minitrans"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}; set data.cache_dir to another folder") from error
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
@@ -153,7 +156,7 @@ def tokenize_corpus(
 
 
 def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int) -> Dataset:
-    """Leave out the pairs that a model of `max_len` positions cannot take, and counts them in the log.
+    """Leave out the pairs that a model of `max_len` positions cannot take, and count them in the log.
 
     Args:
         pairs: A split with `src_ids` and `tgt_ids`.

@@ -1,6 +1,7 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and go on from there."""
 
 import numpy as np
+import torch
 from datasets import Dataset, DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
@@ -47,7 +48,8 @@ class PairRows(TorchDataset[Pair]):
 class StatefulLoader(DataLoader[Pair]):
     """A loader whose place in the epoch Lightning saves with a checkpoint and restores in the middle of an epoch.
 
-    That works because batches are made one at a time in this process: the sampler is never ahead of the training.
+    That works because batches are made one at a time in this process: the sampler is never ahead of the training. Give
+    it a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once more.
     """
 
     batch_sampler: TokenBatchSampler
@@ -99,11 +101,15 @@ class TranslationDataModule(LightningDataModule):
 
     def train_dataloader(self) -> StatefulLoader:
         """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew in each."""
-        return StatefulLoader(self._train, batch_sampler=self._train_sampler, collate_fn=self._collate)
+        return StatefulLoader(
+            self._train, batch_sampler=self._train_sampler, collate_fn=self._collate, generator=torch.Generator()
+        )
 
     def val_dataloader(self) -> DataLoader[Pair]:
         """Return a loader of `Batch`es, the same in every epoch."""
-        return DataLoader(self._valid, batch_sampler=self._valid_sampler, collate_fn=self._collate)
+        return DataLoader(
+            self._valid, batch_sampler=self._valid_sampler, collate_fn=self._collate, generator=torch.Generator()
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Return the place in the training data.

@@ -159,6 +159,8 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
             raise UserError("neither --config nor --run-dir is given; say which run to make")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
     sections = settings.as_dict()
+    if settings.trainer.max_steps < 1 and settings.trainer.max_epochs is None:
+        raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
     return RunConfig(
         seed=settings.seed,
         model=sections["model"],

@@ -7,6 +7,7 @@ import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
@@ -60,11 +61,25 @@ class TranslationModule(LightningModule):
         """AdamW with the warm-up and cosine schedule, moved at every optimizer step."""
         config = self.config
         optimizer = torch.optim.AdamW(
-            self.parameters(), lr=config.learning_rate, betas=(0.9, 0.98), weight_decay=config.weight_decay, fused=True
+            self.parameters(),
+            lr=config.learning_rate,
+            betas=(0.9, 0.98),
+            weight_decay=config.weight_decay,
+            fused=self.trainer.precision != "16-mixed",  # with scaled gradients, fused leaves no moment to clip them
         )
         total_steps = int(self.trainer.estimated_stepping_batches)
         scheduler = LambdaLR(optimizer, lambda step: warmup_cosine(step, config.warmup_steps, total_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the norm of the whole gradient. Lightning's own refuses fused optimizers under autocast."""
+        if gradient_clip_val is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers, so that a resumed run drops the same elements."""

@@ -355,6 +355,12 @@ def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokeniz
     assert len(list((tmp_path / "hf_cache" / "minitrans").glob("*.arrow"))) == 3
 
 
+def test_a_cache_that_cannot_be_written(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
+        tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "file"))
+
+
 def test_long_pairs_stay_out_of_train_only(
     corpus: DatasetDict, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -10,7 +10,18 @@ from minitrans.training.config import RunConfig, parse_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-MINIMAL = ["--run-dir", "r", "--data.path", "p", "--data.source", "en", "--data.target", "zh"]
+MINIMAL = [
+    "--run-dir",
+    "r",
+    "--data.path",
+    "p",
+    "--data.source",
+    "en",
+    "--data.target",
+    "zh",
+    "--trainer.max_steps",
+    "1",
+]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -91,6 +102,8 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
         parse_config(["--run-dir", "r"])
     with pytest.raises(UserError, match="neither --config nor --run-dir"):
         parse_config(MINIMAL[2:])
+    with pytest.raises(UserError, match=r"neither trainer.max_steps nor trainer.max_epochs"):
+        parse_config([*MINIMAL, "--trainer.max_steps", "-1"])
     with pytest.raises(UserError, match=r"gone.yaml"):
         parse_config(["--config", str(tmp_path / "gone.yaml")])
 

@@ -1,0 +1,213 @@
+"""A run from its flags to its folder, and what may go wrong on the way."""
+
+import csv
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from conftest import tiny_settings
+from lightning.pytorch import LightningModule, Trainer
+from safetensors.torch import load_file
+
+from minitrans import cli
+from minitrans.training.callbacks import ValidationTranslations
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def corpus(tiny_run: Path) -> Path:
+    return tiny_run.parent
+
+
+def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
+    return cli.main(["train", *tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags])
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    return load_file(run_dir / "model.safetensors")
+
+
+def assert_same_weights(one: Path, other: Path) -> None:
+    for name, tensor in weights(one).items():
+        assert torch.equal(tensor, weights(other)[name]), name
+
+
+# -- The folder -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
+    found = {path.name for path in tiny_run.iterdir()}
+    assert found == {
+        "config.yaml",
+        "tokenizer.model",
+        "model.safetensors",
+        "model.json",
+        "metrics.csv",
+        "checkpoints",
+        "tensorboard",
+        "README.md",
+    }
+    assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+
+
+def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
+    with open(tiny_run / "metrics.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    losses = [float(row["train_loss"]) for row in rows if row["train_loss"]]
+    assert len(losses) == 40  # 200 steps, every 5th
+    assert losses[-1] < 0.8 * losses[0]
+    assert [int(row["step"]) for row in rows if row["val_bleu"]] == list(range(19, 200, 20))
+    assert all(row["val_loss"] and row["val_chrf"] for row in rows if row["val_bleu"])
+
+
+def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, capsys: Capture) -> None:
+    folder = tiny_run.parent
+    flags = ["--source", str(folder / "test.en"), "--reference", str(folder / "test.zh")]
+    assert cli.main(["evaluate", str(tiny_run), *flags]) == 0
+    bleu, chrf = re.findall(r"(?:BLEU|chrF) (\d+\.\d\d)", capsys.readouterr().out)
+    assert f"| test | 15 | {bleu} | {chrf} |" in (tiny_run / "README.md").read_text()
+
+
+def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run: Path) -> None:
+    best = torch.load(tiny_run / "checkpoints/best.ckpt", weights_only=True)
+    for name, tensor in weights(tiny_run).items():
+        assert torch.equal(best["state_dict"][f"model.{name}"], tensor), name
+        assert not torch.equal(best["current_model_state"][f"model.{name}"], tensor), name
+    with open(tiny_run / "metrics.csv", newline="") as file:
+        curve = {int(row["step"]): float(row["val_bleu"]) for row in csv.DictReader(file) if row["val_bleu"]}
+    assert curve[best["global_step"] - 1] == max(curve.values())
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_others(corpus: Path, tmp_path: Path) -> None:
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        assert train(corpus, tmp_path / name, "--seed", seed) == 0
+    assert_same_weights(tmp_path / "a", tmp_path / "b")
+    assert not torch.equal(
+        weights(tmp_path / "a")["encoder.norm.weight"], weights(tmp_path / "c")["encoder.norm.weight"]
+    )
+
+
+# -- Resuming -------------------------------------------------------------------------------------------------------
+
+
+def stop_at_the_second_validation(self: ValidationTranslations, trainer: Trainer, pl_module: LightningModule) -> None:
+    if trainer.global_step == 40:
+        raise KeyboardInterrupt
+    translate(self, trainer, pl_module)
+
+
+translate = ValidationTranslations.on_validation_epoch_end
+
+
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(corpus, whole, max_steps=45) == 0
+    # Checkpoints after steps 7, 14, 21, 28 and, in the middle of an epoch, 35; then stopped while step 39 validates.
+    monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
+    assert train(corpus, broken, max_steps=45) == 130
+    monkeypatch.undo()
+    assert not (broken / "model.json").exists()
+    assert train(corpus, broken, "--resume", max_steps=45) == 0
+    assert_same_weights(whole, broken)
+    assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
+    assert (whole / "README.md").read_text() == (broken / "README.md").read_text().replace(str(broken), str(whole))
+
+
+def start(corpus: Path, run_dir: Path, *flags: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "minitrans", "train", *tiny_settings(corpus, 80), "--run-dir", str(run_dir)]
+    return subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_run_goes_on(number: signal.Signals, corpus: Path, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    with start(corpus, run_dir) as process:
+        while not (run_dir / "checkpoints/last.ckpt").exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        os.kill(process.pid, number)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume goes on", err)
+    assert stopped is not None, err
+    assert not (run_dir / "model.json").exists()
+    step = int(stopped[1])
+    assert torch.load(run_dir / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    with start(corpus, run_dir, "--resume") as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    whole = tmp_path / "whole"
+    assert train(corpus, whole, max_steps=80) == 0
+    assert_same_weights(whole, run_dir)
+
+
+# -- Refusals -------------------------------------------------------------------------------------------------------
+
+
+def refuses(capsys: Capture, corpus: Path, run_dir: Path, *flags: str) -> str:
+    capsys.readouterr()
+    before = sorted(run_dir.rglob("*")) if run_dir.exists() else None
+    assert train(corpus, run_dir, *flags) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    *notices, error = captured.err.splitlines()
+    assert error.startswith("minitrans: error: ")
+    assert all(notice.startswith("minitrans: warning: ") for notice in notices)
+    assert (sorted(run_dir.rglob("*")) if run_dir.exists() else None) == before, "something was written"
+    return error
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(
+    tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert "give --resume, --overwrite or another --run-dir" in refuses(capsys, corpus, tiny_run)
+    (tmp_path / "thesis.doc").write_text("years of work")
+    assert "is not a run folder, so it is not overwritten" in refuses(capsys, corpus, tmp_path, "--overwrite")
+    assert "is a file" in refuses(capsys, corpus, tmp_path / "thesis.doc")
+    assert "exclude each other" in refuses(capsys, corpus, tiny_run, "--resume", "--overwrite")
+
+
+def test_overwrite_replaces_a_run(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
+    assert train(corpus, run_dir, "--overwrite", "--seed", "3", max_steps=20) == 0
+    assert yaml.safe_load((run_dir / "config.yaml").read_text())["seed"] == 3
+    assert not torch.equal(weights(run_dir)["encoder.norm.weight"], weights(tiny_run)["encoder.norm.weight"])
+
+
+def test_only_a_begun_run_with_the_same_settings_is_resumed(
+    tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert "holds nothing to resume: config.yaml is missing" in refuses(capsys, corpus, tmp_path / "new", "--resume")
+    assert "differ in model" in refuses(capsys, corpus, tiny_run, "--resume", "--model.d_ff", "64")
+    assert "differ in seed" in refuses(capsys, corpus, tiny_run, "--resume", "--seed", "64")
+
+
+def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    run_dir = tmp_path / "run"
+    assert "not divisible" in refuses(capsys, corpus, run_dir, "--model.n_heads", "5")
+    assert "the nearest is model.d_ff" in refuses(capsys, corpus, run_dir, "--model.d_fff", "5")
+    assert "No such file" in refuses(capsys, corpus, run_dir, "--data.path", str(tmp_path / "gone"))
+    assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
+    broken = tmp_path / "broken"
+    shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))
+    with open(broken / "train.zh", "a", encoding="utf-8") as file:
+        file.write("多\n")
+    message = refuses(capsys, corpus, run_dir, "--data.path", str(broken))
+    assert re.search(r"train.en has 400 lines but train.zh has 401", message)
+    (broken / "train.zh").write_bytes(b"\xff\n" * 400)
+    assert "train.zh, line 1" in refuses(capsys, corpus, run_dir, "--data.path", str(broken))
+    (broken / "train.zh").write_bytes(b"")
+    assert "train.zh has 0" in refuses(capsys, corpus, run_dir, "--data.path", str(broken))
