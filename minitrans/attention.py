@@ -37,8 +37,8 @@ def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tenso
     if mask is None:
         return torch.softmax(scores, dim=-1, dtype=softmax_dtype).to(q.dtype)
     check_mask(mask, scores.shape)
-    # The lowest finite number, not -inf: a row of -inf alone would make NaN, in the gradient too. Such a row comes
-    # out of the softmax uniform, and the second fill makes it 0.
+    # The lowest finite number, not -inf: the softmax of a row of -inf alone is NaN, and so is its gradient. Such a row
+    # comes out uniform instead, and the second fill makes it 0.
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return torch.softmax(scores, dim=-1, dtype=softmax_dtype).masked_fill(~mask, 0.0).to(q.dtype)
 

@@ -71,6 +71,7 @@ class DecoderCache:
         if self.length + n > self.capacity:
             raise ValueError(f"the cache holds {self.length} of {self.capacity} tokens: no room for {n} more")
 
+    @torch.no_grad()
     def select_rows(self, rows: Tensor) -> None:
         """Keep the given rows, in the given order: reorders, drops and repeats.
 

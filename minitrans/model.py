@@ -4,7 +4,7 @@ Shapes: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads,
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
@@ -63,7 +63,9 @@ class TransformerConfig:
                 raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
         for name in ("pad_id", "bos_id", "eos_id"):
             if not 0 <= getattr(self, name) < self.vocab_size:
-                raise ValueError(f"model.{name} ({getattr(self, name)}) is not below vocab_size ({self.vocab_size})")
+                raise ValueError(f"model.{name} is {getattr(self, name)}, not one of the {self.vocab_size} ids")
+        if len({self.pad_id, self.bos_id, self.eos_id}) < 3:
+            raise ValueError(f"pad_id, bos_id and eos_id must differ, got {self.pad_id}, {self.bos_id}, {self.eos_id}")
         if self.d_head is None and self.d_model % self.n_heads:
             raise ValueError(f"model.d_model ({self.d_model}) is not divisible by model.n_heads ({self.n_heads})")
         if self.d_head is not None and self.d_head < 1:
@@ -173,11 +175,23 @@ class Transformer(nn.Module):
             self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
         for table in (self.src_embedding, self.tgt_embedding, self.output):
             nn.init.normal_(table.weight, std=config.d_model**-0.5)
-        # Kept in float64 and cast where it is used, so that a float64 model has float64 positions.
-        self.register_buffer("positions", sinusoidal_positions(config.max_len, config.d_model), persistent=False)
+        self.register_buffer("positions", None, persistent=False)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
+        self._make_positions()
+
+    def _make_positions(self) -> None:
+        """Compute the positions in float64 and round them to the dtype of the weights."""
+        weight = self.output.weight
+        table = sinusoidal_positions(self.config.max_len, self.config.d_model)
+        self.positions = table.to(weight.dtype).to(weight.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
+        """Move or cast the model, as `to` and `double` do; positions are made anew, not carried from a lower dtype."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._make_positions()
+        return self
 
     def forward(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
         """The full masked pass: what comes after each target token, for all of them at once.
@@ -288,4 +302,4 @@ class Transformer(nn.Module):
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
         x = embedding(ids) * math.sqrt(self.config.d_model)
-        return self.dropout(x + self.positions[offset:end].to(x.dtype))
+        return self.dropout(x + self.positions[offset:end])

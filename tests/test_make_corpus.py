@@ -18,7 +18,7 @@ import make_corpus  # noqa: E402
 DATA = ROOT / "data" / "en-zh"
 CARD = (DATA / "README.md").read_text(encoding="utf-8")
 SIZES = {"train": 20_000, "valid": 1_000, "test": 1_000, "test_compositional": 1_000}
-RAREST = 22  # how often each word of the held-out files occurs in train, at least
+RAREST = 21  # how often each word of the held-out files occurs in train, at least
 SEED = 1
 
 
@@ -121,7 +121,7 @@ def test_held_out_combinations_are_many_and_each_word_is_trained(
     for combo in make_corpus.HELD_OUT:
         assert combo in tested
         assert heads[combo.role, combo.head] >= 20, combo
-        assert nouns[combo.role, combo.noun] >= 5, combo
+        assert nouns[combo.role, combo.noun] >= 10, combo
 
 
 def test_held_out_combinations_are_not_in_the_text_of_the_other_files() -> None:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from minitrans import reference
 from minitrans.attention import MultiHeadAttention
 from minitrans.dropout import Dropout
+from minitrans.layers import sinusoidal_positions
 from minitrans.model import Transformer, TransformerConfig
 
 B, S, T, H, DH, D, D_FF, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 13, 11, 17
@@ -47,9 +48,9 @@ CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
         ("dropout", -0.1, r"model\.dropout must be in \[0, 1\), got -0\.1"),
         ("dropout", math.nan, r"model\.dropout must be in \[0, 1\), got nan"),
         ("attention_dropout", 1.5, r"model\.attention_dropout must be in \[0, 1\), got 1\.5"),
-        ("pad_id", V, r"model\.pad_id \(11\) is not below vocab_size \(11\)"),
-        ("bos_id", V + 1, r"model\.bos_id \(12\) is not below vocab_size \(11\)"),
-        ("eos_id", -1, r"model\.eos_id \(-1\) is not below vocab_size \(11\)"),
+        ("pad_id", V, r"model\.pad_id is 11, not one of the 11 ids"),
+        ("bos_id", V + 1, r"model\.bos_id is 12, not one of the 11 ids"),
+        ("eos_id", -1, r"model\.eos_id is -1, not one of the 11 ids"),
         ("n_heads", 3, r"model\.d_model \(128\) is not divisible by model\.n_heads \(3\)"),
     ],
 )
@@ -60,10 +61,23 @@ def test_a_setting_that_makes_no_sense_is_named(setting: str, value: float, mess
 
 def test_the_smallest_settings_are_accepted() -> None:
     config = dataclasses.replace(
-        TransformerConfig(1, 0, 0, 0), d_model=1, n_heads=1, d_head=1, d_ff=1, n_layers=1, max_len=1, dropout=0.0
+        TransformerConfig(3, 2, 1, 0), d_model=1, n_heads=1, d_head=1, d_ff=1, n_layers=1, max_len=1, dropout=0.0
     )
     one = torch.zeros(1, 1, dtype=torch.int64)
-    assert Transformer(config)(one, one).shape == (1, 1, 1)
+    assert Transformer(config)(one, one).shape == (1, 1, 3)
+
+
+def test_special_ids_must_differ() -> None:
+    with pytest.raises(ValueError, match="pad_id, bos_id and eos_id must differ, got 0, 1, 0"):
+        TransformerConfig(V, 0, 1, 0)
+
+
+def test_a_cast_model_has_positions_as_exact_as_its_dtype() -> None:
+    exact = sinusoidal_positions(CONFIG.max_len, CONFIG.d_model)
+    assert torch.equal(Transformer(CONFIG).positions, exact.float())
+    assert torch.equal(Transformer(CONFIG).bfloat16().double().positions, exact)
+    with torch.device("meta"):
+        assert Transformer(CONFIG).positions.is_meta
 
 
 def test_settings_do_not_change_under_a_model() -> None:

@@ -44,7 +44,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     run_dir = config.run_dir
     _check_run_dir(config)
     # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-    config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=0, eos_id=0)
+    config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
     _quieten_lightning()
     seed_everything(config.seed, verbose=False)
 
