@@ -52,8 +52,9 @@ def test_no_batch_could_be_larger(pairs: list[tuple[int, int]], batch_tokens: in
 def test_shapes_are_the_same_in_every_epoch(pairs: list[tuple[int, int]], batch_tokens: int, seed: int) -> None:
     src, tgt = sides(pairs)
 
-    def shapes(rng: np.random.Generator | None) -> list[tuple[int, int, int]]:
-        return sorted((len(b), int(src[b].max()), int(tgt[b].max())) for b in plan_batches(src, tgt, batch_tokens, rng))
+    def shapes(rng: np.random.Generator | None) -> list[tuple[int, int]]:
+        batches = plan_batches(src, tgt, batch_tokens, rng)
+        return sorted((len(b), max(int(src[b].max()), int(tgt[b].max()))) for b in batches)
 
     assert shapes(np.random.default_rng(seed)) == shapes(None)
 
@@ -61,9 +62,9 @@ def test_shapes_are_the_same_in_every_epoch(pairs: list[tuple[int, int]], batch_
 def test_an_example() -> None:
     src = np.array([2, 9, 2, 5, 3, 1])
     tgt = np.array([3, 1, 2, 4, 3, 5])
-    # longer sides:  3  9  2  5  3  5; of the equal ones, the longer source first
-    assert [batch.tolist() for batch in plan_batches(src, tgt, 8, None)] == [[1], [3], [5], [4, 0], [2]]
-    assert [batch.tolist() for batch in plan_batches(src, tgt, 10, None)] == [[1], [3, 5], [4, 0, 2]]
+    # longer sides:  3  9  2  5  3  5; of the equal ones, the first first
+    assert [batch.tolist() for batch in plan_batches(src, tgt, 8, None)] == [[1], [3], [5], [0, 4], [2]]
+    assert [batch.tolist() for batch in plan_batches(src, tgt, 10, None)] == [[1], [3, 5], [0, 4, 2]]
 
 
 def test_no_rows() -> None:
@@ -76,7 +77,7 @@ def test_no_rows() -> None:
 def test_little_padding() -> None:
     src, tgt = random_lengths(20_000)
     cells = sum(len(b) * (src[b].max() + tgt[b].max()) for b in plan_batches(src, tgt, 2048, None))
-    assert (src.sum() + tgt.sum()) / cells > 0.95
+    assert (src.sum() + tgt.sum()) / cells > 0.9  # the rest pads the shorter sides
 
 
 def test_epochs_differ_in_rows_and_order() -> None:

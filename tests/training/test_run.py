@@ -126,7 +126,10 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
 
 def start(corpus: Path, run_dir: Path, *flags: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "minitrans", "train", *tiny_settings(corpus, 80), "--run-dir", str(run_dir)]
-    return subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums depend on the number of threads
+    return subprocess.Popen(
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
