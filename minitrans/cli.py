@@ -231,7 +231,7 @@ def verify_command(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(report.as_dict()))
     else:
-        print_report(report, Console())
+        print_report(report, Console(width=None if sys.stdout.isatty() else 160))  # one line a check in a pipe
     return 0 if report.passed else 1
 
 

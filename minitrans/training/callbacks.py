@@ -109,9 +109,10 @@ class TrainingProgress(ProgressBar):
             f"BLEU {metrics['val_bleu']:.2f}  chrF {metrics['val_chrf']:.2f}  "
             f"exact {metrics['val_exact_match']:.1f}%  {self.speed:,.0f} tokens/s  {self.seconds / 60:.1f} min",
             markup=False,
+            soft_wrap=True,
         )
         for source, translation in self.translations.samples:
-            self.console.print(f"    {source}\n    -> {translation}", markup=False)
+            self.console.print(f"    {source}\n    -> {translation}", markup=False, soft_wrap=True)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take the bar away."""

@@ -79,6 +79,11 @@ def deviation(a: Tensor, b: Tensor) -> float:
     return float((a - b).abs().max())
 
 
+def relative_deviation(a: Tensor, b: Tensor) -> float:
+    """`deviation`, divided by the largest absolute element of `b` where that is above 1."""
+    return deviation(a, b) / max(1.0, float(b.abs().max()))
+
+
 def worst(deviations: list[float]) -> float:
     """The largest of at least one deviation; NaN if one is NaN."""
     return float(torch.tensor(deviations, dtype=torch.float64).max()) if deviations else float("inf")

@@ -1,0 +1,53 @@
+"""What the README tells a reader to do can be done."""
+
+import re
+import shlex
+from pathlib import Path
+
+import minitrans
+from minitrans import cli
+from minitrans.training.config import parse_config
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_its_commands_have_the_flags_it_gives_them() -> None:
+    commands = [shlex.split(line.split("  #")[0])[1:] for line in README.splitlines() if "    minitrans " in line]
+    assert {command for command, *_ in commands} == {"train", "translate", "evaluate", "verify"}
+    for command, *flags in commands:
+        if command == "train":
+            parse_config([*flags, "--data.path", "x"])
+        else:
+            cli.make_parser(command).parse_intermixed_args(flags)
+
+
+def test_its_make_targets_are_there() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in set(re.findall(r"make (\w+)", "\n".join(re.findall(r"^    make .*|`make \w+`", README, re.M)))):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_its_python_example_runs(tiny_run: Path) -> None:
+    (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
+    scope: dict[str, object] = {}
+    exec(example.replace("runs/en-zh", str(tiny_run)), scope)
+    assert scope["minitrans"] is minitrans
+
+
+def test_its_file_map_is_complete() -> None:
+    listed = set(re.findall(r"`(minitrans/[\w.]+/?)`", README))
+    package = ROOT / "minitrans"
+    there = {f"minitrans/{p.name}{'/' if p.is_dir() else ''}" for p in package.iterdir()}
+    assert there - listed <= {
+        "minitrans/__init__.py",
+        "minitrans/__main__.py",
+        "minitrans/py.typed",
+        "minitrans/__pycache__/",
+    }
+    assert listed <= there
+
+
+def test_its_number_of_sabotages_is_that_of_the_tests() -> None:
+    source = (ROOT / "tests" / "verify" / "test_verify.py").read_text(encoding="utf-8")
+    assert f"in {source.split('SABOTAGES: ')[1].count(', {')} ways" in README
