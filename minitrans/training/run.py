@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 import yaml
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -64,9 +65,10 @@ def train(config: RunConfig) -> dict[str, Scores]:
     bundle = Bundle(Transformer(sizes), tokenizer, config.data.source, config.data.target)
     module = TranslationModule(bundle.model, config.training)
 
+    trainer = _make_trainer(config, bundle, data)
     if not config.resume:
         _make_run_dir(config, tokenizer)
-    _fit(_make_trainer(config, bundle, data), module, data, config)
+    _fit(trainer, module, data, config)
 
     best = torch.load(run_dir / BEST, map_location="cpu", weights_only=True)
     module.load_state_dict(best["state_dict"])
@@ -141,15 +143,18 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
     csv_logger = CSVLogger(run_dir, name="", version="")
     if config.resume:
         _keep_metrics(csv_logger, run_dir)
-    return Trainer(
-        **config.trainer,
-        logger=[csv_logger, TensorBoardLogger(run_dir, name="", version="tensorboard")],
-        callbacks=callbacks,
-        default_root_dir=run_dir,
-        num_sanity_val_steps=0,
-        enable_model_summary=False,
-        use_distributed_sampler=False,
-    )
+    try:
+        return Trainer(
+            **config.trainer,
+            logger=[csv_logger, TensorBoardLogger(run_dir, name="", version="tensorboard")],
+            callbacks=callbacks,
+            default_root_dir=run_dir,
+            num_sanity_val_steps=0,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+        )
+    except (MisconfigurationException, ValueError) as error:  # a device that is not there, settings that exclude others
+        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
 def _keep_metrics(csv_logger: CSVLogger, run_dir: Path) -> None:

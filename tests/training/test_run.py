@@ -203,6 +203,7 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     assert "not divisible" in refuses(capsys, corpus, run_dir, "--model.n_heads", "5")
     assert "the nearest is model.d_ff" in refuses(capsys, corpus, run_dir, "--model.d_fff", "5")
     assert "No such file" in refuses(capsys, corpus, run_dir, "--data.path", str(tmp_path / "gone"))
+    assert "trainer: " in refuses(capsys, corpus, run_dir, "--trainer.accelerator", "abacus")
     assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
     broken = tmp_path / "broken"
     shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))
