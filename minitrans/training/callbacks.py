@@ -74,7 +74,7 @@ class TrainingProgress(ProgressBar):
         self.step_began = 0.0
 
     def disable(self) -> None:
-        """Nothing to do: on every process but the first, Lightning asks for silence."""
+        """Be silent: Lightning asks for it on every process but the first."""
         self.bar.disable = True
         self.console.quiet = True
 

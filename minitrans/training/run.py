@@ -197,5 +197,6 @@ def _quieten_lightning() -> None:
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
+        ".*is smaller than the logging interval.*",
     ):
         warnings.filterwarnings("ignore", message)
