@@ -46,6 +46,11 @@ class TranslationModule(LightningModule):
         self.log("train_loss", loss)
         return loss
 
+    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        """Have the very last step validated too, wherever it falls in the interval: Lightning validates as it stops."""
+        if self.trainer.global_step == self.trainer.estimated_stepping_batches:
+            self.trainer.should_stop = True
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the plain cross entropy in nats a token over the whole split."""
         loss, n_tokens = self._loss(batch, smoothing=0.0)

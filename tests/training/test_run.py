@@ -96,6 +96,14 @@ def test_the_same_seed_gives_the_same_weights_and_another_others(corpus: Path, t
     )
 
 
+def test_the_last_step_is_validated_wherever_it_falls(corpus: Path, tmp_path: Path) -> None:
+    assert train(corpus, tmp_path / "short", max_steps=3) == 0
+    assert train(corpus, tmp_path / "odd", max_steps=23) == 0
+    for name, steps in (("short", [2]), ("odd", [19, 22])):
+        with open(tmp_path / name / "metrics.csv", newline="") as file:
+            assert [int(row["step"]) for row in csv.DictReader(file) if row["val_bleu"]] == steps
+
+
 # -- Resuming -------------------------------------------------------------------------------------------------------
 
 
