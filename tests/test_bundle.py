@@ -84,7 +84,7 @@ def test_tokenizer_and_model_with_different_special_ids(run: Path) -> None:
 
 def test_weights_of_other_sizes_name_the_first_that_differs(run: Path) -> None:
     change_sizes(run, d_ff=99)
-    with pytest.raises(UserError, match=r"does not fit model.json: decoder.layers.0.ff.w_1.bias differs"):
+    with pytest.raises(UserError, match=r"does not fit model.json: encoder.layers.0.ff.w_1.weight differs"):
         load_bundle(run)
 
 
