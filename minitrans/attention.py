@@ -14,33 +14,52 @@ from minitrans.dropout import dropout
 from minitrans.masks import check_mask
 
 
-def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
-    """How much each query looks at each key: softmax(q k^T / sqrt(Dh)), masked before the softmax.
+def attention_scores(q: Tensor, k: Tensor) -> Tensor:
+    """How well each query matches each key: q k^T / sqrt(Dh).
+
+    Without the divisor the scores of long vectors are large (their variance is Dh), and the softmax of large scores is
+    all but one-hot, where its gradient vanishes.
 
     Args:
         q: (..., Tq, Dh) queries, a floating dtype.
         k: (..., Tk, Dh) keys, same dtype.
+
+    Returns:
+        (..., Tq, Tk), dtype of `q`.
+
+    Source: Vaswani et al. 2017, section 3.2.1.
+    """
+    return q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+
+
+def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Scores to weights: the softmax of each row, over the keys that the mask admits.
+
+    Args:
+        scores: (..., Tq, Tk), a floating dtype; computed in float32 at least.
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend; None lets every query see every key.
 
     Returns:
-        (..., Tq, Tk), dtype of `q`. Every row sums to 1, but a row that may attend to nothing is 0 throughout (and
-        its gradient is finite). Masked entries are exactly 0.
+        (..., Tq, Tk), dtype of `scores`. Every row sums to 1, but a row that may attend to nothing is 0 throughout
+        (and its gradient is finite). Masked entries are exactly 0.
 
     Raises:
         TypeError: The mask is not bool.
         ValueError: The mask does not broadcast.
-
-    Source: Vaswani et al. 2017, equation 1.
     """
-    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))  # (..., Tq, Tk)
-    softmax_dtype = torch.promote_types(scores.dtype, torch.float32)
+    dtype = torch.promote_types(scores.dtype, torch.float32)
     if mask is None:
-        return torch.softmax(scores, dim=-1, dtype=softmax_dtype).to(q.dtype)
+        return torch.softmax(scores, dim=-1, dtype=dtype).to(scores.dtype)
     check_mask(mask, scores.shape)
     # The lowest finite number, not -inf: the softmax of a row of -inf alone is NaN, and so is its gradient. Such a row
     # comes out uniform instead, and the second fill makes it 0.
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return torch.softmax(scores, dim=-1, dtype=softmax_dtype).masked_fill(~mask, 0.0).to(q.dtype)
+    filled = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.softmax(filled, dim=-1, dtype=dtype).masked_fill(~mask, 0.0).to(scores.dtype)
+
+
+def attention_weights(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
+    """How much each query looks at each key: (..., Tq, Dh) and (..., Tk, Dh) -> (..., Tq, Tk); see `masked_softmax`."""
+    return masked_softmax(attention_scores(q, k), mask)
 
 
 def scaled_dot_product_attention(
