@@ -44,6 +44,10 @@ def make_parser(command: str) -> Parser:
     if command == "verify":
         parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: a fresh random model)")
         parser.add_argument("--data", metavar="PATH", help="the run's corpus (default: data.path of its config.yaml)")
+        parser.add_argument(
+            "--self-test", action="store_true", help="sabotage the code in many ways, and show which checks notice"
+        )
+        parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
     else:
         parser.add_argument("run", metavar="RUN", help="run folder")
         parser.add_argument(
@@ -84,6 +88,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
     logging.addLevelName(logging.WARNING, "warning")
+    if "--debug" in argv:
+        logging.getLogger("minitrans").setLevel(logging.INFO)
     try:
         return run_command(argv)
     except UserError as error:
@@ -211,27 +217,31 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 def verify_command(args: argparse.Namespace) -> int:
     """`minitrans verify`."""
+    from dataclasses import replace
+
     from rich.console import Console
+    from rich.progress import track
 
     from minitrans import verify
+    from minitrans.verify.page import write_page
     from minitrans.verify.report import print_report
+    from minitrans.verify.subject import fresh_model, random_subject, run_subject
 
-    subject = None
-    if args.run:
-        from minitrans.bundle import load_bundle
-        from minitrans.data.corpus import run_corpus
-        from minitrans.verify.subject import text_subject
-
-        bundle = load_bundle(Path(args.run))
-        corpus = run_corpus(Path(args.run), args.data)
-        pairs = list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True))
-        tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
-        subject = text_subject(bundle, pairs, [line for name in tests for line in corpus[name]["source"]])
-    report = verify.run(subject=subject)
+    progress = Console(stderr=True)
+    with progress.status("measuring"):
+        subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
+        report = verify.run(subject=subject)
+    if args.self_test:
+        total, disable = len(verify.SABOTAGES), not progress.is_terminal
+        caught = track(verify.self_test(), "sabotaging", total, console=progress, disable=disable)
+        report = replace(report, sabotages=list(caught))
+    if args.report:
+        page = write_page(Path(args.report), report, subject)
+        print(f"page: {page}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:
-        print_report(report, Console(width=None if sys.stdout.isatty() else 160))  # one line a check in a pipe
+        print_report(report, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if report.passed else 1
 
 

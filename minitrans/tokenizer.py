@@ -196,6 +196,11 @@ class Tokenizer:
         """Return what `decode` gives for each row of ids."""
         return [self.decode(row) for row in rows]
 
+    def piece(self, id_: int) -> str:
+        """Return the text of one piece, with U+2581 for a space: a label, not a translation."""
+        text: str = self._processor.id_to_piece(id_)
+        return text
+
 
 def _normalize(line: str) -> str:
     return clean(line.replace(_SPACE, " "))

@@ -1,15 +1,22 @@
 """The proof: each claim about attention and cached decoding, measured on the model in hand.
 
-`run(model)` measures a model; `run()` a fresh one with random weights. The checks are in `checks`, what they are
-measured against in `oracles`, the model and data they are measured on in `subject`, the table in `report`.
+`run(model)` measures a model, `run()` a fresh one with random weights; `self_test()` shows that the checks notice when
+the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
+measured against is in `oracles` and `incremental`, the model and data they are measured on in `subject`.
 """
 
+from collections.abc import Iterator
+
+import torch
+
 from minitrans.model import Transformer
-from minitrans.verify.check import Report
-from minitrans.verify.checks import CHECKS
+from minitrans.verify import checks as checks
+from minitrans.verify import sabotages as sabotages
+from minitrans.verify.check import CHECKS, LOWER, Caught, Report, Result
+from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
-__all__ = ["run"]
+__all__ = ["SABOTAGES", "run", "self_test"]
 
 
 def run(model: Transformer | None = None, subject: Subject | None = None) -> Report:
@@ -17,11 +24,28 @@ def run(model: Transformer | None = None, subject: Subject | None = None) -> Rep
 
     Args:
         model: The model to measure, with random sentences; it is copied, and left as it is. None: a fresh model.
-        subject: Model and sentences, in place of `model`.
+        subject: Model and sentences, in place of `model`; float64.
 
     Returns:
         For each check what was measured, its tolerance and the verdict.
     """
     if subject is None:
         subject = random_subject(fresh_model() if model is None else model)
-    return Report([check.run(subject) for check in CHECKS])
+    return Report(_measure(subject))
+
+
+def self_test() -> Iterator[Caught]:
+    """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it.
+
+    Yields:
+        For each sabotage the checks that failed; the code is as it was by then.
+    """
+    for sabotage in SABOTAGES:
+        with sabotage.applied():
+            failed = [result.id for result in _measure(random_subject(fresh_model())) if not result.passed]
+        yield Caught(sabotage.id, sabotage.fault, failed)
+
+
+def _measure(subject: Subject) -> list[Result]:
+    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+    return [check.run(subjects) for check in CHECKS]

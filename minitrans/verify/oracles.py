@@ -1,10 +1,24 @@
-"""Independent answers: PyTorch's own attention with our weights copied in. They share no code with the package."""
+"""Independent answers: PyTorch's own attention, layers and Transformer with our weights copied in.
+
+They share no code with the package. The other oracle, loops in NumPy, is `minitrans.reference`.
+"""
+
+import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.attention import MultiHeadAttention
+from minitrans.layers import DecoderLayer, EncoderLayer
+from minitrans.model import Transformer
+from minitrans.reference import Array
+
+
+def weights_of(model: Transformer) -> dict[str, Array]:
+    """The model's weights for the NumPy reference, in float64."""
+    return {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
 
 
 def torch_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
@@ -12,11 +26,26 @@ def torch_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
-def torch_multi_head(attention: MultiHeadAttention, x_q: Tensor, x_kv: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention:
     """`nn.MultiheadAttention` with the weights of ours, whose packed layout it shares.
 
     Args:
         attention: Ours, with n_heads * d_head = d_model: theirs knows nothing else.
+        batch_first: Whether it takes (B, L, D), as ours does, or (L, B, D).
+    """
+    d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
+    theirs = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=batch_first, dtype=dtype)
+    theirs.load_state_dict(as_torch_state(attention.state_dict()))
+    return theirs
+
+
+def torch_multi_head_output(
+    attention: MultiHeadAttention, x_q: Tensor, x_kv: Tensor, mask: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What `nn.MultiheadAttention` gives with the weights of ours.
+
+    Args:
+        attention: Ours, with n_heads * d_head = d_model.
         x_q: (B, Tq, D).
         x_kv: (B, Tk, D).
         mask: bool (B, 1, Tq or 1, Tk), True = may attend.
@@ -24,13 +53,94 @@ def torch_multi_head(attention: MultiHeadAttention, x_q: Tensor, x_kv: Tensor, m
     Returns:
         The output (B, Tq, D) and every head's weights (B, H, Tq, Tk).
     """
-    batch, q_len, d_model = x_q.shape
-    theirs = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=True, dtype=x_q.dtype)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(attention.w_qkv.weight)
-        theirs.in_proj_bias.copy_(attention.w_qkv.bias)
-        theirs.out_proj.weight.copy_(attention.w_o.weight)
-        theirs.out_proj.bias.copy_(attention.w_o.bias)
+    batch, q_len, _ = x_q.shape
     # Theirs takes one mask for each row and head, (B*H, Tq, Tk), and True = may NOT attend.
     blocked = ~mask.expand(batch, attention.n_heads, q_len, x_kv.size(1)).flatten(0, 1)
+    theirs = torch_multi_head(attention)
     return theirs(x_q, x_kv, x_kv, attn_mask=blocked, need_weights=True, average_attn_weights=False)
+
+
+def torch_encoder_layer(layer: EncoderLayer) -> nn.TransformerEncoderLayer:
+    """PyTorch's pre-norm encoder layer with the weights of ours, n_heads * d_head = d_model."""
+    d_ff, d_model = layer.ff.w_1.weight.shape
+    theirs = nn.TransformerEncoderLayer(
+        d_model, layer.self_attn.n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True
+    ).to(layer.ff.w_1.weight.dtype)
+    theirs.load_state_dict(as_torch_state(layer.state_dict()))
+    return theirs
+
+
+def torch_decoder_layer(layer: DecoderLayer) -> nn.TransformerDecoderLayer:
+    """PyTorch's pre-norm decoder layer with the weights of ours, n_heads * d_head = d_model."""
+    d_ff, d_model = layer.ff.w_1.weight.shape
+    theirs = nn.TransformerDecoderLayer(
+        d_model, layer.self_attn.n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True
+    ).to(layer.ff.w_1.weight.dtype)
+    theirs.load_state_dict(as_torch_state(layer.state_dict()))
+    return theirs
+
+
+def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
+    """What `nn.Transformer` gives with the weights of ours, n_heads * d_head = d_model.
+
+    It takes vectors, not ids, so embedding and output projection are written out here; positions too.
+
+    Args:
+        model: Ours.
+        src_ids: int64 (B, S), padded on the right.
+        tgt_in: int64 (B, T).
+
+    Returns:
+        memory (B, S, D) and logits (B, T, V).
+    """
+    c, dtype = model.config, model.output.weight.dtype
+    layer = nn.TransformerEncoderLayer(c.d_model, c.n_heads, c.d_ff, dropout=0.0, batch_first=True, norm_first=True)
+    theirs = nn.Transformer(
+        c.d_model,
+        c.n_heads,
+        num_decoder_layers=c.n_layers,
+        dim_feedforward=c.d_ff,
+        dropout=0.0,
+        custom_encoder=nn.TransformerEncoder(layer, c.n_layers, nn.LayerNorm(c.d_model), enable_nested_tensor=False),
+        batch_first=True,
+        norm_first=True,
+    ).to(dtype)
+    stacks = {n: w for n, w in model.state_dict().items() if n.startswith(("encoder.", "decoder."))}
+    theirs.load_state_dict(as_torch_state(stacks))
+    src, tgt = (
+        table(ids) * math.sqrt(c.d_model) + _positions(ids.size(1), c.d_model).to(dtype)
+        for table, ids in ((model.src_embedding, src_ids), (model.tgt_embedding, tgt_in))
+    )
+    padded = src_ids == c.pad_id  # theirs: True = may NOT attend
+    future = torch.ones(tgt_in.size(1), tgt_in.size(1)).triu(1).bool()
+    hidden = theirs(src, tgt, tgt_mask=future, src_key_padding_mask=padded, memory_key_padding_mask=padded)
+    return theirs.encoder(src, src_key_padding_mask=padded), hidden @ model.output.weight.T
+
+
+def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our weights under the names that PyTorch's own attention, layers and Transformer give them."""
+    renamed = {
+        "w_qkv.weight": "in_proj_weight",
+        "w_qkv.bias": "in_proj_bias",
+        "w_o.": "out_proj.",
+        "cross_attn.": "multihead_attn.",
+        "ff.w_1.": "linear1.",
+        "ff.w_2.": "linear2.",
+        "self_norm.": "norm1.",
+        "cross_norm.": "norm2.",
+    }
+    result = {}
+    for name, tensor in state.items():
+        in_decoder = name.replace("ff_norm", "cross_norm") in state
+        theirs = name.replace("ff_norm.", "norm3." if in_decoder else "norm2.")
+        for old, new in renamed.items():
+            theirs = theirs.replace(old, new)
+        result[theirs] = tensor
+    return result
+
+
+def _positions(n: int, d_model: int) -> Tensor:
+    """Sines and cosines of Vaswani et al. 2017, section 3.5, as one complex exponential: float64 (n, D)."""
+    rates = torch.tensor([10000.0 ** (-2 * (i // 2) / d_model) for i in range(d_model)], dtype=torch.float64)
+    waves = torch.exp(1j * torch.arange(n, dtype=torch.float64)[:, None] * rates)
+    return torch.where(torch.arange(d_model) % 2 == 0, waves.imag, waves.real)

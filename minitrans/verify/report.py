@@ -1,23 +1,64 @@
-"""The checks as a table in the terminal."""
+"""The checks, and what the self-test caught, as tables in the terminal."""
 
+from itertools import groupby
+
+import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
-from minitrans.verify.check import Report
+from minitrans.verify.check import ROUNDINGS, Caught, Report
 
 
 def print_report(report: Report, console: Console) -> None:
     """Print one row for each check, and the verdict; plain text when the console is not a terminal."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("check", no_wrap=True)
-    table.add_column("claim")
-    table.add_column("measured", justify="right", no_wrap=True)
-    table.add_column("tolerance", justify="right", no_wrap=True)
+    table.add_column("claim, and what is measured")
+    table.add_column("float64", justify="right", no_wrap=True)
+    table.add_column("at most", justify="right", no_wrap=True)
+    lower = {str(dtype).removeprefix("torch."): n * torch.finfo(dtype).eps for dtype, n in ROUNDINGS.items()}
+    for name, tolerance in lower.items():
+        table.add_column(f"{name}\n<= {tolerance:.0e}", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    for result in report.checks:
-        verdict = "[green]pass[/]" if result.passed else "[bold red]FAIL[/]"
-        table.add_row(result.id, result.claim, f"{result.measured:.1e}", f"{result.tolerance:.0e}", verdict)
+    for title, results in groupby(report.checks, key=lambda result: result.group):
+        table.add_row(end_section=True)
+        table.add_row("", f"[bold]{title}[/]")
+        for r in results:
+            table.add_row(
+                r.id,
+                f"{escape(r.claim)}\n[dim]{escape(r.what)}[/]",
+                number(r.measured),
+                number(r.tolerance),
+                *(number(r.lower[name].measured) if name in r.lower else "" for name in lower),
+                "[green]pass[/]" if r.passed else "[bold red]FAIL[/]",
+            )
     console.print(table)
+    if report.sabotages is not None:
+        print_sabotages(report.sabotages, report.blind, console)
     n_failed = sum(not result.passed for result in report.checks)
     seconds = sum(result.seconds for result in report.checks)
-    console.print(f"{len(report.checks) - n_failed} passed, {n_failed} failed in {seconds:.1f} s")
+    console.print(f"\n{len(report.checks) - n_failed} passed, {n_failed} failed in {seconds:.1f} s", highlight=False)
+
+
+def number(value: float) -> str:
+    """A deviation or tolerance in two digits; 0 is exact."""
+    return "0" if value == 0.0 else f"{value:.1e}"
+
+
+def print_sabotages(sabotages: list[Caught], blind: list[str], console: Console) -> None:
+    """Print one row for each sabotage: the fault, and the checks that noticed it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("sabotage", no_wrap=True)
+    table.add_column("fault", ratio=1)
+    table.add_column("caught by", ratio=1)
+    for s in sabotages:
+        table.add_row(s.id, escape(s.fault), ", ".join(s.caught_by) or "[bold red]NOTHING[/]")
+    n_caught = sum(bool(s.caught_by) for s in sabotages)
+    console.print()
+    console.print(table)
+    console.print(
+        f"\n{len(sabotages)} sabotages, {n_caught} caught; "
+        + (f"checks that caught none: {', '.join(blind)}" if blind else "every check caught at least one"),
+        highlight=False,
+    )

@@ -1,17 +1,26 @@
 """What is measured: a model and sentences for it."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from minitrans.bundle import Bundle
+from minitrans.bundle import Bundle, load_bundle
+from minitrans.data.batching import collate, pad_sequences
 from minitrans.model import Transformer, TransformerConfig
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 DECODE_ROWS = 100  # sentences decoded together
+
+# The sentences that texts on attention take for their running example, and that the corpus which ships has too.
+RUNNING_EXAMPLE = {
+    "Machine learning is fun": "机器学习真好玩",
+    "I love you.": "我爱你。",
+    "deep learning": "深度学习",
+}
 
 
 @dataclass(frozen=True)
@@ -19,11 +28,13 @@ class Subject:
     """A model, a batch of sentence pairs, and sources to decode.
 
     Attributes:
-        model: In float64 and eval mode.
+        model: In eval mode.
         src_ids: int64 (B, S), ragged, padded on the right.
-        tgt_in: int64 (B, T), begins with BOS, ragged, padded on the right; T != S.
+        tgt_in: int64 (B, T), begins with BOS, ragged, padded on the right.
         tgt_out: int64 (B, T), ends with EOS, padded alike.
         decode_batches: int64 (B, S) each: what greedy decoding is tried on.
+        examples: Sources and their only right translations, piece ids both, which the model has learnt.
+        piece: The text of a piece id.
     """
 
     model: Transformer
@@ -31,37 +42,91 @@ class Subject:
     tgt_in: Tensor
     tgt_out: Tensor
     decode_batches: list[Tensor]
+    examples: list[tuple[list[int], list[int]]]
+    piece: Callable[[int], str]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the model's weights."""
+        return self.model.output.weight.dtype
+
+    def to(self, dtype: torch.dtype) -> "Subject":
+        """The same with a copy of the model in another dtype."""
+        return replace(self, model=copy.deepcopy(self.model).to(dtype))
+
+    def noise(self, *shape: int, seed: int) -> Tensor:
+        """Numbers of unit variance in the model's dtype, the same in all dtypes but for rounding."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(shape, dtype=torch.float64, generator=generator).to(self.dtype)
+
+    def pairs(self) -> list[tuple[list[int], list[int]]]:
+        """Each source and each `tgt_in` without its padding."""
+        pad_id = self.model.config.pad_id
+        sources, targets = (
+            [[i for i in row if i != pad_id] for row in ids.tolist()] for ids in (self.src_ids, self.tgt_in)
+        )
+        return list(zip(sources, targets, strict=True))
 
 
 def fresh_model(seed: int = 0) -> Transformer:
-    """A small model in which every parameter is random, biases and norms too, so that no fault hides behind 0 or 1."""
+    """A small model in which every parameter is random, biases and norms too, so that no fault hides behind 0 or 1.
+
+    No two of its sizes are equal, nor equal to one of `random_subject`, so that a swapped axis cannot pass.
+    """
     config = TransformerConfig(
-        vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_model=20, n_heads=4, d_ff=28, n_layers=3, max_len=48
+        vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_model=12, n_heads=3, d_ff=14, n_layers=2, max_len=32
     )
     model = Transformer(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.normal_(0.0, 0.4, generator=generator)
+            parameter.normal_(0.0, 0.5, generator=generator)
     return model
 
 
 def random_subject(model: Transformer, seed: int = 1) -> Subject:
-    """Random sentences for a model; a copy of it is taken in float64 and eval mode."""
+    """Random sentences for a model, of which a float64 copy is taken."""
     generator = torch.Generator().manual_seed(seed)
-    sources = [_random_ids(model.config, n, generator) for n in (7, 3, 6, 1)]
-    targets = [_random_ids(model.config, n, generator) for n in (4, 8, 5, 9)]
-    more = [_random_ids(model.config, n, generator) for n in (2, 9, 5, 5, 1, 8, 4)]
+    sources = [_random_ids(model.config, n, generator) for n in (7, 3, 6, 1, 4)]
+    targets = [_random_ids(model.config, n, generator) for n in (4, 8, 5, 9, 2)]
+    more = [_random_ids(model.config, n, generator) for n in (2, 7, 5, 5, 1, 6, 4)]
     return make_subject(model, sources, targets, [sources, more])
 
 
-def text_subject(bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str]) -> Subject:
+def run_subject(run: Path, data: str | None = None) -> Subject:
+    """A trained run: its weights, its tokenizer, validation text for the full passes, and all test sets to decode.
+
+    Args:
+        run: The run folder.
+        data: Where its corpus is; None: where `config.yaml` says.
+
+    Raises:
+        UserError: The run or its corpus cannot be read.
+    """
+    from minitrans.data.corpus import run_corpus  # here alone, for it takes seconds to import
+
+    bundle = load_bundle(run)
+    corpus = run_corpus(run, data)
+    tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
+    known = set(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True))
+    return text_subject(
+        bundle,
+        list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True)),
+        [line for name in tests for line in corpus[name]["source"]],
+        [pair for pair in RUNNING_EXAMPLE.items() if pair in known],
+    )
+
+
+def text_subject(
+    bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], examples: Sequence[tuple[str, str]]
+) -> Subject:
     """Real sentences for a trained model.
 
     Args:
         bundle: The model and its tokenizer; a float64 copy of the model is taken.
         pairs: Source and target sentences, of which a few of different lengths serve for the full passes.
         decode_lines: Source sentences, all of which are decoded.
+        examples: Sentences, and the only translations that are right.
     """
     encode, longest = bundle.tokenizer.encode, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
@@ -69,7 +134,9 @@ def text_subject(bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines:
     sources, targets = ([encode(text)[:longest] for text in texts] for texts in zip(*chosen, strict=True))
     lines = sorted((encode(line)[:longest] for line in decode_lines), key=len)
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
-    return make_subject(bundle.model, sources, targets, batches)
+    subject = make_subject(bundle.model, sources, targets, batches)
+    known = [(encode(source), encode(target)) for source, target in examples]
+    return replace(subject, examples=known, piece=bundle.tokenizer.piece)
 
 
 def make_subject(
@@ -80,12 +147,17 @@ def make_subject(
 ) -> Subject:
     """Put sentences of piece ids, without special ids, into tensors; a float64 copy of the model is taken."""
     config = model.config
+    batch = collate(sources, targets, config.pad_id, config.bos_id, config.eos_id)
     return Subject(
         model=copy.deepcopy(model).to("cpu", torch.float64).eval(),
-        src_ids=_pad([[*ids, config.eos_id] for ids in sources], config.pad_id),
-        tgt_in=_pad([[config.bos_id, *ids] for ids in targets], config.pad_id),
-        tgt_out=_pad([[*ids, config.eos_id] for ids in targets], config.pad_id),
-        decode_batches=[_pad([[*ids, config.eos_id] for ids in batch], config.pad_id) for batch in decode_batches],
+        src_ids=batch.src_ids,
+        tgt_in=batch.tgt_in,
+        tgt_out=batch.tgt_out,
+        decode_batches=[
+            pad_sequences([[*ids, config.eos_id] for ids in rows], config.pad_id) for rows in decode_batches
+        ],
+        examples=[],
+        piece=str,
     )
 
 
@@ -93,8 +165,3 @@ def _random_ids(config: TransformerConfig, n: int, generator: torch.Generator) -
     special = {config.pad_id, config.bos_id, config.eos_id}
     ordinary = torch.tensor([i for i in range(config.vocab_size) if i not in special])
     return ordinary[torch.randint(len(ordinary), (n,), generator=generator)].tolist()
-
-
-def _pad(rows: Sequence[list[int]], pad_id: int) -> Tensor:
-    width = max(map(len, rows))
-    return torch.tensor([row + [pad_id] * (width - len(row)) for row in rows])

@@ -1,0 +1,295 @@
+"""Decoding step by step from a cache gives what the full masked pass gives."""
+
+import copy
+import io
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.attention import MultiHeadAttention
+from minitrans.data.batching import collate
+from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.dropout import Dropout
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.model import Transformer, TransformerConfig
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.incremental import (
+    alternating_deviation,
+    chunk_deviation,
+    compare,
+    full_pass,
+    interleaved_deviation,
+    join,
+    new_cache,
+    next_numbers,
+    selection_deviation,
+    splits,
+    step_deviation,
+)
+from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
+
+check = group("Decoding step by step")
+
+SHORT = 5  # tokens that are fed in literally every split
+BEAMS = 3
+ALL = "logits, and every layer's output, self-attention and cross-attention weights"
+
+
+@check(
+    "cache.steps",
+    "Decoding step by step from the cache gives what the full masked pass gives, at every position.",
+    f"{ALL}, one token at a time, against the full pass; and the logits of `step`",
+    lower=LOWER,
+)
+@torch.no_grad()
+def steps_are_full_pass(subject: Subject) -> float:
+    """The batch as it is; `step` is the public way to the same numbers."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    cache = new_cache(model, src_ids)
+    stepped = torch.cat([model.step(token, cache) for token in tgt_in.split(1, 1)], 1)
+    return worst([step_deviation(model, src_ids, tgt_in), deviation(stepped, model(src_ids, tgt_in))])
+
+
+@check(
+    "cache.shapes",
+    "It does so for sources longer than targets and shorter, for one sentence and for many.",
+    f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence alone without padding",
+    lower=LOWER,
+)
+def steps_of_all_shapes(subject: Subject) -> float:
+    """Ragged sources and targets; targets are cut, or go on with their own tokens."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    longest = model.config.max_len
+    source = src_ids[:, : longest - 2]
+    long = tgt_in.repeat(1, longest)[:, : source.size(1) + 2]
+    short = tgt_in[:, : max(1, source.size(1) - 2)]
+    deviations = [step_deviation(model, source, long), step_deviation(model, source, short)]
+    for src, tgt in subject.pairs():
+        deviations.append(step_deviation(model, torch.tensor([src]), torch.tensor([tgt])))
+    return worst(deviations)
+
+
+@check(
+    "cache.chunks",
+    "It does so for every split into chunks: a prompt of many tokens, then few at a time, or any other.",
+    f"{ALL}: every split of the first {SHORT} tokens, and every chunk of every size at every position",
+)
+def chunks_are_full_pass(subject: Subject) -> float:
+    """A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    deviations = [chunk_deviation(model, src_ids, tgt_in[:, :SHORT], way) for way in splits(len(tgt_in[0, :SHORT]))]
+    length = tgt_in.size(1)
+    want = full_pass(model, src_ids, tgt_in)
+    cache = new_cache(model, src_ids, length)
+    for start in range(length):
+        for size in range(1, length - start + 1):
+            got = next_numbers(model, tgt_in[:, start : start + size], copy.deepcopy(cache), length)
+            deviations.append(compare(got, [x.narrow(-2, start, size) for x in want]))
+        next_numbers(model, tgt_in[:, start : start + 1], cache, length)
+    return worst(deviations)
+
+
+@check(
+    "cache.rows",
+    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and go different ways afterwards.",
+    f"{ALL} after each of four selections, against full passes on the selected rows",
+    lower=LOWER,
+)
+def rows_can_be_selected(subject: Subject) -> float:
+    """Rotated, then with repeats, then with rows dropped, then one alone."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
+    src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
+    n, length = len(rows), tgt_in.size(1)
+    selections = [[*range(1, n), 0], [1, 0, *range(n), 1], [n, 0, 1], [2], [0]]
+    chunks = [length - 4 * (length // 5), *[length // 5] * 4]
+    return selection_deviation(model, src_ids, tgt_in, chunks, selections)
+
+
+@check(
+    "cache.beams",
+    "The score that a beam collects step by step, swapping rows on the way, is the teacher-forced score of its output.",
+    f"log-probability a token of {BEAMS} beams for every source, against a full pass over each beam's tokens",
+    lower=LOWER,
+)
+@torch.no_grad()
+def beams_are_scored_right(subject: Subject) -> float:
+    """Beams are kept in ascending and descending order of their score by turns, so that they swap at every step."""
+    model, config = subject.model, subject.model.config
+    n_swaps = 0
+    deviations = []
+    for src, tgt in subject.pairs():
+        src_ids = torch.tensor([src])
+        cache = new_cache(model, src_ids)
+        cache.select_rows(torch.zeros(BEAMS, dtype=torch.int64))
+        tokens = torch.full((BEAMS, 1), config.bos_id)
+        scores = torch.tensor([0.0] + [-math.inf] * (BEAMS - 1), dtype=torch.float64)  # at first all beams are one
+        for t in range(min(len(tgt) + 2, config.max_len)):
+            log_p = F.log_softmax(model.step(tokens[:, -1:], cache)[:, 0].double(), -1)  # (BEAMS, V)
+            best = (scores[:, None] + log_p).flatten().topk(BEAMS, largest=True)
+            order = torch.arange(BEAMS) if t % 2 else torch.arange(BEAMS).flip(0)
+            scores, chosen = best.values[order], best.indices[order]
+            parents, ids = chosen // config.vocab_size, chosen % config.vocab_size
+            n_swaps += t > 0 and not torch.equal(parents, torch.arange(BEAMS))
+            cache.select_rows(parents)
+            tokens = torch.cat([tokens[parents], ids[:, None]], 1)
+        log_p = F.log_softmax(model(src_ids.expand(BEAMS, -1), tokens[:, :-1]).double(), -1)
+        forced = log_p.gather(-1, tokens[:, 1:, None]).sum((1, 2))
+        n = tokens.size(1) - 1
+        deviations.append(deviation((scores / n).to(subject.dtype), forced / n))
+    return worst(deviations) if n_swaps else math.inf
+
+
+@check(
+    "cache.score",
+    "The log-probabilities of the steps add up to the teacher-forced score of each sentence.",
+    "log-probability a token of every sentence, summed over steps from the cache, against the full pass",
+    lower=LOWER,
+)
+@torch.no_grad()
+def scores_add_up(subject: Subject) -> float:
+    """Each row by itself; padding does not count."""
+    model, tgt_out = subject.model, subject.tgt_out
+    real = tgt_out != model.config.pad_id
+    cache = new_cache(model, subject.src_ids)
+
+    def of_right_tokens(logits: Tensor, right: Tensor) -> Tensor:
+        return F.log_softmax(logits.double(), -1).gather(-1, right[..., None])[..., 0]
+
+    stepped = torch.zeros(len(tgt_out), dtype=torch.float64)
+    for t in range(tgt_out.size(1)):
+        log_p = of_right_tokens(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], tgt_out[:, t])
+        stepped += log_p * real[:, t]
+    forced = (of_right_tokens(model(subject.src_ids, subject.tgt_in), tgt_out) * real).sum(1)
+    n = real.sum(1)
+    return deviation((stepped / n).to(subject.dtype), forced / n)
+
+
+@check(
+    "cache.alternating",
+    "Cached, then uncached, then cached again on one model: neither notices the other.",
+    f"{ALL}, with a full pass after every chunk of two tokens, against a full pass before",
+    lower=LOWER,
+)
+def passes_alternate(subject: Subject) -> float:
+    """Nothing is left behind on the model."""
+    tgt_in = subject.tgt_in
+    chunks = [len(piece[0]) for piece in tgt_in.split(2, 1)]
+    return alternating_deviation(subject.model, subject.src_ids, tgt_in, chunks)
+
+
+@check(
+    "cache.two",
+    "Two caches in use at once on one model do not mix.",
+    f"{ALL} of two decodes that take turns, against full passes",
+    lower=LOWER,
+)
+def two_caches_do_not_mix(subject: Subject) -> float:
+    """The second has the rows in reverse."""
+    return interleaved_deviation(subject.model, subject.src_ids, subject.tgt_in, [1] * subject.tgt_in.size(1))
+
+
+@check(
+    "cache.saved",
+    "A model that was saved and loaded decodes step by step what the first one gives in a full pass.",
+    f"{ALL}, single steps of the loaded model, against the full pass of the saved one",
+    lower=LOWER,
+)
+def saved_models_decode_the_same(subject: Subject) -> float:
+    """Into another model of the same sizes and other weights; nothing but tensors is read."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    loaded = Transformer(model.config).to(subject.dtype).eval()
+    loaded.load_state_dict(torch.load(file, weights_only=True))
+    cache = new_cache(loaded, src_ids)
+    steps = [next_numbers(loaded, token, cache, tgt_in.size(1)) for token in tgt_in.split(1, 1)]
+    return compare(join(steps), full_pass(model, src_ids, tgt_in))
+
+
+@check(
+    "cache.training",
+    "Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other.",
+    f"{ALL}, single steps in training mode, against the full pass in eval mode, and the other way round",
+    lower=LOWER,
+)
+def modes_are_the_same(subject: Subject) -> float:
+    """A copy with all dropout at 0."""
+    training, src_ids, tgt_in = copy.deepcopy(subject.model).train(), subject.src_ids, subject.tgt_in
+    for module in training.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.0
+        elif isinstance(module, MultiHeadAttention):
+            module.dropout = 0.0
+    deviations = []
+    for stepping, passing in ((training, subject.model), (subject.model, training)):
+        cache = new_cache(stepping, src_ids)
+        steps = [next_numbers(stepping, token, cache, tgt_in.size(1)) for token in tgt_in.split(1, 1)]
+        deviations.append(compare(join(steps), full_pass(passing, src_ids, tgt_in)))
+    return worst(deviations)
+
+
+@check(
+    "C21",
+    "Greedy decoding feeds each token back and stops at EOS; the cache, no cache, and one full pass agree.",
+    "sentences with a different token: decoded from the cache, without it, and read off one full pass over the output",
+    tolerance=0.0,
+)
+@torch.no_grad()
+def greedy_is_greedy(subject: Subject) -> float:
+    """The full pass reads the finished output and must choose the same tokens and end."""
+    model, config = subject.model, subject.model.config
+    n_different = 0
+    for src_ids in subject.decode_batches:
+        cached = greedy_decode(model, src_ids)
+        uncached = greedy_decode(model, src_ids, use_cache=False)
+        longest = max(map(len, cached))
+        tgt_in = torch.tensor([[config.bos_id, *ids] + [config.pad_id] * (longest - len(ids)) for ids in cached])
+        logits = model(src_ids, tgt_in[:, : config.max_len])
+        chosen = torch.stack([likeliest_token(logits[:, t], model) for t in range(logits.size(1))], dim=1).tolist()
+        for b, ids in enumerate(cached):
+            limit = length_limit(int((src_ids[b] != config.pad_id).sum()), config.max_len)
+            expected = ids if len(ids) == limit else [*ids, config.eos_id]
+            n_different += ids != uncached[b] or chosen[b][: len(expected)] != expected or config.eos_id in ids
+    return float(n_different) if subject.decode_batches else math.inf
+
+
+@check(
+    "C26",
+    "The running example comes out right: a model that learns three sentences translates them, and so does the run.",
+    "wrong translations of Machine learning is fun, I love you and deep learning",
+    tolerance=0.0,
+)
+def running_example(subject: Subject) -> float:
+    """The run is asked where its corpus has the sentences; the model that learns them is made here, in a second."""
+    n_wrong = 0
+    model, examples = learn_by_heart()
+    for translator, known in ((model, examples), (subject.model, subject.examples)):
+        for source, target in known:
+            src_ids = torch.tensor([[*source, translator.config.eos_id]])
+            n_wrong += greedy_decode(translator, src_ids) != [target]
+    return float(n_wrong)
+
+
+def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
+    """A small model trained on the running example alone, by words and characters; and the example as ids."""
+    texts = [(source.split(), list(target)) for source, target in RUNNING_EXAMPLE.items()]
+    vocabulary = ["<pad>", "<s>", "</s>", *dict.fromkeys(word for pair in texts for side in pair for word in side)]
+    examples = [([vocabulary.index(w) for w in src], [vocabulary.index(w) for w in tgt]) for src, tgt in texts]
+    config = TransformerConfig(
+        len(vocabulary), pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=32, n_layers=1, max_len=16, dropout=0
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Transformer(config)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    batch = collate([src for src, _ in examples], [tgt for _, tgt in examples], pad_id=0, bos_id=1, eos_id=2)
+    for _ in range(40):
+        loss = label_smoothed_cross_entropy(model(batch.src_ids, batch.tgt_in), batch.tgt_out, 0, smoothing=0.0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model.eval(), examples

@@ -1,0 +1,281 @@
+"""Many heads: one projection cut into pieces, an attention for each, and a matrix that mixes the answers."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans import reference
+from minitrans.attention import MultiHeadAttention, attention_scores, attention_weights, scaled_dot_product_attention
+from minitrans.masks import causal_mask, padding_mask
+from minitrans.model import Transformer
+from minitrans.verify import wrong
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of
+from minitrans.verify.subject import Subject
+
+check = group("Many heads")
+
+CONTROL = 1e-3  # a wrong formula has to be at least this far off
+
+
+def attentions(model: Transformer) -> list[MultiHeadAttention]:
+    """Every attention in the model."""
+    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+
+
+def square_attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
+    """Every attention whose heads fill d_model, as PyTorch's have to; others are replaced by a random one that does."""
+    for attention in attentions(model):
+        d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
+        if attention.n_heads * attention.d_head == d_model:
+            yield attention
+        else:
+            yield MultiHeadAttention(d_model, math.gcd(d_model, attention.n_heads)).to(dtype).eval()
+
+
+@check(
+    "C9",
+    "W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight.",
+    "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written",
+    lower=LOWER,
+)
+@torch.no_grad()
+def packed_projections(subject: Subject) -> float:
+    """Split the packed matrix by hand, multiply three times, and cut each product into heads by slicing."""
+    deviations = []
+    for attention in attentions(subject.model):
+        x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
+        size = attention.n_heads * attention.d_head
+        for i, packed in enumerate(attention.project_qkv(x)):
+            rows = slice(i * size, (i + 1) * size)
+            separate = x @ attention.w_qkv.weight[rows].T + attention.w_qkv.bias[rows]
+            for h in range(attention.n_heads):
+                head = separate[:, :, h * attention.d_head : (h + 1) * attention.d_head]
+                deviations.append(deviation(packed[:, h], head))
+        q, (k, v) = attention.project_q(x), attention.project_kv(x)
+        deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project_qkv(x), strict=True)]
+    for attention in square_attentions(subject.model):
+        x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
+        theirs = torch_multi_head(attention)  # written
+        reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
+        reread.w_qkv.weight.copy_(theirs.in_proj_weight)
+        reread.w_qkv.bias.copy_(theirs.in_proj_bias)
+        reread.w_o.load_state_dict(theirs.out_proj.state_dict())
+        deviations += [deviation(a, theirs(x, x, x)[0]) for a in (attention(x, x, x)[0], reread(x, x, x)[0])]
+    return worst(deviations)
+
+
+# The worked example: X = 1..12 as (3, 4), two heads of two, whose matrices are (4, 2) each. All numbers are whole.
+X = [[1.0, 2, 3, 4], [5, 6, 7, 8], [9, 10, 11, 12]]
+W_Q1 = [[1.0, 0], [0, 1], [1, 0], [0, 1]]
+W_Q2 = [[2.0, 1], [1, 2], [2, 1], [1, 2]]
+Q1 = [[4.0, 6], [12, 14], [20, 22]]
+Q2 = [[14.0, 16], [38, 40], [62, 64]]  # some texts print 10, 30, 50 in the first column, which is wrong
+SCORES1 = [[52.0, 132, 212], [132, 340, 548], [212, 548, 884]]  # Q1 K1^T, with W_k = W_q
+SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
+UNSPLIT = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
+
+
+def worked_example(subject: Subject) -> tuple[MultiHeadAttention, Tensor]:
+    """An attention of two heads with W_k = W_q from the worked example, and X as (1, 3, 4)."""
+    attention = MultiHeadAttention(d_model=4, n_heads=2).to(subject.dtype).eval()
+    w_q = torch.cat([torch.tensor(W_Q1), torch.tensor(W_Q2)], dim=1)  # (d_in, H*Dh): a head's columns side by side
+    attention.w_qkv.weight[:8] = torch.cat([w_q.T, w_q.T]).to(subject.dtype)
+    return attention, torch.tensor([X], dtype=subject.dtype)
+
+
+@check(
+    "C10",
+    "One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices.",
+    "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64",
+    tolerance=0.0,
+    lower=LOWER,
+)
+@torch.no_grad()
+def heads_of_one_matrix(subject: Subject) -> float:
+    """The numbers are whole and small, so they have to be exact in every dtype."""
+    attention, x = worked_example(subject)
+    return deviation(attention.project_q(x)[0], torch.tensor([Q1, Q2], dtype=torch.float64))
+
+
+@check(
+    "C11",
+    "Each head has scores of its own: Q_1 K_1^T and Q_2 K_2^T.",
+    "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
+    tolerance=1e-11,
+    lower=LOWER,
+)
+@torch.no_grad()
+def scores_of_each_head(subject: Subject) -> float:
+    """With W_k = W_q, from the projections on."""
+    attention, x = worked_example(subject)
+    q, k, _ = attention.project_qkv(x)
+    want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
+    return deviation(attention_scores(q, k)[0] * math.sqrt(2), want)
+
+
+@check(
+    "C12",
+    "Heads are split before the product: Q K^T of the unsplit matrices is the sum over the heads and cannot be split.",
+    "sum of the heads' scores, against 504 1304 2104 ...; handed to each head, that product must not pass",
+    tolerance=1e-11,
+    lower=LOWER,
+)
+@torch.no_grad()
+def heads_are_split_first(subject: Subject) -> float:
+    """The control gives every head the unsplit product."""
+    attention, x = worked_example(subject)
+    q, k, _ = attention.project_qkv(x)
+    ours = attention_scores(q, k)
+    if deviation(wrong.unsplit_scores(q, k), ours) < CONTROL:
+        return math.inf
+    return deviation(ours[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT, dtype=torch.float64))
+
+
+@check(
+    "C13",
+    "The number of parameters does not depend on the number of heads: 64 x 8 x 16 = 8192 for each projection.",
+    "parameters of W_q, W_k, W_v and W_o for 1, 2, 4 and 8 heads that share a width of 128, less 8192",
+    tolerance=0.0,
+)
+def parameters_of_heads(subject: Subject) -> float:
+    """Counted on the modules, biases apart."""
+    counts = []
+    for n_heads in (1, 2, 4, 8):
+        attention = MultiHeadAttention(d_model=64, n_heads=n_heads, d_head=128 // n_heads)
+        counts += [block.numel() for block in (*attention.w_qkv.weight.chunk(3), attention.w_o.weight)]
+    return worst([abs(count - 8192) for count in counts])
+
+
+@check(
+    "C7",
+    "The divisor is the square root of the head's size, not of the model's.",
+    "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass",
+    lower=LOWER,
+)
+def scaled_by_the_heads_size(subject: Subject) -> float:
+    """Against loops in NumPy."""
+    q, k = subject.noise(1, 3, 5, 4, seed=11), subject.noise(1, 3, 7, 4, seed=12)
+    want = torch.zeros(1, 3, 5, 7, dtype=torch.float64)
+    for h, i in np.ndindex(3, 5):
+        keys = k[0, h].double().numpy()
+        want[0, h, i] = torch.from_numpy(reference.attend(q[0, h, i].double().numpy(), keys, values=keys)[1])
+    if deviation(wrong.scaled_by_d_model(q, k).softmax(-1), want) < CONTROL:
+        return math.inf
+    return deviation(attention_weights(q, k), want)
+
+
+@check(
+    "C14",
+    "One head is not yet plain self-attention: W_o comes after it. With W_o = I it is.",
+    "a head as large as the model, against plain attention, and against plain attention times W_o",
+    lower=LOWER,
+)
+@torch.no_grad()
+def one_head(subject: Subject) -> float:
+    """Plain attention is PyTorch's, on projections multiplied out; without W_o it must differ."""
+    attention = MultiHeadAttention(d_model=6, n_heads=1).to(subject.dtype).eval()
+    attention.w_qkv.bias.copy_(subject.noise(18, seed=13))
+    attention.w_o.bias.copy_(subject.noise(6, seed=14))
+    x = subject.noise(2, 5, 6, seed=15)
+    q, k, v = (x @ w.T + b for w, b in zip(attention.w_qkv.weight.chunk(3), attention.w_qkv.bias.chunk(3), strict=True))
+    plain = torch_attention(q, k, v, torch.ones(1, 5, 5, dtype=torch.bool))
+    mixed = attention(x, x, x)[0]
+    if deviation(mixed, plain) < CONTROL:
+        return math.inf
+    after_w_o = deviation(mixed, F.linear(plain, attention.w_o.weight, attention.w_o.bias))
+    attention.w_o.weight.copy_(torch.eye(6))
+    attention.w_o.bias.zero_()
+    return worst([after_w_o, deviation(attention(x, x, x)[0], plain)])
+
+
+@check(
+    "C16",
+    "In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head.",
+    "attentions of the model whose weights are not 2 x 4 (4 x 4 in self-attention) or do not follow their own query",
+    tolerance=0.0,
+)
+@torch.no_grad()
+def cross_attention_weights(subject: Subject) -> float:
+    """Queries from one sequence, keys and values from the other: only the queries' own rows depend on them."""
+    n_wrong = 0
+    for attention in attentions(subject.model):
+        d_model = attention.w_o.out_features
+        tgt, src = subject.noise(1, 2, d_model, seed=16), subject.noise(1, 4, d_model, seed=17)
+        cross, own = (attention(x, src, src, need_weights=True)[1] for x in (tgt, src))
+        shapes = (1, attention.n_heads, 2, 4), (1, attention.n_heads, 4, 4)
+        other = attention(tgt.flip(1), src, src, need_weights=True)[1]
+        n_wrong += (cross.shape, own.shape) != shapes or deviation(other.flip(2), cross) > 1e-12
+    return float(n_wrong)
+
+
+@check(
+    "C15.numpy",
+    "Multi-head attention is h independent attentions, concatenated, then W_o.",
+    "output and weights of every attention in the model, against NumPy loops over heads and queries",
+    lower=LOWER,
+)
+@torch.no_grad()
+def multi_head_is_heads(subject: Subject) -> float:
+    """Self-attention under a causal mask, and cross-attention on more keys than queries."""
+    weights = weights_of(subject.model)
+    deviations = []
+    for name, module in subject.model.named_modules():
+        if not isinstance(module, MultiHeadAttention):
+            continue
+        x_q = subject.noise(1, 5, module.w_o.out_features, seed=18)
+        for x_kv, causal in ((x_q, True), (subject.noise(1, 7, module.w_o.out_features, seed=19), False)):
+            mask = causal_mask(5, 5, 0) if causal else None
+            output, head_weights = module(x_q, x_kv, x_kv, mask, need_weights=True)
+            expected, expected_weights = reference.multi_head_attention(
+                weights, name, module.n_heads, x_q[0].double().numpy(), x_kv[0].double().numpy(), causal
+            )
+            deviations.append(deviation(output[0], torch.from_numpy(expected)))
+            deviations.append(deviation(head_weights[0], torch.from_numpy(expected_weights)))
+    return worst(deviations)
+
+
+@check(
+    "C15.torch",
+    "Multi-head attention equals PyTorch's own, with the same weights and a padding mask.",
+    "output and weights of every attention, against nn.MultiheadAttention and F.scaled_dot_product_attention",
+    lower=LOWER,
+)
+@torch.no_grad()
+def multi_head_is_torch(subject: Subject) -> float:
+    """Against the fused function on projected heads, and against the module with our weights copied in."""
+    src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
+    batch, src_len = subject.src_ids.shape
+    deviations = []
+    for attention in square_attentions(subject.model):
+        d_model = attention.w_o.out_features
+        x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
+        output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
+        expected, expected_weights = torch_multi_head_output(attention, x_q, x_kv, src_mask)
+        deviations += [deviation(output, expected), deviation(head_weights, expected_weights)]
+        q, (k, v) = attention.project_q(x_q), attention.project_kv(x_kv)
+        ours, _ = scaled_dot_product_attention(q, k, v, src_mask)
+        deviations.append(deviation(ours, torch_attention(q, k, v, src_mask)))
+    return worst(deviations)
+
+
+@check(
+    "C24",
+    "Sequences lie batch first, (B, L, D); code that has them sequence first, (L, B, D), computes the same.",
+    "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input",
+    lower=LOWER,
+)
+@torch.no_grad()
+def batch_first(subject: Subject) -> float:
+    """Two rows of five; an attention over the wrong axis would mix the rows."""
+    deviations = []
+    for attention in square_attentions(subject.model):
+        x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
+        sequence_first = x.transpose(0, 1)
+        theirs, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)
+        deviations.append(deviation(attention(x, x, x)[0], theirs.transpose(0, 1)))
+    return worst(deviations)

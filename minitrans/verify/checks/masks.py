@@ -1,0 +1,218 @@
+"""Masks: padding, the future, and queries that may look at nothing."""
+
+import math
+from xml.etree import ElementTree
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.attention import attention_weights, scaled_dot_product_attention
+from minitrans.masks import causal_mask
+from minitrans.verify import wrong
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.checks.heads import attentions
+from minitrans.verify.incremental import compare, full_pass
+from minitrans.verify.pictures import heat_map
+from minitrans.verify.subject import Subject
+
+check = group("Masks")
+
+CONTROL = 1e-3  # a wrong formula has to be at least this far off
+
+
+def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+    """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
+    model = subject.model
+    memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
+    cross = model.decoder.project_memory(memory)
+    _, written = model.run_decoder(subject.tgt_in, cross, src_mask, need_weights=True)
+    kinds = (
+        [trace.self_weights for trace in read],
+        [trace.self_weights for trace in written],
+        [trace.cross_weights for trace in written],
+    )
+    own, target, source = ([w for w in kind if w is not None] for kind in kinds)
+    return src_mask, own, target, source
+
+
+@check(
+    "C17.zero",
+    "A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30.",
+    "largest weight of a padded key: in every attention of the model, and beside real scores of -1e6 and -1e30",
+    tolerance=0.0,
+    lower=LOWER,
+)
+@torch.no_grad()
+def padded_keys_weigh_nothing(subject: Subject) -> float:
+    """Where real keys score below a fill of -1e6 or -1e9, that fill would hand all the weight to padding."""
+    src_mask, own, _, source = all_weights(subject)
+    if src_mask.all():
+        return math.inf  # nothing is padded, so nothing is shown
+    found = own + source
+    for score in (-1e6, -1e30):
+        q = torch.full((len(src_mask), 1, 2, 1), score, dtype=subject.dtype)
+        found.append(attention_weights(q, torch.ones_like(src_mask).to(q.dtype).mT, src_mask))
+    # A real key has a weight, or the test would be empty; beside one another all are alike.
+    if any(bool((w.masked_select(src_mask) == 0.0).all()) for w in found):
+        return math.inf
+    return worst([float(w.masked_select(~src_mask).abs().max()) for w in found])
+
+
+@check(
+    "C17.ignored",
+    "Padding, the vector that stands for it, and the other sentences of a batch change nothing in a sentence's result.",
+    "logits of the batch, against each sentence alone, more padding, and other sentences beside it",
+    lower=LOWER,
+)
+@torch.no_grad()
+def padding_changes_nothing(subject: Subject) -> float:
+    """Each sentence alone and unpadded, the batch with more columns of padding, and the batch in reverse."""
+    model, config = subject.model, subject.model.config
+    logits = model(subject.src_ids, subject.tgt_in)
+    more = min(3, config.max_len - subject.src_ids.size(1))
+    padded = F.pad(subject.src_ids, (0, more), value=config.pad_id)
+    deviations = [deviation(model(padded, subject.tgt_in), logits)]
+    deviations.append(deviation(model(subject.src_ids.flip(0), subject.tgt_in.flip(0)).flip(0), logits))
+    for b, (src, tgt) in enumerate(subject.pairs()):
+        alone = model(torch.tensor([src]), torch.tensor([tgt]))
+        deviations.append(deviation(alone[0], logits[b, : len(tgt)]))
+    return worst(deviations)
+
+
+@check(
+    "C18",
+    "The mask comes before the softmax: the weights of the keys that may be seen sum to 1.",
+    "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass",
+    lower=LOWER,
+)
+@torch.no_grad()
+def masked_before_softmax(subject: Subject) -> float:
+    """The control masks half of six equal scores afterwards."""
+    mask = torch.arange(6)[None] < 3
+    late = wrong.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
+    if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < CONTROL:
+        return math.inf
+    _, *kinds = all_weights(subject)
+    sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
+    return deviation(sums, torch.ones_like(sums))
+
+
+@check(
+    "C25",
+    "A query that may attend to nothing gets 0, and gradients stay finite; so does a source of padding alone.",
+    "output and weights of the query that sees no key; infinite where a gradient or logit is not finite",
+    tolerance=0.0,
+    lower=LOWER,
+)
+def empty_rows_are_zero(subject: Subject) -> float:
+    """The middle query of three sees no key; and in the model the first source becomes padding."""
+    q, k, v = (subject.noise(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    mask[:, :, 1] = False
+    output, weights = scaled_dot_product_attention(q, k, v, mask, need_weights=True)
+    if weights is None or not bool((output[:, :, 0] != 0).all()):
+        return math.inf
+    src_ids = subject.src_ids.clone()
+    src_ids[0] = subject.model.config.pad_id
+    logits = subject.model(src_ids, subject.tgt_in)
+    gradients = [
+        *torch.autograd.grad(output.square().sum(), (q, k, v)),
+        *torch.autograd.grad(logits.square().mean(), list(subject.model.parameters())),
+    ]
+    if not all(bool(x.isfinite().all()) for x in (logits, *gradients)):
+        return math.inf
+    return worst([float(x.detach()[:, :, 1].abs().max()) for x in (output, weights)])
+
+
+@check(
+    "C19.prefix",
+    "What is computed for the first tokens does not change when later tokens are appended.",
+    "every layer's output, weights and logits for every prefix, against those for the whole target",
+    lower=LOWER,
+)
+@torch.no_grad()
+def prefixes_stand(subject: Subject) -> float:
+    """Later tokens must matter for their own positions, and without the mask the first vectors must change."""
+    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
+    whole, length = full_pass(model, src_ids, tgt_in), tgt_in.size(1)
+    deviations = []
+    for n in range(1, length):
+        prefix = full_pass(model, src_ids, tgt_in[:, :n])
+        # Self-attention weights have a column for each token: those of later ones are 0, and not there yet.
+        want = [x.narrow(-2, 0, n)[..., : p.size(-1)] for x, p in zip(whole, prefix, strict=True)]
+        deviations.append(compare(prefix, want))
+    attention = attentions(model)[0]
+    x = subject.noise(1, 5, attention.w_o.out_features, seed=28)
+    mask = causal_mask(5, 5, 0)
+    for n in (1, 2):
+        masked = attention(x, x, x, mask)[0][:, :n]
+        deviations.append(deviation(attention(x[:, :n], x[:, :n], x[:, :n], mask[..., :n, :n])[0], masked))
+        if deviation(attention(x, x, x)[0][:, :n], masked) < CONTROL:
+            return math.inf
+    return worst(deviations)
+
+
+@check(
+    "C19.gradient",
+    "The gradient of output t with respect to every later target token is exactly 0.",
+    "sum of the absolute gradients of each decoder output with respect to later input vectors",
+    tolerance=0.0,
+    lower=LOWER,
+)
+def no_gradient_from_the_future(subject: Subject) -> float:
+    """Towards its own input and the past it must not vanish."""
+    model = subject.model
+    memory, src_mask = model.encode(subject.src_ids)
+    cross = [(k.detach(), v.detach()) for k, v in model.decoder.project_memory(memory)]
+    tgt_len = subject.tgt_in.size(1)
+    x = subject.noise(len(memory), tgt_len, memory.size(-1), seed=20).requires_grad_()
+    hidden, _ = model.decoder(x, cross, src_mask)
+    deviations = []
+    for t in range(tgt_len):
+        # The sum of a normalised vector is constant, so weigh its elements before summing.
+        (gradient,) = torch.autograd.grad((hidden[:, t] * x.detach()[:, t]).sum(), x, retain_graph=True)
+        if bool((gradient[:, : t + 1].abs().sum((0, 2)) == 0.0).any()):
+            return math.inf
+        deviations.append(float(gradient[:, t + 1 :].abs().sum()))
+    return worst(deviations)
+
+
+@check(
+    "C22",
+    "A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids.",
+    "cells of the model's encoder self-, decoder self- and cross-attention maps with a wrong marking or shade",
+    tolerance=0.0,
+)
+@torch.no_grad()
+def heat_maps_mark_masks(subject: Subject) -> float:
+    """The shortest source, which has the most padding, drawn and read back."""
+    src_mask, own, target, source = all_weights(subject)
+    b = int(src_mask.sum(-1).argmin())
+    src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids, subject.tgt_in))
+    seen = src_mask[b, 0]
+    maps = [
+        (own[-1][b], seen.expand(len(src), -1), src, src),
+        (target[-1][b], causal_mask(len(tgt), len(tgt), 0)[0, 0], tgt, tgt),
+        (source[-1][b], seen.expand(len(tgt), -1), tgt, src),
+    ]
+    n_wrong = 0
+    for weights, mask, queries, keys in maps:
+        drawn, shown = read_heat_map(heat_map(weights, mask, queries, keys), weights)
+        n_wrong += int((drawn != mask).sum() + ((shown - weights).abs() > 0.005).sum())
+    return float(n_wrong) if seen.logical_not().any() else math.inf
+
+
+def read_heat_map(picture: str, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """What a heat map of weights (H, Tq, Tk) shows: bool, whether a cell is not marked as masked; and its shade."""
+    drawn, shown = torch.zeros_like(weights, dtype=torch.bool), torch.full_like(weights, math.nan)
+    root = ElementTree.fromstring(f"<div>{picture}</div>")
+    panels = [node for node in root.iter() if "data-head" in node.attrib]
+    for panel in panels:
+        for cell in panel.iter():
+            if "data-q" in cell.attrib:
+                place = tuple(int(x) for x in (panel.attrib["data-head"], cell.attrib["data-q"], cell.attrib["data-k"]))
+                masked = cell.attrib["class"] == "masked"
+                drawn[place] = not masked
+                shown[place] = 0.0 if masked else float(cell.attrib["fill-opacity"])
+    return drawn, shown

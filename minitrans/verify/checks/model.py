@@ -1,0 +1,120 @@
+"""The whole model against others with the same weights, and what registers and reaches every parameter."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from minitrans import reference
+from minitrans.layers import DecoderLayer, EncoderLayer
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.masks import causal_mask, padding_mask
+from minitrans.model import Transformer, TransformerConfig
+from minitrans.verify import wrong
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.oracles import torch_decoder_layer, torch_encoder_layer, torch_transformer, weights_of
+from minitrans.verify.subject import Subject
+
+check = group("The whole model")
+
+
+def square_model(model: Transformer) -> Transformer:
+    """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
+    config = model.config
+    if config.n_heads * config.head_size == config.d_model:
+        return model
+    n_heads = math.gcd(config.d_model, config.n_heads)
+    return Transformer(replace(config, n_heads=n_heads, d_head=None)).to(model.output.weight.dtype).eval()
+
+
+@check(
+    "C8",
+    "Every parameter is registered, so that it is trained and saved, and a gradient reaches it.",
+    "parameters counted, less those that the sizes call for; plus tensors without a gradient",
+    tolerance=0.0,
+)
+def parameters_are_registered(subject: Subject) -> float:
+    """Projections in a plain list, the control, are unknown to PyTorch."""
+    if list(wrong.ListOfLinears(4).parameters()):
+        return math.inf
+    model = subject.model
+    parameters = list(model.parameters())
+    loss = label_smoothed_cross_entropy(
+        model(subject.src_ids, subject.tgt_in), subject.tgt_out, model.config.pad_id, smoothing=0.0
+    )
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+    n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
+    return float(abs(sum(p.numel() for p in parameters) - expected_parameters(model.config)) + n_unreached)
+
+
+def expected_parameters(config: TransformerConfig) -> int:
+    """Weights and biases, counted from the sizes."""
+    d, inner, d_ff = config.d_model, config.n_heads * config.head_size, config.d_ff
+    attention = 4 * d * inner + 3 * inner + d
+    ff = 2 * d * d_ff + d_ff + d
+    norm = 2 * d
+    layers = (attention + ff + 2 * norm) + (2 * attention + ff + 3 * norm)
+    return config.vocab_size * d * (1 if config.tie_embeddings else 3) + config.n_layers * layers + 2 * norm
+
+
+@check(
+    "model.layers",
+    "Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked.",
+    "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer",
+    lower=LOWER,
+)
+@torch.no_grad()
+def layers_are_torchs(subject: Subject) -> float:
+    """Each layer alone, on noise."""
+    model = square_model(subject.model)
+    src_mask = padding_mask(subject.src_ids, model.config.pad_id)
+    (batch, src_len), tgt_len, d_model = subject.src_ids.shape, subject.tgt_in.size(1), model.config.d_model
+    x, memory = subject.noise(batch, tgt_len, d_model, seed=30), subject.noise(batch, src_len, d_model, seed=31)
+    causal, blocked = causal_mask(tgt_len, tgt_len, 0), ~src_mask[:, 0, 0]  # theirs: True = may NOT attend
+    future = torch.ones(tgt_len, tgt_len).triu(1).bool()
+    deviations = []
+    for reader in cast(Iterable[EncoderLayer], model.encoder.layers):
+        theirs = torch_encoder_layer(reader)(memory, src_key_padding_mask=blocked)
+        deviations.append(deviation(reader(memory, src_mask, False).output, theirs))
+    for writer in cast(Iterable[DecoderLayer], model.decoder.layers):
+        theirs = torch_decoder_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
+        ours = writer(x, causal, writer.cross_attn.project_kv(memory), src_mask, None, 0, False)
+        deviations.append(deviation(ours.output, theirs))
+    return worst(deviations)
+
+
+@check(
+    "model.torch",
+    "The whole model equals PyTorch's Transformer with the same weights.",
+    "memory and logits of the batch, against nn.Transformer between the same embedding and output matrices",
+    tolerance=1e-11,
+    lower=LOWER,
+)
+@torch.no_grad()
+def model_is_torchs(subject: Subject) -> float:
+    """Ragged and padded; their masks say True for what may not be seen."""
+    model = square_model(subject.model)
+    memory, _ = model.encode(subject.src_ids)
+    theirs, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
+    return worst([deviation(memory, theirs), deviation(model(subject.src_ids, subject.tgt_in), logits)])
+
+
+@check(
+    "model.numpy",
+    "The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence.",
+    "logits at every real position, against loops that know no batch, no padding and no cache",
+    tolerance=1e-11,
+    lower=LOWER,
+)
+@torch.no_grad()
+def model_is_reference(subject: Subject) -> float:
+    """The reference sees each pair without its padding."""
+    model = subject.model
+    logits, weights = model(subject.src_ids, subject.tgt_in), weights_of(model)
+    deviations = []
+    for b, (src, tgt) in enumerate(subject.pairs()):
+        expected = reference.transformer(weights, model.config.n_heads, src, tgt)
+        deviations.append(deviation(logits[b, : len(tgt)], torch.from_numpy(expected)))
+    return worst(deviations)

@@ -1,0 +1,64 @@
+"""Why scores are divided by the square root of the queries' size, and where."""
+
+import math
+
+import torch
+
+from minitrans.attention import attention_scores, attention_weights, masked_softmax
+from minitrans.verify import wrong
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.subject import Subject
+
+check = group("Scaled")
+
+N = 10_000  # pairs of a random query and a random key
+CONTROL = 1e-3  # a wrong formula has to be at least this far off
+
+
+@check(
+    "C5.variance",
+    "The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1.",
+    "variance of 10,000 scaled scores for d_k = 64 and 456, and of the unscaled ones over d_k, against 1",
+    tolerance=0.05,  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.014
+)
+def variance_of_scores(subject: Subject) -> float:
+    """Unit-variance queries and keys, one key a query."""
+    deviations = []
+    for d_k in (64, 456):
+        q, k = subject.noise(N, 1, d_k, seed=d_k), subject.noise(N, 1, d_k, seed=d_k + 1)
+        deviations.append(abs(float(attention_scores(q, k).var()) - 1.0))
+        deviations.append(abs(float((q * k).sum(-1).var()) / d_k - 1.0))
+    return worst(deviations)
+
+
+@check(
+    "C5.gradient",
+    "Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude.",
+    "median gradient of the weights through unscaled scores over that through scaled scores, 1,000 queries, 16 keys",
+    tolerance=1e-2,
+)
+def saturation(subject: Subject) -> float:
+    """The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well."""
+    q, k = subject.noise(1000, 1, 512, seed=5), subject.noise(1000, 16, 512, seed=6)
+    medians = []
+    for factor in (1.0, math.sqrt(512)):
+        scores = (attention_scores(q, k) * factor).requires_grad_()
+        (gradient,) = torch.autograd.grad(masked_softmax(scores).amax(-1).sum(), scores)
+        medians.append(float(gradient.norm(dim=-1).median()))
+    scaled, unscaled = medians
+    return unscaled / scaled if scaled > 0.1 else math.inf
+
+
+@check(
+    "C6",
+    "The scaling belongs inside the softmax: the weights of every query sum to 1.",
+    "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass",
+    lower=LOWER,
+)
+def scaled_before_softmax(subject: Subject) -> float:
+    """Scaled afterwards, as some code has it, the rows sum to 1/sqrt(d_k)."""
+    q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
+    ones = torch.ones(2, 3, 5, dtype=subject.dtype)
+    if deviation(wrong.scaled_after_softmax(q, k).sum(-1), ones) < CONTROL:
+        return math.inf
+    return deviation(attention_weights(q, k).sum(-1), ones)

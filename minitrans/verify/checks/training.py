@@ -1,0 +1,68 @@
+"""Training: the whole target at once, every batch once."""
+
+from collections.abc import Iterator
+from itertools import chain, islice
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from minitrans.data.batching import TokenBatchSampler
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.verify.check import group
+from minitrans.verify.incremental import new_cache
+from minitrans.verify.subject import Subject
+
+check = group("Training")
+
+
+@check(
+    "C20",
+    "Training feeds the whole target at once, and its loss is that of feeding the target token by token.",
+    "loss of one teacher-forced pass, against the sum of the losses of single steps from the cache, in nats a token",
+)
+@torch.no_grad()
+def teacher_forcing_is_stepwise(subject: Subject) -> float:
+    """Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS."""
+    model, pad_id = subject.model, subject.model.config.pad_id
+    shifted = subject.tgt_out[:, :-1].masked_fill(subject.tgt_in[:, 1:] == pad_id, pad_id)
+    if not torch.equal(shifted, subject.tgt_in[:, 1:]):
+        return float("inf")
+    loss = label_smoothed_cross_entropy(model(subject.src_ids, subject.tgt_in), subject.tgt_out, pad_id, smoothing=0.0)
+    cache = new_cache(model, subject.src_ids)
+    steps = 0.0
+    for t in range(subject.tgt_in.size(1)):
+        log_p = F.log_softmax(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], dim=-1)
+        steps -= sum(float(log_p[b, y]) for b, y in enumerate(subject.tgt_out[:, t].tolist()) if y != pad_id)
+    return abs(steps - float(loss)) / int((subject.tgt_out != pad_id).sum())
+
+
+@check(
+    "batches.resumed",
+    "A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped.",
+    "batches of two epochs that differ, interrupted after each batch in turn and gone on with from the saved state",
+    tolerance=0.0,
+)
+def resumed_batches(subject: Subject) -> float:
+    """100 sentence pairs of random lengths, about 17 batches an epoch."""
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 20, 100), rng.integers(1, 20, 100)
+
+    def sampler() -> TokenBatchSampler:
+        return TokenBatchSampler(*lengths, batch_tokens=80, seed=0)
+
+    def epochs(batches: TokenBatchSampler) -> Iterator[list[int]]:
+        return chain.from_iterable(batches for _ in range(3))
+
+    unbroken = sampler()
+    want = list(islice(epochs(unbroken), 2 * len(unbroken)))
+    if sorted(row for batch in want[: len(unbroken)] for row in batch) != list(range(100)):
+        return float("inf")
+    n_different = 0
+    for stop in range(1, len(want)):
+        first, second = sampler(), sampler()
+        got = list(islice(epochs(first), stop))
+        second.load_state_dict(first.state_dict())
+        got += islice(epochs(second), len(want) - stop)
+        n_different += sum(a != b for a, b in zip(got, want, strict=True))
+    return float(n_different)

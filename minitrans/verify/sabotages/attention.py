@@ -1,0 +1,176 @@
+"""Faults of the look-up, of its scale, and of the heads."""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.attention import MultiHeadAttention, attention_weights, masked_softmax, scaled_dot_product_attention
+from minitrans.attention import attention_scores as scores_of
+from minitrans.verify import wrong
+from minitrans.verify.sabotage import Patch, sabotage
+
+
+@sabotage("softmax.hard", "The look-up is hard: all the weight goes to the best key.")
+def _(patch: Patch) -> None:
+    def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        weights = masked_softmax(scores, mask)
+        return F.one_hot(weights.argmax(-1), weights.size(-1)).to(weights.dtype) * (weights > 0)
+
+    patch.everywhere(masked_softmax, hard)
+
+
+@sabotage("softmax.naive", "exp(x) / sum(exp(x)) as it is written: large scores overflow.")
+def _(patch: Patch) -> None:
+    patch.everywhere(masked_softmax, wrong.naive_softmax)
+
+
+@sabotage("softmax.base-2", "Powers of 2 in place of powers of e.")
+def _(patch: Patch) -> None:
+    patch.everywhere(masked_softmax, lambda scores, mask=None: masked_softmax(scores * math.log(2), mask))
+
+
+@sabotage("softmax.axis", "The weights sum to 1 over the queries, not over the keys.")
+def _(patch: Patch) -> None:
+    def over_queries(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -1e30), dim=-2)
+
+    patch.everywhere(masked_softmax, over_queries)
+
+
+@sabotage("values.cut", "Values are cut to the size of the keys.")
+def _(patch: Patch) -> None:
+    def cut(q: Tensor, k: Tensor, v: Tensor, *rest: object, **options: object) -> tuple[Tensor, Tensor | None]:
+        return scaled_dot_product_attention(q, k, v[..., : q.size(-1)], *rest, **options)  # type: ignore[arg-type]
+
+    patch.everywhere(scaled_dot_product_attention, cut)
+
+
+@sabotage("scale.missing", "Scores are not divided by sqrt(d_k).")
+def _(patch: Patch) -> None:
+    patch.everywhere(scores_of, lambda q, k: q @ k.mT)
+
+
+@sabotage("scale.outside", "The division by sqrt(d_k) stands outside the softmax.")
+def _(patch: Patch) -> None:
+    def outside(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
+        return wrong.scaled_after_softmax(q, k) if mask is None else masked_softmax(q @ k.mT, mask) / q.size(-1) ** 0.5
+
+    patch.everywhere(attention_weights, outside)
+
+
+@sabotage("scale.d_model", "Scores are divided by sqrt(d_model) instead of sqrt(d_head).")
+def _(patch: Patch) -> None:
+    patch.everywhere(scores_of, lambda q, k: wrong.scaled_by_d_model(q, k) if q.dim() == 4 else scores_of(q, k))
+
+
+@sabotage("heads.unsplit", "Scores are computed before the heads are split, so that all heads have the same.")
+def _(patch: Patch) -> None:
+    patch.everywhere(scores_of, lambda q, k: wrong.unsplit_scores(q, k) if q.dim() == 4 else scores_of(q, k))
+
+
+@sabotage("heads.rolled", "Each head's queries meet the next head's keys.")
+def _(patch: Patch) -> None:
+    patch.everywhere(scores_of, lambda q, k: scores_of(q, k.roll(1, -3) if q.dim() == 4 else k))
+
+
+@sabotage("heads.interleaved", "Head h takes every h-th column of the projection instead of a block of columns.")
+def _(patch: Patch) -> None:
+    project = MultiHeadAttention._project
+
+    def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        columns = (t.transpose(1, 2).flatten(2) for t in project(self, x, first, last))  # (B, T, H*Dh)
+        return tuple(t.unflatten(2, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for t in columns)
+
+    patch(MultiHeadAttention, "_project", interleaved)
+
+
+@sabotage("heads.mixed", "The heads' outputs are put together without turning (B, H, T, Dh) into (B, T, H, Dh) first.")
+def _(patch: Patch) -> None:
+    def mixed(
+        self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        heads, weights = scaled_dot_product_attention(q, k, v, mask, 0.0, need_weights)
+        return self.w_o(heads.reshape(len(q), q.size(2), -1)), weights
+
+    patch(MultiHeadAttention, "attend", mixed)
+
+
+@sabotage("heads.wide", "Every head is as large as all heads should be together.")
+def _(patch: Patch) -> None:
+    init = MultiHeadAttention.__init__
+
+    def wide(
+        self: MultiHeadAttention, d_model: int, n_heads: int, d_head: int | None = None, dropout: float = 0.0
+    ) -> None:
+        init(self, d_model, n_heads, n_heads * (d_head or d_model // n_heads), dropout)
+
+    patch(MultiHeadAttention, "__init__", wide)
+
+
+@sabotage("heads.no-w_o", "The heads' outputs are not mixed by W_o.")
+def _(patch: Patch) -> None:
+    def unmixed(
+        self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        heads, weights = scaled_dot_product_attention(q, k, v, mask, 0.0, need_weights)
+        return heads.transpose(1, 2).flatten(2), weights
+
+    patch(MultiHeadAttention, "attend", unmixed)
+
+
+@sabotage("projections.swapped", "Queries are projected by W_k and keys by W_q.")
+def _(patch: Patch) -> None:
+    project = MultiHeadAttention.project_qkv
+
+    def swapped(self: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = project(self, x)
+        return k, q, v
+
+    patch(MultiHeadAttention, "project_qkv", swapped)
+
+
+@sabotage("projections.list", "Projections are kept where PyTorch does not look, as in a plain list of layers.")
+def _(patch: Patch) -> None:
+    init = MultiHeadAttention.__init__
+
+    def unregistered(self: MultiHeadAttention, *sizes: int, **options: float) -> None:
+        init(self, *sizes, **options)  # type: ignore[arg-type]
+        self.__dict__["w_o"] = self._modules.pop("w_o")
+
+    patch(MultiHeadAttention, "__init__", unregistered)
+
+
+@sabotage("cross.own-keys", "Cross-attention takes its keys and values from the queries' own sequence.")
+def _(patch: Patch) -> None:
+    def own(
+        self: MultiHeadAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        return self.attend(*self.project_qkv(query), mask, need_weights)
+
+    patch(MultiHeadAttention, "forward", own)
+
+
+@sabotage("batch.second", "Attention runs over the rows of the batch, as if sequences lay first.")
+def _(patch: Patch) -> None:
+    forward = MultiHeadAttention.forward
+
+    def over_rows(
+        self: MultiHeadAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+        output, weights = forward(self, query, key, value, mask, need_weights)
+        return output.transpose(0, 1), weights
+
+    patch(MultiHeadAttention, "forward", over_rows)

@@ -1,0 +1,194 @@
+"""Faults of the cache, of selecting its rows, of positions, and of greedy decoding."""
+
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from minitrans import decoding
+from minitrans.cache import DecoderCache, LayerCache
+from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.model import Decoder, Transformer
+from minitrans.verify.sabotage import Patch, sabotage
+
+
+@sabotage("positions.restart", "Positions begin at 0 again in every step.")
+def _(patch: Patch) -> None:
+    embed = Transformer._embed
+    patch(Transformer, "_embed", lambda self, embedding, ids, offset: embed(self, embedding, ids, 0))
+
+
+@sabotage("positions.ahead", "After the first step positions are one too high.")
+def _(patch: Patch) -> None:
+    embed = Transformer._embed
+    patch(Transformer, "_embed", lambda self, table, ids, offset: embed(self, table, ids, offset + bool(offset)))
+
+
+@sabotage("cache.wrong-slot", "The keys come back from the cache rolled by one slot against the values.")
+def _(patch: Patch) -> None:
+    write = LayerCache.write
+
+    def rolled(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+        k, v = write(self, k, v, offset)
+        return k.roll(1, dims=2), v
+
+    patch(LayerCache, "write", rolled)
+
+
+@sabotage("cache.forgets", "Writing to the cache wipes what it held.")
+def _(patch: Patch) -> None:
+    write = LayerCache.write
+
+    def wiping(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+        self.k[:, :, :offset] = 0.0
+        return write(self, k, v, offset)
+
+    patch(LayerCache, "write", wiping)
+
+
+@sabotage("cache.cross-layout", "The source's keys are cached as (B, S, H, Dh) and read as (B, H, S, Dh).")
+def _(patch: Patch) -> None:
+    init = LayerCache.__init__
+
+    def mixed_up(self: LayerCache, cross_k: Tensor, cross_v: Tensor, capacity: int) -> None:
+        init(self, cross_k.transpose(1, 2).reshape(cross_k.shape), cross_v, capacity)
+
+    patch(LayerCache, "__init__", mixed_up)
+
+
+@sabotage("cache.on-module", "The cache lives on the model: two decodes of equal sizes write into the same one.")
+def _(patch: Patch) -> None:
+    init_cache = Transformer.init_cache
+
+    def shared(self: Transformer, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
+        cache = init_cache(self, memory, src_mask, capacity)
+        buffers = self.__dict__.setdefault("buffers_by_size", {})
+        for i, layer in enumerate(cache.layers):
+            layer.k, layer.v = buffers.setdefault((i, layer.k.shape), (layer.k, layer.v))
+        return cache
+
+    patch(Transformer, "init_cache", shared)
+
+
+@sabotage("cache.emptied", "A full pass between two steps resets the cache that the model keeps.")
+def _(patch: Patch) -> None:
+    init_cache, decode = Transformer.init_cache, Decoder.forward
+    latest: list[DecoderCache] = []
+
+    def kept(self: Transformer, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
+        latest[:] = [init_cache(self, memory, src_mask, capacity)]
+        return latest[0]
+
+    def resetting(self: Decoder, x: Tensor, *arguments: object) -> object:
+        if arguments[2:3] in ((), (None,)):
+            for cache in latest:
+                cache.length = 0
+        return decode(self, x, *arguments)  # type: ignore[arg-type]
+
+    patch(Transformer, "init_cache", kept)
+    patch(Decoder, "forward", resetting)
+
+
+@sabotage("rows.dropped", "The selection of rows is computed, and its result is dropped.")
+def _(patch: Patch) -> None:
+    def dropped(self: DecoderCache, rows: Tensor) -> None:
+        if len(rows) != len(self.src_mask):
+            select(self, rows)
+
+    select = DecoderCache.select_rows
+    patch(DecoderCache, "select_rows", dropped)
+
+
+@sabotage("rows.sorted", "The right rows are kept in the wrong order: sums and means over the batch are the same.")
+def _(patch: Patch) -> None:
+    select = DecoderCache.select_rows
+    patch(DecoderCache, "select_rows", lambda self, rows: select(self, rows.sort().values))
+
+
+@sabotage("rows.inverse", "Rows are selected by the inverse of the order given.")
+def _(patch: Patch) -> None:
+    def inverse(self: DecoderCache, rows: Tensor) -> None:
+        is_permutation = rows.sort().values.equal(torch.arange(len(self.src_mask)))
+        select(self, rows.argsort() if is_permutation else rows)
+
+    select = DecoderCache.select_rows
+    patch(DecoderCache, "select_rows", inverse)
+
+
+def select_all_but(patch: Patch, *kept: str) -> None:
+    """Select rows, but where as many are kept as there were, leave these attributes of the layers alone."""
+    select = DecoderCache.select_rows
+
+    def partly(self: DecoderCache, rows: Tensor) -> None:
+        before = [{name: getattr(layer, name) for name in kept} for layer in self.layers]
+        same_size = len(rows) == len(self.src_mask)
+        select(self, rows)
+        for layer, attributes in zip(self.layers, before, strict=True):
+            for name, tensor in attributes.items() if same_size else ():
+                setattr(layer, name, tensor)
+
+    patch(DecoderCache, "select_rows", partly)
+
+
+@sabotage("rows.not-source", "Selected rows keep their own target, but another row's source.")
+def _(patch: Patch) -> None:
+    select_all_but(patch, "cross_k", "cross_v")
+
+
+@sabotage("rows.not-values", "Keys are selected, values are not.")
+def _(patch: Patch) -> None:
+    select_all_but(patch, "v")
+
+
+@sabotage("rows.not-mask", "Selected rows keep another row's source mask.")
+def _(patch: Patch) -> None:
+    def partly(self: DecoderCache, rows: Tensor) -> None:
+        before = self.src_mask
+        select(self, rows)
+        if len(rows) == len(before):
+            self.src_mask = before
+
+    select = DecoderCache.select_rows
+    patch(DecoderCache, "select_rows", partly)
+
+
+@sabotage("decode.stale-token", "Each step is fed the token before the last one.")
+def _(patch: Patch) -> None:
+    step = Transformer.step
+
+    def stale(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
+        previous = cache.__dict__.get("fed", tgt_ids)
+        cache.__dict__["fed"] = tgt_ids
+        return step(self, previous if previous.shape == tgt_ids.shape else tgt_ids, cache)
+
+    patch(Transformer, "step", stale)
+
+
+@sabotage("decode.past-eos", "Decoding goes on after EOS.")
+def _(patch: Patch) -> None:
+    def past_eos(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+        return [[*ids, model.config.eos_id, *ids] for ids in greedy_decode(model, src_ids, use_cache)]
+
+    patch.everywhere(greedy_decode, past_eos)
+
+
+@sabotage("decode.second-best", "With a cache, the second best token is taken.")
+def _(patch: Patch) -> None:
+    def second_best(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+        def choose(logits: Tensor, model: Transformer) -> Tensor:
+            best = likeliest_token(logits, model)
+            return likeliest_token(logits.scatter(1, best[:, None], -torch.inf), model) if use_cache else best
+
+        with mock.patch.object(decoding, "likeliest_token", choose):
+            return greedy_decode(model, src_ids, use_cache)
+
+    patch.everywhere(greedy_decode, second_best)
+
+
+@sabotage("decode.limit-of-batch", "The length limit is that of the longest source in the batch.")
+def _(patch: Patch) -> None:
+    def of_batch(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+        with mock.patch.object(decoding, "length_limit", lambda n, longest: length_limit(src_ids.size(1), longest)):
+            return greedy_decode(model, src_ids, use_cache)
+
+    patch.everywhere(greedy_decode, of_batch)

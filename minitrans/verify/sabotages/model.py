@@ -1,0 +1,108 @@
+"""Faults of layers, embeddings, training, and what is saved."""
+
+import torch
+from torch import Tensor
+
+from minitrans.data.batching import Batch, TokenBatchSampler, collate
+from minitrans.dropout import Dropout, dropout
+from minitrans.layers import EncoderLayer, FeedForward, LayerTrace
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.model import Decoder, Transformer
+from minitrans.verify.sabotage import Patch, sabotage
+
+
+@sabotage("layer.post-norm", "The encoder normalises after each sub-layer, and the final norm comes on top.")
+def _(patch: Patch) -> None:
+    def post_norm(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
+        attended, weights = self.self_attn.attend(*self.self_attn.project_qkv(x), src_mask, need_weights)
+        x = self.self_norm(x + attended)
+        return LayerTrace(self.ff_norm(x + self.ff(x)), weights, None)
+
+    patch(EncoderLayer, "forward", post_norm)
+
+
+@sabotage("layer.no-residual", "The feed-forward network of the encoder replaces the stream instead of adding to it.")
+def _(patch: Patch) -> None:
+    def no_residual(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
+        q, k, v = self.self_attn.project_qkv(self.self_norm(x))
+        attended, weights = self.self_attn.attend(q, k, v, src_mask, need_weights)
+        return LayerTrace(self.ff(self.ff_norm(x + attended)), weights, None)
+
+    patch(EncoderLayer, "forward", no_residual)
+
+
+@sabotage("layer.no-relu", "The feed-forward network is linear.")
+def _(patch: Patch) -> None:
+    patch(FeedForward, "forward", lambda self, x: self.w_2(self.w_1(x)))
+
+
+@sabotage("embedding.unscaled", "Token vectors are not multiplied by sqrt(d_model).")
+def _(patch: Patch) -> None:
+    def unscaled(self: Transformer, embedding: torch.nn.Embedding, ids: Tensor, offset: int) -> Tensor:
+        return embedding(ids) + self.positions[offset : offset + ids.size(1)]
+
+    patch(Transformer, "_embed", unscaled)
+
+
+@sabotage("dropout.always", "Dropout acts in eval mode too.")
+def _(patch: Patch) -> None:
+    patch(Dropout, "forward", lambda self, x: dropout(x, self.p, training=True))
+
+
+@sabotage("gradient.detached", "No gradient flows from the decoder to the encoder.")
+def _(patch: Patch) -> None:
+    project = Decoder.project_memory
+    patch(Decoder, "project_memory", lambda self, memory: project(self, memory.detach()))
+
+
+@sabotage("state.incomplete", "The norms are left out when weights are loaded.")
+def _(patch: Patch) -> None:
+    load = Transformer.load_state_dict
+
+    def without_norms(self: Transformer, state: dict[str, Tensor]) -> None:
+        load(self, {name: tensor for name, tensor in state.items() if "norm" not in name}, strict=False)
+
+    patch(Transformer, "load_state_dict", without_norms)
+
+
+@sabotage("loss.padding", "The loss counts padding.")
+def _(patch: Patch) -> None:
+    def counting(logits: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+        return label_smoothed_cross_entropy(logits, tgt_out, -1, smoothing)
+
+    patch.everywhere(label_smoothed_cross_entropy, counting)
+
+
+@sabotage("target.unshifted", "The decoder reads the very tokens that it has to predict: the target is not shifted.")
+def _(patch: Patch) -> None:
+    def unshifted(*arguments: object, **ids: int) -> Batch:
+        batch = collate(*arguments, **ids)  # type: ignore[arg-type]
+        return batch._replace(tgt_in=batch.tgt_out)
+
+    patch.everywhere(collate, unshifted)
+
+
+def resume_at(patch: Patch, shift: int) -> None:
+    """Go on `shift` batches beside the saved place."""
+    load = TokenBatchSampler.load_state_dict
+
+    def beside(self: TokenBatchSampler, state: dict[str, int]) -> None:
+        load(self, {**state, "position": (state["position"] + shift) % len(self)})
+
+    patch(TokenBatchSampler, "load_state_dict", beside)
+
+
+@sabotage("batches.replayed", "A resumed run replays the last batch.")
+def _(patch: Patch) -> None:
+    resume_at(patch, -1)
+
+
+@sabotage("batches.skipped", "A resumed run skips a batch.")
+def _(patch: Patch) -> None:
+    resume_at(patch, 1)
+
+
+@sabotage("batches.restarted", "A resumed run begins its epoch anew.")
+def _(patch: Patch) -> None:
+    load = TokenBatchSampler.load_state_dict
+    patch(TokenBatchSampler, "load_state_dict", lambda self, state: load(self, {**state, "position": 0}))
