@@ -223,10 +223,12 @@ def verify_command(args: argparse.Namespace) -> int:
     from rich.progress import track
 
     from minitrans import verify
-    from minitrans.verify.page import write_page
+    from minitrans.verify.page import make_folder, write_page
     from minitrans.verify.report import print_report
     from minitrans.verify.subject import fresh_model, random_subject, run_subject
 
+    if args.report:
+        make_folder(Path(args.report))  # before minutes are spent on what cannot be written
     progress = Console(stderr=True)
     with progress.status("measuring"):
         subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
@@ -236,8 +238,7 @@ def verify_command(args: argparse.Namespace) -> int:
         caught = track(verify.self_test(), "sabotaging", total, console=progress, disable=disable)
         report = replace(report, sabotages=list(caught))
     if args.report:
-        page = write_page(Path(args.report), report, subject)
-        print(f"page: {page}", file=sys.stderr)
+        print(f"page: {write_page(Path(args.report), report, subject)}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,7 +24,8 @@ def open_aside(path: str | Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):  # it has its new name by now, or could not be made
+            aside.unlink()
 
 
 def write_file(path: str | Path, content: bytes | str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from minitrans import cli
+from minitrans import cli, verify
 
 Capture = pytest.CaptureFixture[str]
 
@@ -175,6 +175,27 @@ def test_verify_a_fresh_model(capsys: Capture) -> None:
 def test_verify_a_trained_run_as_json(tiny_run: Path, capsys: Capture) -> None:
     assert cli.main(["verify", str(tiny_run), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] is True
+
+
+def test_verify_writes_a_page_and_says_where(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["verify", str(tiny_run), "--report", str(tmp_path / "proof")]) == 0
+    assert f"page: {tmp_path / 'proof' / 'index.html'}" in capsys.readouterr().err
+    assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
+    (tmp_path / "file").touch()
+    assert "cannot make the folder" in fails(capsys, "verify", "--report", tmp_path / "file" / "proof")
+
+
+def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(verify, "SABOTAGES", [s for s in verify.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(verify, "CHECKS", [c for c in verify.CHECKS if c.id in ("cache.rows", "C20")])
+    assert cli.main(["verify", "--self-test", "--json"]) == 0
+    caught = json.loads(capsys.readouterr().out)["sabotages"]
+    assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
+    monkeypatch.setattr(verify, "SABOTAGES", verify.SABOTAGES[:1])
+    assert cli.main(["verify", "--self-test"]) == 1
+    assert "1 sabotages, 1 caught; checks that caught none: " in capsys.readouterr().out
 
 
 def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

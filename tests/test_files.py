@@ -28,3 +28,9 @@ def test_a_failure_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot write .*nowhere/a.txt: No such file or directory"):
         write_file(tmp_path / "nowhere" / "a.txt", "x")
+
+
+def test_a_file_in_the_place_of_a_folder_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"cannot write .*file/a.txt: Not a directory"):
+        write_file(tmp_path / "file" / "a.txt", "x")

@@ -212,3 +212,13 @@ def deviation(a: Tensor, b: Tensor) -> float:
 def worst(deviations: Sequence[float]) -> float:
     """The largest of at least one deviation; NaN if one is NaN."""
     return float(torch.tensor(deviations, dtype=torch.float64).max()) if deviations else math.inf
+
+
+def number(x: float) -> str:
+    """A deviation or tolerance as short text: whole numbers as such (0 is exactly zero), others to two digits."""
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "∞"
+    if x == int(x) and abs(x) < 1e6:
+        return str(int(x))
+    mantissa, _, exponent = f"{x:.2g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.verify.check import ROUNDINGS, Caught, Report
+from minitrans.verify.check import ROUNDINGS, Caught, Report, number
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -19,7 +19,7 @@ def print_report(report: Report, console: Console) -> None:
     table.add_column("at most", justify="right", no_wrap=True)
     lower = {str(dtype).removeprefix("torch."): n * torch.finfo(dtype).eps for dtype, n in ROUNDINGS.items()}
     for name, tolerance in lower.items():
-        table.add_column(f"{name}\n<= {tolerance:.0e}", justify="right", no_wrap=True)
+        table.add_column(f"{name}\n<= {number(tolerance)}", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)
@@ -39,11 +39,6 @@ def print_report(report: Report, console: Console) -> None:
     n_failed = sum(not result.passed for result in report.checks)
     seconds = sum(result.seconds for result in report.checks)
     console.print(f"\n{len(report.checks) - n_failed} passed, {n_failed} failed in {seconds:.1f} s", highlight=False)
-
-
-def number(value: float) -> str:
-    """A deviation or tolerance in two digits; 0 is exact."""
-    return "0" if value == 0.0 else f"{value:.1e}"
 
 
 def print_sabotages(sabotages: list[Caught], blind: list[str], console: Console) -> None:

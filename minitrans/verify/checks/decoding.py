@@ -34,7 +34,7 @@ check = group("Decoding step by step")
 
 SHORT = 5  # tokens that are fed in literally every split
 BEAMS = 3
-ALL = "logits, and every layer's output, self-attention and cross-attention weights"
+ALL = "logits, outputs of all layers, all attention weights"
 
 
 @check(

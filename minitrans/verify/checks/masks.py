@@ -13,7 +13,7 @@ from minitrans.verify import wrong
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.checks.heads import attentions
 from minitrans.verify.incremental import compare, full_pass
-from minitrans.verify.pictures import heat_map
+from minitrans.verify.page.pictures import heat_map
 from minitrans.verify.subject import Subject
 
 check = group("Masks")

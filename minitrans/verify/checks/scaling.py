@@ -11,15 +11,15 @@ from minitrans.verify.subject import Subject
 
 check = group("Scaled")
 
-N = 10_000  # pairs of a random query and a random key
+N = 4_000  # pairs of a random query and a random key
 CONTROL = 1e-3  # a wrong formula has to be at least this far off
 
 
 @check(
     "C5.variance",
     "The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1.",
-    "variance of 10,000 scaled scores for d_k = 64 and 456, and of the unscaled ones over d_k, against 1",
-    tolerance=0.05,  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.014
+    "variance of 4,000 scaled scores for d_k = 64 and 456, and of the unscaled ones over d_k, against 1",
+    tolerance=0.1,  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
 )
 def variance_of_scores(subject: Subject) -> float:
     """Unit-variance queries and keys, one key a query."""
@@ -34,12 +34,12 @@ def variance_of_scores(subject: Subject) -> float:
 @check(
     "C5.gradient",
     "Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude.",
-    "median gradient of the weights through unscaled scores over that through scaled scores, 1,000 queries, 16 keys",
+    "median gradient of the weights through unscaled scores over that through scaled scores, 200 queries, 16 keys",
     tolerance=1e-2,
 )
 def saturation(subject: Subject) -> float:
     """The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well."""
-    q, k = subject.noise(1000, 1, 512, seed=5), subject.noise(1000, 16, 512, seed=6)
+    q, k = subject.noise(200, 1, 512, seed=5), subject.noise(200, 16, 512, seed=6)
     medians = []
     for factor in (1.0, math.sqrt(512)):
         scores = (attention_scores(q, k) * factor).requires_grad_()

@@ -12,7 +12,8 @@ from minitrans.cache import DecoderCache
 from minitrans.layers import LayerTrace
 from minitrans.masks import causal_mask, padding_mask
 from minitrans.model import Decoder
-from minitrans.verify import pictures, wrong
+from minitrans.verify import wrong
+from minitrans.verify.page import pictures
 from minitrans.verify.sabotage import Patch, sabotage
 
 

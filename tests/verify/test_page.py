@@ -1,0 +1,189 @@
+"""The page holds the report, stands alone, and is small."""
+
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import torch
+from test_pictures import of_class, parse
+
+from minitrans.errors import UserError
+from minitrans.model import Transformer, TransformerConfig
+from minitrans.verify.check import Caught, Measurement, Report, Result
+from minitrans.verify.page import make_folder, page, write_page
+from minitrans.verify.page.figures import MOST_TOKENS, choose_pair
+from minitrans.verify.subject import Subject, fresh_model, random_subject
+
+VOID = {"meta", "br", "hr", "img", "link", "input"}
+
+
+def result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = True) -> Result:
+    lower = {"float32": Measurement(2e-7, 4e-6)} if passed else {}
+    return Result(id_, group, f"Claim of {id_} < 1 & so on.", "what of it", measured, 1e-12, passed, 0.5, lower)
+
+
+@pytest.fixture
+def subject() -> Subject:
+    return random_subject(fresh_model())
+
+
+@pytest.fixture
+def report() -> Report:
+    return Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")])
+
+
+class Balance(HTMLParser):
+    """Raises unless every element is closed in its turn; collects ids, links and attributes that load."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.loads: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {name: value or "" for name, value in attrs}
+        self.ids += [found["id"]] if "id" in found else []
+        self.links += [found["href"]] if "href" in found else []
+        self.loads += [value for name, value in found.items() if name in {"src", "srcset", "data", "poster"}]
+        assert tag not in {"script", "link", "iframe", "object", "embed", "base"}
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Of SVG's; nothing to balance."""
+
+
+def text(html: str) -> str:
+    """What a reader sees."""
+    return re.sub(r"<[^>]+>", " ", html.partition("</head>")[2])
+
+
+def test_the_page_is_balanced_and_its_links_lead_somewhere(report: Report, subject: Subject) -> None:
+    report = replace(report, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
+    found = Balance(page(report, subject))
+    assert len(set(found.ids)) == len(found.ids)
+    assert found.links
+    assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
+
+
+def test_the_page_loads_nothing(report: Report, subject: Subject) -> None:
+    html = page(report, subject)
+    assert "default-src 'none'" in html
+    assert Balance(html).loads == []
+    assert re.findall(r"https?:|//[a-z]|@import|@font-face", html) == []
+    assert set(re.findall(r"url\((.*?)\)", html)) == {"#hatch"}
+
+
+def test_the_table_says_what_the_report_says(report: Report, subject: Subject) -> None:
+    html = page(report, subject)
+    for check in report.checks:
+        assert f'<th scope="row" class="id">{check.id}</th>' in html
+        assert f"Claim of {check.id} &lt; 1 &amp; so on.<small>what of it</small>" in html
+    assert [found.strip() for found in re.findall(r'rowgroup" colspan="6">(\w+)', html)] == ["One", "Two"]
+    assert "3e-16<small>≤ 1e-12</small>" in html
+    assert html.count("2e-7<small>≤ 4e-6</small>") == 3
+    assert "✓ 3 checks passed in 1.5 s on a model of 2+2 layers, d_model 12, 3 heads" in text(html).replace(
+        "&nbsp;", " "
+    )
+    assert "FAIL" not in html
+
+
+def test_a_failure_stands_out(report: Report, subject: Subject) -> None:
+    bad = [result("C8", measured=math.nan, passed=False), result("C9", measured=math.inf, passed=False)]
+    html = page(replace(report, checks=[*report.checks, *bad]), subject)
+    assert "✗ 2 of 5 checks failed" in html
+    assert html.count("✗ FAIL") == 2
+    assert 'bad" data-label="float64">NaN<' in html
+    assert 'bad" data-label="float64">∞<' in html
+    assert 'Failed: <a href="#check.C8">C8</a> <a href="#check.C9">C9</a>' in html
+
+
+def test_sabotages_are_shown_if_there_are_any(report: Report, subject: Subject) -> None:
+    assert "sabotage" not in text(page(report, subject)).lower()
+    caught = [Caught("leak", "It <leaks>.", ["C1", "C3"]), Caught("late", "Too late.", [])]
+    html = page(replace(report, sabotages=caught), subject)
+    assert "1 of 2 sabotages caught" in html
+    assert "It &lt;leaks&gt;." in html
+    assert html.count('class="dot"') == 2
+    assert 'Caught by no check: <a href="#sabotage.late">late</a>' in html
+    assert 'Caught no sabotage: <a href="#check.C2">C2</a>' in html
+
+
+def test_pieces_are_escaped_and_special_ones_named(report: Report, subject: Subject) -> None:
+    html = page(report, replace(subject, piece=lambda id_: f"\u2581<b>&{id_}"))
+    assert "<b>" not in html
+    assert "␣&lt;b&gt;&amp;" in html
+    assert {"PAD", "BOS", "EOS"} <= set(re.findall(r">(\w+)</text>", html))
+    Balance(html)
+
+
+def test_every_layer_has_its_three_maps_and_all_of_them_padding_or_future(report: Report, subject: Subject) -> None:
+    html = page(report, subject)
+    maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
+    assert len(maps) == 3 * subject.model.config.n_layers
+    for found in maps:
+        heads = of_class(parse(found), "head")
+        assert len(heads) == subject.model.config.n_heads
+        assert all(of_class(head, "masked") for head in heads)
+    assert html.count("<details open>") == 1
+
+
+def test_weights_of_allowed_cells_sum_to_1(report: Report, subject: Subject) -> None:
+    for found in re.findall(r'<div class="panels".*?</div>', page(report, subject), re.S):
+        for head in of_class(parse(found), "head"):
+            sums: dict[str, float] = {}
+            for cell in of_class(head, "w"):
+                q = cell.attrib["data-q"]
+                sums[q] = sums.get(q, 0.0) + float(cell.attrib["fill-opacity"])
+            assert list(sums.values()) == pytest.approx([1.0] * len(sums), abs=0.01)
+
+
+def test_the_pair_shown_is_the_longest_that_fits() -> None:
+    short, middling, long = ([1] * n for n in (3, MOST_TOKENS, MOST_TOKENS + 1))
+    assert choose_pair([(short, short), (middling, short), (middling, long)]) == (middling, short)
+    assert choose_pair([(long, long), (long * 2, short)]) == (middling, middling)
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "n_heads", "max_len", "shown"),
+    [(4, 4, 40, None), (6, 8, 40, "the last 2 of 6 layers and the first 8 of 8"), (1, 32, 10, "the first 16 of 32")],
+)
+def test_the_page_stays_small_whatever_the_model(
+    report: Report, n_layers: int, n_heads: int, max_len: int, shown: str | None
+) -> None:
+    torch.manual_seed(0)
+    sizes = {"d_model": 32, "n_heads": n_heads, "n_layers": n_layers, "max_len": max_len}
+    model = Transformer(TransformerConfig(vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_ff=8, **sizes))  # type: ignore[arg-type]
+    ids = torch.full((2, min(MOST_TOKENS, max_len)), 5)
+    subject = replace(random_subject(model), src_ids=ids, tgt_in=ids, piece=lambda _: "Donaudampfschiff")
+    html = page(report, subject)
+    assert len(html.encode()) < 2_000_000
+    assert ("To keep the page small" in html) == (shown is not None)
+    assert shown is None or shown in html
+
+
+def test_the_page_is_written_into_a_new_folder(report: Report, subject: Subject, tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    path = write_page(tmp_path / "a" / "b", report, subject)
+    assert path == tmp_path / "a" / "b" / "index.html"
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert write_page(path.parent, report, subject) == path  # again, in place of the old one
+
+
+def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"^cannot make the folder .*/file: File exists; name another one$"):
+        make_folder(tmp_path / "file")
+    with pytest.raises(UserError, match=r"^cannot make the folder .*/file/sub: Not a directory"):
+        make_folder(tmp_path / "file" / "sub")

@@ -1,0 +1,152 @@
+"""The pictures show what they are given: every cell's marking is the mask, every cell's opacity the weight."""
+
+import math
+from xml.etree import ElementTree
+from xml.etree.ElementTree import Element
+
+import pytest
+import torch
+from torch import Tensor
+
+from minitrans.masks import causal_mask
+from minitrans.verify.check import number
+from minitrans.verify.page.chart import ZERO, error_chart
+from minitrans.verify.page.pictures import CELL, HATCH, catch_matrix, heat_map, legend, mask_picture
+
+N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
+
+
+@pytest.fixture
+def weights() -> Tensor:
+    """(H, Tq, Tk): all different, the masked ones too."""
+    n = N_HEADS * len(QUERIES) * len(KEYS)
+    return (torch.arange(n, dtype=torch.float64) / n).view(N_HEADS, len(QUERIES), len(KEYS))
+
+
+@pytest.fixture
+def mask() -> Tensor:
+    """(Tq, Tk): no symmetry, and allowed cells of weight 0."""
+    return torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
+
+
+def parse(*pictures: str) -> Element:
+    return ElementTree.fromstring(f"<div>{''.join(pictures)}</div>")
+
+
+def of_class(root: Element, name: str) -> list[Element]:
+    return [node for node in root.iter() if node.get("class") == name]
+
+
+def place(cell: Element) -> tuple[int, int]:
+    return int(cell.attrib["data-q"]), int(cell.attrib["data-k"])
+
+
+def title(node: Element) -> str:
+    (found,) = node.iter("title")
+    assert found.text is not None
+    return found.text
+
+
+def test_a_heat_map_has_a_panel_for_each_head(weights: Tensor, mask: Tensor) -> None:
+    root = parse(heat_map(weights, mask, QUERIES, KEYS))
+    assert len(list(root.iter("svg"))) == N_HEADS
+    assert [panel.get("data-head") for panel in of_class(root, "head")] == ["0", "1", "2"]
+
+
+def test_exactly_the_masked_cells_are_hatched(weights: Tensor, mask: Tensor) -> None:
+    weights[:, 0, 0] = 0.0  # allowed, and not to be taken for masked
+    for panel in of_class(parse(heat_map(weights, mask, QUERIES, KEYS)), "head"):
+        hatched = of_class(panel, "masked")
+        assert {place(cell) for cell in hatched} == {(q, k) for q, k in (~mask).nonzero().tolist()}
+        assert {cell.get("fill") for cell in hatched} == {"url(#hatch)"}
+        assert {place(cell) for cell in of_class(panel, "w")} == {(q, k) for q, k in mask.nonzero().tolist()}
+        assert len(list(panel.iter("rect"))) == mask.numel()
+
+
+def test_opacity_and_tooltip_are_the_weight(weights: Tensor, mask: Tensor) -> None:
+    for h, panel in enumerate(of_class(parse(heat_map(weights, mask, QUERIES, KEYS)), "head")):
+        for cell in of_class(panel, "w"):
+            q, k = place(cell)
+            weight = float(weights[h, q, k])
+            assert float(cell.attrib["fill-opacity"]) == pytest.approx(weight, abs=5e-4)
+            assert title(cell) == f"{QUERIES[q]} → {KEYS[k]}: {weight:.3f}"
+            assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL, k * CELL)
+        assert {title(cell).rpartition(": ")[2] for cell in of_class(panel, "masked")} == {"masked"}
+
+
+def test_every_query_and_key_is_labelled_and_long_ones_are_cut(weights: Tensor, mask: Tensor) -> None:
+    queries = ["a", "Donaudampfschifffahrt", "c"]
+    (first, *_) = parse(heat_map(weights, mask, queries, KEYS)).iter("svg")
+    labels = [text.text for text in first.iter("text")]
+    assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEYS]
+
+
+def test_the_pattern_that_hatches_is_defined() -> None:
+    root = parse(HATCH, legend())
+    assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
+    assert len(of_class(root, "masked")) == 1
+
+
+def test_a_mask_is_drawn_as_it_is() -> None:
+    mask = causal_mask(2, 6, 4)[0, 0]
+    root = parse(mask_picture(mask, "causal", ["4", "5"], list("012345")))
+    assert [place(cell) for cell in of_class(root, "masked")] == [(0, 5)]
+    assert len(of_class(root, "may")) == 11
+
+
+def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
+    root = parse(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
+    dots = {
+        title(dot): (float(dot.attrib["cy"]) // CELL, float(dot.attrib["cx"]) // CELL) for dot in root.iter("circle")
+    }
+    assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}
+
+
+def heights(picture: str) -> list[float]:
+    """Of the markers, in pixels from the top."""
+    return [float(mark.attrib["transform"].removesuffix(")").split()[1]) for mark in of_class(parse(picture), "mark")]
+
+
+def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
+    values = [0.0, 1e-30, 1e-15, 1e-14, 1e-3, 1.0]
+    got = heights(error_chart({"float64": values}))
+    assert got == sorted(got, reverse=True)
+    assert len(set(got)) == len(values)
+    assert got[0] == ZERO
+    assert got[2] - got[3] == pytest.approx((got[3] - got[4]) / 11, abs=0.1)
+
+
+def test_what_is_no_number_stands_at_the_top() -> None:
+    top, *others = heights(error_chart({"float32": [1.0, 7.0, math.inf, math.nan]}))
+    assert others == [top] * 3
+
+
+def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
+    root = parse(error_chart({"float64": [0.0] * 40, "float32": [0.0] * 40, "bfloat16": [0.0] * 40}))
+    assert len(of_class(root, "line")) == len(of_class(root, "tolerance")) == 3
+    names = [node for node in root.iter("text") if "series" in node.get("class", "")]
+    assert [name.text for name in names] == ["float64", "float32", "bfloat16"]
+    ends = [float(name.attrib["y"]) for name in names]
+    assert min(abs(a - b) for a, b in ((ends[0], ends[1]), (ends[1], ends[2]))) >= 20  # they do not overlap
+    assert len({mark.get("d") for mark in of_class(root, "mark")}) == 3
+
+
+def test_a_target_of_one_token_can_be_drawn() -> None:
+    assert len(heights(error_chart({"float64": [1e-15]}))) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (3.0, "3"),
+        (1e-12, "1e-12"),
+        (8.88e-16, "8.9e-16"),
+        (0.125, "0.12"),
+        (2.5e12, "2.5e12"),
+        (math.inf, "∞"),
+        (math.nan, "NaN"),
+    ],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert number(value) == text
