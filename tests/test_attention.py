@@ -11,7 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans import attention, reference
-from minitrans.attention import MultiHeadAttention, attention_weights, scaled_dot_product_attention
+from minitrans.attention import (
+    MultiHeadAttention,
+    attention_scores,
+    attention_weights,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
 
@@ -72,6 +78,38 @@ def test_many_queries_at_once_equal_each_alone() -> None:
     whole, _ = scaled_dot_product_attention(q, k, v)
     alone = [scaled_dot_product_attention(q[:, :, i : i + 1], k, v)[0] for i in range(TQ)]
     assert worst_deviation([whole], [torch.cat(alone, 2)]) <= ATOL
+
+
+# The two steps to the weights
+
+
+def test_scores_are_dot_products_over_the_root_of_the_size_of_a_head() -> None:
+    q, k, _ = random_qkv(1)
+    scores = attention_scores(q, k)
+    assert scores.shape == (B, H, TQ, TK)
+    assert worst_deviation([scores], [torch.einsum("bhic,bhjc->bhij", q, k) / math.sqrt(DH)]) <= ATOL
+
+
+def test_each_row_is_the_softmax_over_the_keys_that_the_mask_admits() -> None:
+    scores, mask = random_tensor(2, B, H, TQ, TK), random_mask(2)
+    want = torch.zeros_like(scores)
+    for row in np.ndindex(B, H, TQ):
+        exps = scores[row][mask[row]].exp()
+        want[row][mask[row]] = exps / exps.sum()
+    assert worst_deviation([masked_softmax(scores, mask)], [want]) <= ATOL
+
+
+def test_softmax_without_a_mask_admits_every_key() -> None:
+    scores = random_tensor(3, B, H, TQ, TK)
+    everything = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    assert worst_deviation([masked_softmax(scores)], [masked_softmax(scores, everything)]) <= ATOL
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_weights_are_the_softmax_of_the_scores(masked: bool) -> None:
+    q, k, _ = random_qkv(4)
+    mask = random_mask(4) if masked else None
+    assert torch.equal(attention_weights(q, k, mask), masked_softmax(attention_scores(q, k), mask))
 
 
 # Against other implementations
@@ -449,6 +487,21 @@ def test_the_packed_projection_equals_separate_ones() -> None:
     assert worst_deviation(packed, [module.project_q(x), *module.project_kv(x)]) <= ATOL
 
 
+def test_a_projection_computes_what_it_gives_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    linear = F.linear
+
+    def spy(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        computed.append(weight.size(0))
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(F, "linear", spy)
+    module = multi_head(3)
+    x = random_tensor(4, B, TQ, D)
+    module.project_q(x), module.project_kv(x), module.project_qkv(x)
+    assert computed == [H * DH, 2 * H * DH, 3 * H * DH]
+
+
 def test_forward_projects_each_of_three_inputs_by_its_own_matrix() -> None:
     module = multi_head(4)
     query, key, value = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
@@ -463,6 +516,7 @@ def test_multi_head_weights_come_back_only_when_asked_for() -> None:
     module = multi_head(5)
     x = random_tensor(6, B, TQ, D)
     assert module(x, x, x)[1] is None
+    assert module.attend(*module.project_qkv(x), mask=None)[1] is None
 
 
 def test_one_projection_split_by_columns_equals_one_matrix_a_head() -> None:

@@ -44,9 +44,10 @@ def test_a_new_cache_is_empty_and_has_room() -> None:
         assert layer.k.shape == layer.v.shape == (B, H, CAPACITY, DH)
 
 
-def test_buffers_take_the_dtype_of_the_source_keys() -> None:
-    layer = LayerCache(torch.zeros(B, H, S, DH).bfloat16(), torch.zeros(B, H, S, DH).bfloat16(), CAPACITY)
-    assert layer.k.dtype == layer.v.dtype == torch.bfloat16
+def test_buffers_take_the_dtypes_of_the_sources_keys_and_values() -> None:
+    layer = LayerCache(torch.zeros(B, H, S, DH).bfloat16(), torch.zeros(B, H, S, DH).half(), CAPACITY)
+    assert layer.k.dtype == torch.bfloat16
+    assert layer.v.dtype == torch.float16
 
 
 def test_the_cross_keys_and_values_are_kept_apart() -> None:
@@ -136,6 +137,16 @@ def test_selected_rows_go_on_filling_up() -> None:
     for (keys, values), (k1, v1), (k2, v2) in zip(read(cache), before, after, strict=True):
         assert torch.equal(keys, torch.cat([k1[[2, 0]], k2], 2))
         assert torch.equal(values, torch.cat([v1[[2, 0]], v2], 2))
+
+
+def test_rows_are_selected_also_where_autograd_records() -> None:
+    cache = make_cache()
+    k, v = (random_tensor(seed, B, H, 2, DH).requires_grad_() for seed in (1, 2))
+    for layer in cache.layers:
+        layer.write(k, v, 0)
+    cache.length = 2
+    cache.select_rows(torch.tensor([2, 0]))
+    assert torch.equal(cache.layers[0].k[:, :, :2], k[[2, 0]])
 
 
 def test_a_repeated_row_is_a_copy_that_goes_its_own_way() -> None:

@@ -241,6 +241,7 @@ def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.
     monkeypatch.setattr(Transformer, "init_cache", spy)
     greedy_decode(make_model(0), make_sources(0))
     assert rooms == [max(LIMITS)]
+    assert isinstance(rooms[0], int)  # a tensor would make every step wait for its device
 
 
 # Edges
@@ -266,11 +267,27 @@ def test_a_source_beyond_max_len_is_refused(use_cache: bool) -> None:
         greedy_decode(make_model(0, max_len=8), random_ids(1, [9, 4], 9), use_cache)
 
 
-def test_decoding_leaves_no_gradient_behind() -> None:
-    model = make_model(0)
-    greedy_decode(model, make_sources(0))
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_decoding_records_nothing_for_autograd(use_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
+
+    def spy(logits: Tensor, model: Transformer) -> Tensor:
+        recorded.append(logits.requires_grad)
+        return likeliest_token(logits, model)
+
+    monkeypatch.setattr(decoding, "likeliest_token", spy)
+    greedy_decode(make_model(0), make_sources(0), use_cache)
+    assert recorded
+    assert not any(recorded)
     assert torch.is_grad_enabled()
-    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_everything_is_made_on_the_device_of_the_source(use_cache: bool) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    before = greedy_decode(model, src_ids)
+    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+        assert greedy_decode(model, src_ids, use_cache) == before
 
 
 # Training and stepwise decoding

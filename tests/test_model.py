@@ -15,6 +15,7 @@ from conftest import (
     random_ids,
     random_model,
     random_targets,
+    random_tensor,
     worst_deviation,
 )
 from torch import Tensor, nn
@@ -52,11 +53,42 @@ CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
         ("bos_id", V + 1, r"model\.bos_id is 12, not one of the 11 ids"),
         ("eos_id", -1, r"model\.eos_id is -1, not one of the 11 ids"),
         ("n_heads", 3, r"model\.d_model \(128\) is not divisible by model\.n_heads \(3\)"),
+        ("n_heads", 48, r"model\.d_model \(128\) is not divisible by model\.n_heads \(48\)"),  # but by 128 // 48 = 2
     ],
 )
 def test_a_setting_that_makes_no_sense_is_named(setting: str, value: float, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         dataclasses.replace(CONFIG, **{setting: value})  # type: ignore[arg-type]
+
+
+def test_of_many_settings_that_make_no_sense_the_first_is_named() -> None:
+    sizes = dict.fromkeys(("vocab_size", "d_model", "n_heads", "d_ff", "n_layers", "max_len"), 0)
+    wrong = (
+        sizes | dict.fromkeys(("dropout", "attention_dropout"), 1) | dict.fromkeys(("pad_id", "bos_id", "eos_id"), V)
+    )
+    for name in list(wrong):
+        with pytest.raises(ValueError, match=rf"^model\.{name} "):
+            dataclasses.replace(CONFIG, **wrong)  # type: ignore[arg-type]
+        del wrong[name]
+
+
+def test_a_setting_left_out_has_its_default() -> None:
+    """The defaults are part of the interface, for a settings file need not name them."""
+    assert dataclasses.asdict(CONFIG) == {
+        "vocab_size": V,
+        "pad_id": PAD,
+        "bos_id": BOS,
+        "eos_id": EOS,
+        "d_model": 128,
+        "n_heads": 4,
+        "d_head": None,
+        "d_ff": 512,
+        "n_layers": 3,
+        "max_len": 256,
+        "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "tie_embeddings": True,
+    }
 
 
 def test_the_smallest_settings_are_accepted() -> None:
@@ -76,8 +108,15 @@ def test_a_cast_model_has_positions_as_exact_as_its_dtype() -> None:
     exact = sinusoidal_positions(CONFIG.max_len, CONFIG.d_model)
     assert torch.equal(Transformer(CONFIG).positions, exact.float())
     assert torch.equal(Transformer(CONFIG).bfloat16().double().positions, exact)
+
+
+def test_positions_move_with_the_weights_alone() -> None:
     with torch.device("meta"):
         assert Transformer(CONFIG).positions.is_meta
+    assert Transformer(CONFIG).to("meta").positions.is_meta
+    unmoved = Transformer(CONFIG).to_empty(device="meta", recurse=False)  # the weights are in modules of their own
+    assert not unmoved.output.weight.is_meta
+    assert not unmoved.positions.is_meta
 
 
 def test_settings_do_not_change_under_a_model() -> None:
@@ -170,6 +209,7 @@ def test_norms_begin_with_one_and_zero() -> None:
 
 def test_positions_are_not_saved_and_weights_come_back_the_same() -> None:
     model, other = random_model(0), random_model(1)
+    assert [name for name, _ in model.named_buffers()] == ["positions"]
     assert "positions" not in model.state_dict()
     src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
     assert worst_deviation([other(src_ids, tgt_in)], [model(src_ids, tgt_in)]) > 1e-3
@@ -290,6 +330,23 @@ def test_traces_hold_each_layers_output_and_weights_only_when_asked_for() -> Non
         if need:
             sizes = [tuple(w.shape) for w in weights if w is not None]
             assert sizes == [(B, H, S, S)] * 2 + [(B, H, T, T)] * 2 + [(B, H, T, S)] * 2
+
+
+def test_no_weights_are_kept_unless_asked_for() -> None:
+    model = random_model(5)
+    x = random_tensor(1, B, S, D)
+    memory, src_mask, read = model.run_encoder(random_ids(1, LENGTHS, S))
+    cross = model.decoder.project_memory(memory)
+    _, written = model.run_decoder(random_targets(2, B, T), cross, src_mask)
+    traces = [*read, *written, *model.encoder(x, src_mask)[1], *model.decoder(x, cross, src_mask)[1]]
+    assert [(trace.self_weights, trace.cross_weights) for trace in traces] == [(None, None)] * 8
+
+
+def test_the_memory_of_another_number_of_layers_is_refused() -> None:
+    model = random_model(5)
+    memory, src_mask = model.encode(random_ids(1, LENGTHS, S))
+    with pytest.raises(ValueError, match="shorter"):
+        model.run_decoder(random_targets(2, B, T), model.decoder.project_memory(memory)[:1], src_mask)
 
 
 def test_embedding_dropout_acts_on_the_embeddings_in_training_alone() -> None:
