@@ -1,0 +1,495 @@
+#!/usr/bin/env python3
+"""Mutation testing of the heart: change one expression or statement, run the tests, and see whether they notice.
+
+Nothing is written to disk. The process imports PyTorch once and forks a child for each mutant, which loads the mutated
+module in place of the one in the package and runs the tests on it.
+"""
+
+import argparse
+import ast
+import builtins
+import copy
+import gc
+import importlib.util
+import os
+import signal
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, settings
+
+ROOT = Path(__file__).resolve().parents[1]
+MODULES = ["masks", "cache", "attention", "layers", "model", "decoding"]
+TESTS = [*MODULES, "incremental", "loss", "reference"]  # a mutant meets the tests of its own module first
+REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
+TIME_LIMIT = 300  # seconds for all tests of a mutant; the unmutated code needs about ten
+
+settings.register_profile(
+    "mutants",
+    derandomize=True,
+    max_examples=25,
+    phases=[Phase.explicit, Phase.generate],  # no shrinking, which takes minutes: any counterexample will do
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine kills no mutants
+)
+
+# Nothing that a verdict has no use for: the start of pytest takes longer than most tests.
+PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:anyio",
+                  "--hypothesis-profile", "mutants"]  # fmt: skip
+
+# Mutants that do what the original does, so that no test can notice them: function, changed statement, reason.
+EQUIVALENT = {
+    "masks.causal_mask": {
+        "return (k_pos <= q_pos[:, None])[None, None]":
+            "the new first axis of size 1 is what broadcasting adds by itself",
+    },
+    "masks.check_mask": {
+        "if mask.dim() != len(scores_shape) or any((m not in (s, 1) for m, s in zip(mask.shape, scores_shape, "
+        "strict=True))):":
+            "membership does not depend on order",
+        "if mask.dim() != len(scores_shape) or any((m not in (1, s) for m, s in zip(mask.shape, scores_shape))):":
+            "the numbers of dimensions were found equal just before",
+        "if mask.dim() != len(scores_shape) or any((m not in (1, s) for m, s in zip(mask.shape, scores_shape, "
+        "strict=False))):":
+            "the numbers of dimensions were found equal just before",
+    },
+    "cache.LayerCache.__init__": {
+        "batch, heads, _, d_head = cross_v.shape": "keys and values of a source have the same shape",
+    },
+    "cache.LayerCache.write": {
+        "end = offset + v.size(2)": "there is a value for each key",
+    },
+    "attention.attention_scores": {
+        "return q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))":
+            "transposing exchanges the two dimensions in either order",
+        "return q @ k.transpose(-2, -1) / math.sqrt(k.size(-1))":
+            "queries and keys have the same size, or there is no product",
+    },
+    "attention.masked_softmax": {
+        "dtype = torch.promote_types(torch.float32, scores.dtype)": "promotion is symmetric",
+        "return torch.softmax(filled, dim=-1, dtype=dtype).masked_fill(~mask, 0.0).to(filled.dtype)":
+            "filling keeps the dtype",
+    },
+    "attention.MultiHeadAttention.project_q": {
+        "return self._project(x, 0, 1)[-1]": "the only element is the first and the last",
+    },
+    "attention.MultiHeadAttention.attend": {
+        "return (self.w_o(heads.transpose(2, 1).flatten(2)), weights)":
+            "transposing exchanges the two dimensions in either order",
+    },
+    "attention.MultiHeadAttention._project": {
+        "return heads.permute(2, 0, 3, 1, 4)":
+            "unpacking or indexing a tensor takes it apart along dimension 0 as unbind does",
+    },
+    "layers.sinusoidal_positions": {
+        "position = torch.arange(max_len)[:, None]":
+            "the product with a float64 tensor is computed in float64, exactly the same",
+        "position = torch.arange(max_len, dtype=torch.float32)[:, None]":
+            "float32 is exact for every position below 2**24, and no table is that long",
+        "table[:, ::2] = angle.sin()": "0 is where a slice begins by default",
+    },
+    "layers.FeedForward.__init__": {
+        "for linear in (self.w_2, self.w_1):": "independent random draws in another order have the same distribution",
+    },
+    "model.TransformerConfig.__post_init__": {
+        "if self.d_head is not None and self.head_size < 1:": "head_size is d_head where that is given",
+    },
+    "model.Encoder.__init__": {
+        "self.layers = nn.ModuleList((EncoderLayer(c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, "
+        "c.attention_dropout) for _ in range(c.n_layers)))":
+            "None makes the attention compute the same head size by itself",
+    },
+    "model.Decoder.__init__": {
+        "self.layers = nn.ModuleList((DecoderLayer(c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, "
+        "c.attention_dropout) for _ in range(c.n_layers)))":
+            "None makes the attention compute the same head size by itself",
+    },
+    "model.Transformer.__init__": {
+        "for table in (self.tgt_embedding, self.src_embedding, self.output):":
+            "independent random draws in another order have the same distribution",
+        "for table in (self.src_embedding, self.output, self.tgt_embedding):":
+            "independent random draws in another order have the same distribution",
+    },
+    "model.Transformer._make_positions": {
+        "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
+        "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
+    },
+    "decoding.length_limit": {
+        "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
+    },
+    "decoding.likeliest_token": {
+        "logits[:, [model.config.bos_id, model.config.pad_id]] = -torch.inf": "both columns get the same value",
+        "return logits.argmax(1)": "dimension 1 of two is the last",
+    },
+    "decoding.greedy_decode": {
+        "limits = src_ids.new_tensor([length_limit(n, config.max_len) for n in src_mask.sum(-1).flatten()])":
+            "a number in a tensor of its own is computed with as a plain number is",
+        "tokens = src_ids.new_full((len(src_ids), 2 + longest), config.pad_id)":
+            "one more PAD after the longest row; what follows the end is cut off",
+        "tokens = src_ids.new_full((len(src_ids), 1 + longest), config.eos_id)":
+            "EOS after the end of a row ends it as PAD does, and nobody else sees it",
+        "tokens[rows, t + 1] = torch.where(alive, chosen, config.eos_id)":
+            "EOS after the end of a row ends it as PAD does, and nobody else sees it",
+        "n_alive = alive.sum()": "a number in a tensor of its own compares as a plain number does",
+        "if n_alive <= 0:": "a count is not negative",
+        "if n_alive <= (1 - COMPACT_AT) * len(alive):": "rows and alive have the same length",
+        "rows, alive, memory, src_mask = (rows[alive], alive[keep], memory[keep], src_mask[keep])":
+            "a mask of the living rows takes the rows that their indices take",
+        "rows, alive, memory, src_mask = (rows[keep], alive[alive], memory[keep], src_mask[keep])":
+            "a mask of the living rows takes the rows that their indices take",
+        "rows, alive, memory, src_mask = (rows[keep], alive[keep], memory[alive], src_mask[keep])":
+            "a mask of the living rows takes the rows that their indices take",
+        "rows, alive, memory, src_mask = (rows[keep], alive[keep], memory[keep], src_mask[alive])":
+            "a mask of the living rows takes the rows that their indices take",
+    },
+}  # fmt: skip
+
+# What each operator is replaced by.
+OPERATORS = {
+    "Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Eq": "NotEq LtE GtE", "NotEq": "Eq Lt Gt",
+    "Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And",
+    "Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult FloorDiv", "FloorDiv": "Mult Div Mod", "Mod": "FloorDiv",
+    "Pow": "Mult", "MatMult": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd",
+}  # fmt: skip
+COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)
+
+# Names that are easily taken for each other: each is replaced by the others of its group.
+FAMILIES = """
+    min max, any all, sin cos, exp log, argmax argmin, ones_like zeros_like, zeros_ ones_, float32 float64,
+    xavier_uniform_ xavier_normal_, softmax log_softmax, ValueError TypeError, causal_mask padding_mask,
+    q k v, query key value, k_pos q_pos, cross_k cross_v, scores filled, weight bias, w_qkv w_o, w_1 w_2, first last,
+    project_qkv project_q project_kv, x attended memory, self_weights cross_weights weights, causal src_mask,
+    q_len kv_len offset end, src_len max_len longest, length capacity, batch heads, n_heads d_head head_size,
+    d_model d_ff, vocab_size max_len, dropout attention_dropout, self_norm cross_norm ff_norm, self_attn cross_attn,
+    src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
+    pad_id bos_id eos_id, rows keep alive
+"""
+LIBRARIES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x), x is left when g is one of these, otherwise g
+
+Node = TypeVar("Node", bound=ast.AST)
+Item = TypeVar("Item")
+
+
+class Mutant(NamedTuple):
+    """A module with one change.
+
+    Attributes:
+        module: Its name in the package.
+        line: Where the changed statement begins.
+        scope: Qualified name of the function or class that it is in.
+        before: The statement.
+        after: The changed statement.
+        source: The whole mutated module.
+    """
+
+    module: str
+    line: int
+    scope: str
+    before: str
+    after: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"minitrans/{self.module}.py:{self.line}  {self.before}  ->  {self.after}"
+
+
+class Site(NamedTuple):
+    """A node that can be replaced.
+
+    Attributes:
+        node: The node.
+        put: Puts another node in its place.
+        statement: The statement that the node is, or is a part of.
+        scope: Qualified name of the function or class that it is in.
+        names: How often each name is bound there.
+    """
+
+    node: ast.AST
+    put: Callable[[ast.AST], None]
+    statement: ast.stmt
+    scope: str
+    names: Counter[str]
+
+
+def changed(node: Node, **fields: object) -> Node:
+    """Copy a node with some fields changed."""
+    other = copy.copy(node)
+    vars(other).update(fields)
+    return other
+
+
+def without_one(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Leave out each item in turn."""
+    for i in range(len(items)):
+        yield [*items[:i], *items[i + 1 :]]
+
+
+def swapped(items: Sequence[Item]) -> Iterator[list[Item]]:
+    """Swap each two neighbours in turn."""
+    for i in range(len(items) - 1):
+        yield [*items[:i], items[i + 1], items[i], *items[i + 2 :]]
+
+
+def siblings(name: str) -> set[str]:
+    """The names that are easily taken for this one."""
+    return {other for family in FAMILIES.split(",") if name in family.split() for other in family.split()} - {name}
+
+
+def other_operators(op: ast.AST) -> Iterator[ast.AST]:
+    """What an operator is replaced by."""
+    return (getattr(ast, name)() for name in OPERATORS[type(op).__name__].split())
+
+
+def bound_names(tree: ast.AST) -> Counter[str]:
+    """How often each name is bound, as an argument, by an assignment, or by an import."""
+    names: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        match node:
+            case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.alias(name=name):
+                names[name] += 1
+    return names
+
+
+def expressions(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
+    """What an expression may be replaced by."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Load()):
+            known = sorted(other for other in siblings(name) if other in names or hasattr(builtins, other))
+            yield from (changed(node, id=other) for other in known)
+        case ast.Attribute(attr=name, ctx=ast.Load()):
+            yield from (changed(node, attr=other) for other in sorted(siblings(name)))
+        case ast.Constant(value=bool(value)):
+            yield ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield from (ast.Constant(value + 1), ast.Constant(value - 1))
+        case ast.Constant(value=float(value)):
+            yield from (ast.Constant(value + 1), ast.Constant(value / 2))
+        case ast.Constant(value=None):
+            yield ast.Constant(0)
+        case ast.Compare(ops=ops):
+            for i, op in enumerate(ops):
+                yield from (changed(node, ops=[*ops[:i], other, *ops[i + 1 :]]) for other in other_operators(op))
+        case ast.BinOp(left=left, op=op, right=right):
+            yield from (left, right)
+            yield from (changed(node, op=other) for other in other_operators(op))
+            if not isinstance(op, COMMUTATIVE):
+                yield changed(node, left=right, right=left)
+        case ast.BoolOp(op=op, values=values):
+            yield from (changed(node, op=other) for other in other_operators(op))
+            yield from (changed(node, values=fewer) for fewer in without_one(values))
+        case ast.UnaryOp(operand=operand):
+            yield operand
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from (body, orelse, changed(node, body=orelse, orelse=body))
+        case ast.Slice():
+            yield from (changed(node, lower=None), changed(node, upper=None))
+        case ast.Subscript(value=value, ctx=ast.Load()):
+            yield value
+        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
+            if not isinstance(node, ast.Set):
+                yield from (changed(node, elts=other) for other in swapped(items))
+            is_index = any(isinstance(item, ast.Slice) for item in items)
+            if len(items) > 1 and not is_index and not isinstance(getattr(node, "ctx", None), ast.Store):
+                yield from (changed(node, elts=fewer) for fewer in without_one(items))
+        case ast.Call(func=func, args=args, keywords=keywords):
+            yield from (changed(node, keywords=fewer) for fewer in without_one(keywords))
+            yield from (changed(node, args=other) for other in swapped(args))
+            if len(args) > 1:
+                yield changed(node, args=args[:-1])
+            if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in LIBRARIES:
+                yield func.value
+            elif args:
+                yield args[0]
+        case ast.comprehension(ifs=conditions):
+            yield changed(node, iter=ast.Tuple([]))
+            yield from (changed(node, ifs=fewer) for fewer in without_one(conditions))
+
+
+def statements(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
+    """What a statement may be replaced by."""
+    match node:
+        case ast.Expr(value=ast.Constant()):  # a docstring
+            return
+        case ast.Expr() | ast.Raise():
+            yield ast.Pass()
+        case ast.Assign(targets=targets):
+            # Where a name is bound nowhere else, every test fails without it, which shows nothing.
+            if all(names[name] > 1 for target in targets for name in bound_names(target)):
+                yield ast.Pass()
+        case ast.AugAssign(target=target, op=op, value=value):
+            yield from (ast.Pass(), ast.Assign([target], value, lineno=0))
+            yield from (changed(node, op=other) for other in other_operators(op))
+        case ast.Return(value=ast.AST()):
+            yield ast.Return()
+        case ast.Break() | ast.Continue():
+            yield from (ast.Continue(), ast.Break(), ast.Pass())
+        case ast.For():
+            yield changed(node, iter=ast.Tuple([]))
+        case ast.If(test=test) | ast.While(test=test):
+            yield from (changed(node, test=ast.Constant(always)) for always in (True, False))
+            if not isinstance(test, ast.Compare):  # which has its opposite operator
+                yield changed(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
+            yield from (changed(node, decorator_list=fewer) for fewer in without_one(decorators))
+
+
+def is_fixed(parent: ast.AST, field: str, child: object) -> bool:
+    """Whether a field is no code: an import, a text, or a type, which does nothing when the code runs."""
+    match parent, child:
+        case ast.Call(func=ast.Name("cast"), args=[kind, *_]), _ if child is kind:
+            return True
+        case ast.Compare(), ast.Constant(value=None):  # "is 0" is no slip of anybody's
+            return True
+        case _, ast.Import() | ast.ImportFrom() | ast.JoinedStr():
+            return True
+    return field in ("annotation", "returns") or not isinstance(child, ast.AST)
+
+
+def sites(node: ast.AST, scope: str, names: Counter[str], statement: ast.stmt | None = None) -> Iterator[Site]:
+    """List the nodes below one that can be replaced."""
+    for field, value in ast.iter_fields(node):
+        for i, child in enumerate(value if isinstance(value, list) else [value]):
+            if is_fixed(node, field, child):
+                continue
+            within = f"{scope}.{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else scope
+            known = names + bound_names(child) if isinstance(child, ast.FunctionDef) else names
+            around = child if isinstance(child, ast.stmt) else statement
+            assert around is not None
+            put = partial(value.__setitem__, i) if isinstance(value, list) else partial(setattr, node, field)
+            yield Site(child, put, around, within, known)
+            yield from sites(child, within, known, around)
+
+
+def headline(statement: ast.AST) -> str:
+    """A statement in one line, without the statements inside it."""
+    empty: dict[str, list[ast.stmt]] = {field: [] for field in ("body", "orelse") if hasattr(statement, field)}
+    return " ".join(ast.unparse(changed(statement, **empty)).split("\n"))
+
+
+def mutants(module: str, source: str) -> Iterator[Mutant]:
+    """Make every mutant of a module, each once."""
+    tree = ast.parse(source)
+    imported = Counter[str]()
+    for node in tree.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef):
+            imported += bound_names(node)
+    seen = {ast.unparse(tree)}
+    for site in sites(tree, module, imported):
+        before = headline(site.statement)
+        for make in (expressions, statements):
+            for other in make(site.node, site.names):
+                site.put(other)
+                mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
+                site.put(site.node)
+                if mutated not in seen:
+                    seen.add(mutated)
+                    yield Mutant(module, site.statement.lineno, site.scope, before, after, mutated)
+
+
+def reason(mutant: Mutant) -> str:
+    """Why a mutant is equivalent to the original; empty if it is not known to be."""
+    return EQUIVALENT.get(mutant.scope, {}).get(mutant.after, "")
+
+
+def load(mutant: Mutant) -> None:
+    """Import the mutated module in place of the one in the package."""
+    name = f"minitrans.{mutant.module}"
+    spec = importlib.util.find_spec(name)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    setattr(sys.modules["minitrans"], mutant.module, module)
+    exec(compile(mutant.source, name, "exec"), vars(module))
+
+
+def start(mutant: Mutant) -> int:
+    """Fork a child that runs the tests on a mutant, and return its process id; it exits with 0 if they all pass."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.alarm(TIME_LIMIT)  # ends the process
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+        load(mutant)
+        own_first = sorted(TESTS, key=lambda test: test != mutant.module)
+        files = [str(ROOT / "tests" / f"test_{test}.py") for test in own_first]
+        os._exit(pytest.main([*PYTEST_OPTIONS, *files]))
+    finally:
+        os._exit(1)
+
+
+def run(mutated: Iterable[Mutant], jobs: int) -> Iterator[tuple[Mutant, bool]]:
+    """Run the tests on each mutant, some at a time; yield it and whether it survived, in the order they end."""
+    running: dict[int, Mutant] = {}
+    for mutant in mutated:
+        if len(running) == jobs:
+            yield ended(running)
+        running[start(mutant)] = mutant
+    while running:
+        yield ended(running)
+
+
+def ended(running: dict[int, Mutant]) -> tuple[Mutant, bool]:
+    """Wait for any child; return its mutant and whether it survived."""
+    pid, status = os.wait()
+    return running.pop(pid), status == 0
+
+
+def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
+    """Print the survivors and the score; return 0, or 1 if the score is too low or `EQUIVALENT` is not true."""
+    for mutant in sorted(survivors):
+        print(f"{mutant}\n    {reason(mutant) or 'SURVIVED'}")
+    missed = Counter(mutant.module for mutant in survivors if not reason(mutant))
+    noticed = Counter(mutant.module for mutant in killed)
+    for module in noticed:
+        print(f"{module} {noticed[module]}/{noticed[module] + missed[module]}", end=", ")
+    total = noticed.total() + missed.total()
+    print(f"score {noticed.total() / total:.1%} ({noticed.total()} killed of {total})")
+    alive, dead = ({(mutant.scope, mutant.after) for mutant in some} for some in (survivors, killed))
+    listed = {(scope, after) for scope in EQUIVALENT if scope.split(".")[0] in noticed for after in EQUIVALENT[scope]}
+    wrong = (listed - alive) | (listed & dead)
+    for scope, after in sorted(wrong):
+        print(f"not equivalent, or no mutant at all: {scope}: {after}")
+    return int(noticed.total() < REQUIRED * total or bool(wrong))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Test the tests; return 0, or 1 if they miss too much or `EQUIVALENT` is not true, or 2 if they fail anyway."""
+    parser = argparse.ArgumentParser(description="Mutation testing of the heart.")
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="mutants tested at a time")
+    parser.add_argument("--list", action="store_true", help="list the mutants instead")
+    arguments = parser.parse_args(argv)
+    modules = arguments.modules or MODULES
+    if not set(modules) <= set(MODULES):
+        parser.error(f"choose from {', '.join(MODULES)}")
+    sources = {module: (ROOT / "minitrans" / f"{module}.py").read_text(encoding="utf-8") for module in modules}
+    mutated = [mutant for module, source in sources.items() for mutant in mutants(module, source)]
+    if arguments.list:
+        print(*mutated, sep="\n")
+        return 0
+
+    torch.arange(1, device="meta")  # imports for a second; better once than in each child
+    gc.freeze()  # and what is imported so far need not be searched for garbage by each
+    originals = [Mutant(module, 0, "", "", "", ast.unparse(ast.parse(source))) for module, source in sources.items()]
+    if not all(survived for _, survived in run(originals, arguments.jobs)):
+        print("the tests fail on the unmutated code", file=sys.stderr)
+        return 2
+    survivors: list[Mutant] = []
+    killed: list[Mutant] = []
+    for mutant, survived in run(mutated, arguments.jobs):
+        (survivors if survived else killed).append(mutant)
+        print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return report(survivors, killed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

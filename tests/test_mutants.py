@@ -1,0 +1,98 @@
+"""The mutants that the tests are tested with: each changes one thing, and those called equivalent are among them."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import mutants  # noqa: E402
+
+SMALL = '''
+"""A cache."""
+from torch import Tensor
+
+def has_room(length: int, keys: Tensor, capacity: int = 256) -> bool:
+    """Whether one more fits."""
+    if length < 0:
+        raise ValueError(f"{length} is below 0")
+    return length + keys.size(2) <= capacity
+'''
+
+
+def source_of(module: str) -> str:
+    return (ROOT / "minitrans" / f"{module}.py").read_text(encoding="utf-8")
+
+
+def documentation(source: str) -> list[str | None]:
+    """All docstrings, annotations and imports, in order."""
+    parts: list[str | None] = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Module() | ast.ClassDef() | ast.FunctionDef():
+                parts.append(ast.get_docstring(node))
+            case ast.arg(annotation=ast.AST()) | ast.Import() | ast.ImportFrom():
+                parts.append(ast.unparse(node))
+    return parts
+
+
+def test_a_small_module_has_exactly_these_mutants() -> None:
+    definition = "def has_room(length: int, keys: Tensor, capacity: int={}) -> bool:"
+    assert [(mutant.line, mutant.after) for mutant in mutants.mutants("small", SMALL)] == [
+        (5, definition.format(257)),
+        (5, definition.format(255)),
+        (7, "if True:"),
+        (7, "if False:"),
+        (7, "if length <= 0:"),
+        (7, "if length >= 0:"),
+        (7, "if capacity < 0:"),
+        (7, "if length < 1:"),
+        (7, "if length < -1:"),
+        (8, "pass"),
+        (8, "raise f'{length} is below 0'"),
+        (8, "raise TypeError(f'{length} is below 0')"),
+        (9, "return"),
+        (9, "return length + keys.size(2) < capacity"),
+        (9, "return length + keys.size(2) > capacity"),
+        (9, "return length <= capacity"),
+        (9, "return keys.size(2) <= capacity"),
+        (9, "return length - keys.size(2) <= capacity"),
+        (9, "return capacity + keys.size(2) <= capacity"),
+        (9, "return length + keys <= capacity"),
+        (9, "return length + keys.size(3) <= capacity"),
+        (9, "return length + keys.size(1) <= capacity"),
+        (9, "return length + keys.size(2) <= length"),
+    ]
+
+
+@pytest.mark.parametrize("module", ["masks", "decoding"])
+def test_every_mutant_is_another_program_with_the_same_documentation(module: str) -> None:
+    source = source_of(module)
+    made = list(mutants.mutants(module, source))
+    programs = {ast.dump(ast.parse(mutant.source)) for mutant in made} | {ast.dump(ast.parse(source))}
+    assert len(programs) == len(made) + 1
+    assert all(documentation(mutant.source) == documentation(source) for mutant in made)
+
+
+def test_what_is_called_equivalent_is_a_mutant() -> None:
+    made = {
+        (mutant.scope, mutant.after)
+        for module in {scope.split(".")[0] for scope in mutants.EQUIVALENT}
+        for mutant in mutants.mutants(module, source_of(module))
+    }
+    assert {(scope, after) for scope, changes in mutants.EQUIVALENT.items() for after in changes} <= made
+
+
+def test_the_score_counts_what_is_not_known_to_be_equivalent(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [mutants.Mutant("masks", i, "masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)]
+    monkeypatch.setattr(mutants, "EQUIVALENT", {"masks.f": {"x = 1": "it is all one"}})
+    assert mutants.report(made[:3], made[3:]) == 1
+    assert mutants.report(made[:2], made[2:]) == 0
+    assert "masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
+    assert mutants.report([], made) == 1
+    assert "not equivalent, or no mutant at all: masks.f: x = 1" in capsys.readouterr().out
