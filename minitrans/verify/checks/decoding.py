@@ -103,8 +103,9 @@ def rows_can_be_selected(subject: Subject) -> float:
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
     n, length = len(rows), tgt_in.size(1)
-    selections = [[*range(1, n), 0], [1, 0, *range(n), 1], [n, 0, 1], [2], [0]]
-    chunks = [length - 4 * (length // 5), *[length // 5] * 4]
+    selections = [[*range(1, n), 0], [1, 0, *range(n), 1], [n, 0, 1], [2], [0]][:length]
+    others = len(selections) - 1
+    chunks = [length - others * (length // len(selections)), *[length // len(selections)] * others]
     return selection_deviation(model, src_ids, tgt_in, chunks, selections)
 
 

@@ -1,6 +1,7 @@
 """Faults of the look-up, of its scale, and of the heads."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -131,15 +132,20 @@ def _(patch: Patch) -> None:
     patch(MultiHeadAttention, "project_qkv", swapped)
 
 
-@sabotage("projections.list", "Projections are kept where PyTorch does not look, as in a plain list of layers.")
+@sabotage("projections.list", "W_o is kept where PyTorch does not look, as in a plain list of layers.")
 def _(patch: Patch) -> None:
-    init = MultiHeadAttention.__init__
+    init, convert = MultiHeadAttention.__init__, MultiHeadAttention._apply
 
     def unregistered(self: MultiHeadAttention, *sizes: int, **options: float) -> None:
         init(self, *sizes, **options)  # type: ignore[arg-type]
         self.__dict__["w_o"] = self._modules.pop("w_o")
 
+    def convert_both(self: MultiHeadAttention, *arguments: Callable[[Tensor], Tensor]) -> MultiHeadAttention:
+        self.w_o._apply(*arguments)  # or all would end in a mismatch of dtypes, and nothing be counted
+        return convert(self, *arguments)  # type: ignore[no-untyped-call]
+
     patch(MultiHeadAttention, "__init__", unregistered)
+    patch(MultiHeadAttention, "_apply", convert_both)
 
 
 @sabotage("cross.own-keys", "Cross-attention takes its keys and values from the queries' own sequence.")
