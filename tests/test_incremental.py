@@ -42,7 +42,10 @@ from minitrans.verify.sabotages.decoding import select_all_but
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does
-fewer = settings(max_examples=settings().max_examples // 3)  # than usual, for each has a model of its own
+
+# Fewer examples than usual, for each has a model of its own; and the same ones every time, for no bound on what
+# rounding in bfloat16 does to a model holds for all models.
+fewer = settings(max_examples=settings().max_examples // 3, derandomize=True)
 
 
 class Case(NamedTuple):

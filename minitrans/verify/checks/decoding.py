@@ -62,8 +62,8 @@ def steps_of_all_shapes(subject: Subject) -> float:
     """Ragged sources and targets; targets are cut, or go on with their own tokens."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
-    source = src_ids[:, : longest - 2]
-    long = tgt_in.repeat(1, longest)[:, : source.size(1) + 2]
+    source = src_ids[:, : max(1, longest - 2)]
+    long = tgt_in.repeat(1, longest)[:, : min(longest, source.size(1) + 2)]
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     deviations = [step_deviation(model, source, long), step_deviation(model, source, short)]
     for src, tgt in subject.pairs():

@@ -1,0 +1,217 @@
+"""How deviations are measured, what passes, and what is reported."""
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import fields
+
+import pytest
+import torch
+
+from minitrans import verify
+from minitrans.verify import check as check_module
+from minitrans.verify.check import (
+    CHECKS,
+    FLOAT64,
+    LOWER,
+    ROUNDINGS,
+    Caught,
+    Check,
+    Measurement,
+    Report,
+    Result,
+    deviation,
+    group,
+    number,
+    worst,
+)
+from minitrans.verify.subject import Subject, fresh_model, random_subject
+
+NAN, INF = float("nan"), float("inf")
+
+
+def outcome(measure: Callable[[Subject], float], tolerance: float = 1e-12, *lower: torch.dtype) -> Result:
+    """Run a check that measures in float64 and in the lower dtypes given."""
+    subject = random_subject(fresh_model())
+    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *lower)}
+    return Check("x", "A chapter", "A claim.", "what", tolerance, lower, measure).run(subjects)
+
+
+def result(id_: str = "x", measured: float = 0.0, passed: bool = True) -> Result:
+    return Result(id_, "A chapter", "A claim.", "what", measured, 1e-12, passed, 0.5, {})
+
+
+# Deviations
+
+
+def test_a_deviation_is_the_largest_difference_of_two_elements() -> None:
+    a = torch.tensor([[1.0, 2.0, 3.0]], dtype=torch.float64)
+    b = torch.tensor([[1.0, -2.5, 300.0]], dtype=torch.float64)
+    assert deviation(a, a) == 0.0
+    assert deviation(a, b) == deviation(b, a) == 297.0
+
+
+@pytest.mark.parametrize("dtype", LOWER)
+def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_above_1(dtype: torch.dtype) -> None:
+    want = torch.tensor([64.0, -256.0, 0.0], dtype=torch.float64)
+    assert deviation(torch.tensor([64.0, -256.0, 4.0], dtype=dtype), want) == 4 / 256
+    assert deviation(torch.tensor([0.25, 0.5], dtype=dtype), torch.zeros(2, dtype=dtype)) == 0.5
+
+
+def test_the_difference_of_two_dtypes_is_taken_before_anything_is_rounded() -> None:
+    assert deviation(torch.ones(1), torch.tensor([1.0 + 1e-9], dtype=torch.float64)) == pytest.approx(1e-9)
+
+
+def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
+    ones = torch.ones(2, 3)
+    assert math.isnan(deviation(ones, ones * NAN))
+    assert math.isnan(deviation(ones * NAN, ones))
+    assert math.isnan(deviation(ones * INF, ones * INF))
+    assert not deviation(ones, ones * INF) <= 1.0
+    assert deviation(ones, torch.ones(3, 2)) == INF
+    assert deviation(ones, torch.ones(1, 3)) == INF
+    assert deviation(ones[:0], ones[:0]) == INF
+
+
+def test_the_worst_of_nothing_is_infinite_and_nan_is_the_worst_of_all() -> None:
+    assert worst([0.0, 3.0, 1.0]) == 3.0
+    assert worst([]) == INF
+    assert math.isnan(worst([INF, NAN, 0.0]))
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        *((0.0, "0"), (-0.0, "0"), (3.0, "3"), (12345.0, "12345"), (0.05, "0.05"), (0.125, "0.12")),
+        *((1e-12, "1e-12"), (1.526e-05, "1.5e-5"), (2e30, "2e30"), (INF, "∞"), (NAN, "NaN")),
+    ],
+)
+def test_numbers_are_short(x: float, text: str) -> None:
+    assert number(x) == text
+
+
+# Checks
+
+
+@pytest.mark.parametrize(("measured", "passed"), [(0.0, True), (0.5, True), (0.51, False), (INF, False), (NAN, False)])
+def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> None:
+    assert outcome(lambda subject: measured, 0.5).passed == passed
+    assert Measurement(measured, 0.5).passed == passed
+
+
+@pytest.mark.parametrize("wrong", [torch.float64, *LOWER])
+def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
+    found = outcome(lambda subject: float(subject.dtype == wrong), 1e-12, *LOWER)
+    assert not found.passed
+    assert found.measured == (wrong == torch.float64)
+    assert {name: m.measured for name, m in found.lower.items()} == {
+        "float32": wrong == torch.float32,
+        "bfloat16": wrong == torch.bfloat16,
+    }
+
+
+def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    def raises(subject: Subject) -> float:
+        raise ZeroDivisionError("nothing there")
+
+    with caplog.at_level(logging.INFO, "minitrans"):
+        found = outcome(raises, 0.5, torch.float32)
+    assert not found.passed
+    assert found.measured == found.lower["float32"].measured == INF
+    assert "x raised" in caplog.text
+    assert "ZeroDivisionError: nothing there" in caplog.text
+
+
+def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
+    def interrupted(subject: Subject) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        outcome(interrupted)
+
+
+def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
+    found = outcome(lambda subject: 1e-30, 0.0, *LOWER)
+    assert not found.passed
+    assert [m.tolerance for m in found.lower.values()] == [0.0, 0.0]
+    for check in CHECKS:
+        for dtype in check.lower:
+            rounding = ROUNDINGS[dtype] * torch.finfo(dtype).eps
+            assert check.tolerance_in(dtype) == (rounding if check.tolerance else 0.0), check.id
+
+
+def test_rounding_is_allowed_for_in_multiples_of_eps() -> None:
+    assert FLOAT64 == 1e-12
+    found = outcome(lambda subject: 0.0, 1e-12, *LOWER)
+    assert {name: m.tolerance for name, m in found.lower.items()} == {"float32": 2.0**-16, "bfloat16": 2.0**-3}
+
+
+def test_a_result_says_what_was_measured_and_how_long_it_took() -> None:
+    found = outcome(lambda subject: 0.25, 0.5)
+    assert (found.id, found.group, found.claim, found.what) == ("x", "A chapter", "A claim.", "what")
+    assert (found.measured, found.tolerance, found.passed, found.lower) == (0.25, 0.5, True, {})
+    assert 0.0 <= found.seconds < 10.0
+
+
+def test_a_chapter_registers_its_checks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "CHECKS", [])
+    chapter = group("A chapter")
+
+    @chapter("a", "First.", "one")
+    def measure(subject: Subject) -> float:
+        return 0.0
+
+    chapter("b", "Second.", "two", tolerance=0.5, lower=LOWER)(measure)
+    first, second = check_module.CHECKS
+    assert first == Check("a", "A chapter", "First.", "one", FLOAT64, (), measure)
+    assert second == Check("b", "A chapter", "Second.", "two", 0.5, LOWER, measure)
+
+
+# Reports
+
+
+def test_a_report_passes_if_all_checks_do_and_there_is_one() -> None:
+    assert Report([result("a"), result("b")]).passed
+    assert not Report([result("a"), result("b", 1.0, passed=False)]).passed
+    assert not Report([]).passed
+
+
+def test_a_sabotage_that_escapes_makes_the_report_fail() -> None:
+    assert Report([result("a")], [Caught("s", "A fault.", ["a"])]).passed
+    assert not Report([result("a")], [Caught("s", "A fault.", ["a"]), Caught("t", "Another.", [])]).passed
+    assert not Report([result("a")], []).passed
+
+
+def test_a_check_that_catches_no_sabotage_is_blind_and_makes_the_report_fail() -> None:
+    report = Report([result("a"), result("b")], [Caught("s", "A fault.", ["a"])])
+    assert report.blind == ["b"]
+    assert not report.passed
+    assert Report([result("a"), result("b")]).blind == []
+
+
+def test_the_report_is_the_json_of_the_contract() -> None:
+    found = json.loads(json.dumps(verify.run().as_dict(), allow_nan=False))
+    assert set(found) == {"passed", "checks"}
+    assert found["passed"] is True
+    assert [c["id"] for c in found["checks"]] == [check.id for check in CHECKS]
+    types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool}
+    for c in found["checks"]:
+        assert set(c) == {*types, "seconds", "lower"} == {field.name for field in fields(Result)}
+        assert all(type(c[key]) is kind for key, kind in types.items())
+        assert c["seconds"] > 0.0
+        assert set(c["lower"]) <= {"float32", "bfloat16"}
+        assert all(set(m) == {"measured", "tolerance"} for m in c["lower"].values())
+
+
+def test_the_json_has_the_sabotages_after_a_self_test() -> None:
+    found = Report([result("a")], [Caught("s", "A fault.", ["a"])]).as_dict()
+    assert found["sabotages"] == [{"id": "s", "fault": "A fault.", "caught_by": ["a"]}]
+
+
+def test_the_json_has_null_for_nan_and_infinity() -> None:
+    bad = Result("x", "g", "c", "w", NAN, 1e-12, False, 0.5, {"float32": Measurement(INF, 2.0**-16)})
+    found = json.loads(json.dumps(Report([bad]).as_dict(), allow_nan=False))
+    assert found["passed"] is False
+    assert found["checks"][0]["measured"] is None
+    assert found["checks"][0]["lower"] == {"float32": {"measured": None, "tolerance": 2.0**-16}}
