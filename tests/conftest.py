@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans import cli
+from minitrans import cli, verify
 from minitrans.model import Transformer, TransformerConfig
 from minitrans.reference import Weights
+from minitrans.verify.check import Report
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
 
@@ -160,6 +161,12 @@ def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int = 11) ->
     ordinary = torch.tensor([i for i in range(vocab_size) if i not in (PAD, BOS, EOS)])
     random = generator(seed)
     return [ordinary[torch.randint(len(ordinary), (n - 1,), generator=random)].tolist() for n in lengths]
+
+
+@pytest.fixture(scope="session")
+def fresh_report() -> Report:
+    """What all checks measure on a fresh model."""
+    return verify.run()
 
 
 @pytest.fixture(scope="session")

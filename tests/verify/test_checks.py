@@ -1,0 +1,141 @@
+"""The checks pass on correct code, whatever the model; and where they can show nothing, they do not pass."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import subjects
+from hypothesis import given, settings
+from torch import Tensor
+
+from minitrans import verify
+from minitrans.verify import checks, wrong
+from minitrans.verify.check import CHECKS, LOWER, Report
+from minitrans.verify.checks.decoding import learn_by_heart
+from minitrans.verify.page.pictures import heat_map
+from minitrans.verify.subject import Subject, fresh_model, random_subject
+
+BY_ID = {check.id: check for check in CHECKS}
+
+# These look at no model: at functions alone, or at a model that they make themselves.
+FREE = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6", "C7"}
+FREE |= {"C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
+OF_THE_MODEL = [check for check in CHECKS if check.id not in FREE]
+
+
+def failures(report: Report) -> list[object]:
+    return [result for result in report.checks if not result.passed]
+
+
+def test_every_check_passes_on_a_fresh_model(fresh_report: Report) -> None:
+    assert failures(fresh_report) == []
+    assert fresh_report.passed
+
+
+def test_all_claims_are_checked() -> None:
+    assert {f"C{i}" for i in range(1, 27)} <= {check.id.split(".")[0] for check in CHECKS}
+
+
+def test_identifiers_are_unique_and_claims_are_sentences() -> None:
+    assert len(BY_ID) == len(CHECKS)
+    for check in CHECKS:
+        assert re.fullmatch(r"[A-Z].*\.", check.claim), check.id
+        assert check.what, check.id
+
+
+def test_chapters_are_not_scattered() -> None:
+    titles = list(dict.fromkeys(check.group for check in CHECKS))
+    assert len(titles) == len(checks.CHAPTERS)
+    assert [check.group for check in CHECKS] == sorted((check.group for check in CHECKS), key=titles.index)
+
+
+def test_a_given_model_is_measured_and_left_as_it_is() -> None:
+    model = fresh_model(seed=7).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert failures(verify.run(model)) == []
+    assert all(module.training for module in model.modules())
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == before[name].dtype == torch.float32
+        assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize("id_", ["model.numpy", "model.torch", "C17.ignored", "C20", "cache.steps", "cache.rows"])
+def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) -> None:
+    model = fresh_model()
+    with torch.no_grad():
+        model.output.weight[7] = math.nan
+    assert math.isnan(BY_ID[id_].measure(random_subject(model)))
+
+
+# The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
+@settings(max_examples=12, derandomize=True)
+@given(subject=subjects())
+def test_checks_pass_for_every_size_shape_and_padding(subject: Subject) -> None:
+    by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+    assert failures(Report([check.run(by_dtype) for check in OF_THE_MODEL])) == []
+
+
+# Nothing to show
+
+
+def subject_with(**changes: object) -> Subject:
+    return replace(random_subject(fresh_model()), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("id_", ["C17.zero", "C22"])
+def test_without_padding_nothing_is_shown_of_padding(id_: str) -> None:
+    assert BY_ID[id_].measure(subject_with(src_ids=torch.full((5, 4), 9))) == math.inf
+
+
+def test_without_sentences_nothing_is_shown_of_decoding() -> None:
+    assert BY_ID["C21"].measure(subject_with(decode_batches=[])) == math.inf
+
+
+def test_a_target_that_is_not_shifted_shows_nothing_of_training() -> None:
+    subject = subject_with()
+    assert BY_ID["C20"].measure(replace(subject, tgt_in=subject.tgt_out)) == math.inf
+
+
+def test_examples_of_the_run_are_asked_too() -> None:
+    model, known = learn_by_heart()
+    (source, target), *_ = known
+    subject = subject_with(model=model.double(), examples=known)
+    assert BY_ID["C26"].measure(subject) == 0.0
+    assert BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1]), *known[1:]])) == 1.0
+
+
+@pytest.mark.parametrize("what", ["masked", "w"])
+def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def incomplete(weights: Tensor, mask: Tensor, queries: list[str], keys: list[str]) -> str:
+        return re.sub(rf'<rect class="{what}".*?</rect>', "", heat_map(weights, mask, queries, keys))
+
+    monkeypatch.setattr(checks.masks, "heat_map", incomplete)
+    assert 0.0 < BY_ID["C22"].measure(subject_with()) < math.inf
+
+
+# What texts have wrong must not pass: a check whose control does as well as the right thing fails.
+
+
+@pytest.mark.parametrize(
+    ("id_", "control", "right"),
+    [
+        ("C3", "naive_softmax", lambda scores, mask=None: torch.softmax(scores, -1)),
+        ("C6", "scaled_after_softmax", lambda q, k: torch.softmax(q @ k.mT, -1)),
+        ("C7", "scaled_by_d_model", lambda q, k: q @ k.mT / math.sqrt(q.size(-1))),
+        ("C12", "unsplit_scores", lambda q, k: q @ k.mT / math.sqrt(q.size(-1))),
+        ("C18", "masked_after_softmax", lambda scores, mask: torch.softmax(scores.masked_fill(~mask, -math.inf), -1)),
+        ("C8", "ListOfLinears", lambda d_model: torch.nn.Linear(d_model, d_model)),
+    ],
+)
+def test_a_control_that_does_as_well_as_the_right_thing_shows_nothing(
+    id_: str, control: str, right: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert BY_ID[id_].measure(subject_with()) < math.inf
+    monkeypatch.setattr(wrong, control, right)
+    assert BY_ID[id_].measure(subject_with()) == math.inf

@@ -1,0 +1,182 @@
+"""The oracles agree with right code and correct weights, with nothing else, and do not depend on ours."""
+
+import ast
+import copy
+import inspect
+from collections.abc import Callable
+
+import pytest
+import torch
+from conftest import random_model, random_tensor
+from torch import Tensor
+
+from minitrans import reference
+from minitrans.attention import MultiHeadAttention, scaled_dot_product_attention
+from minitrans.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from minitrans.masks import causal_mask, padding_mask
+from minitrans.model import Transformer
+from minitrans.verify import oracles
+from minitrans.verify.check import FLOAT64, deviation, worst
+from minitrans.verify.oracles import (
+    torch_attention,
+    torch_decoder_layer,
+    torch_encoder_layer,
+    torch_multi_head_output,
+    torch_transformer,
+    weights_of,
+)
+from minitrans.verify.sabotage import SABOTAGES
+from minitrans.verify.subject import Subject, make_subject
+
+DIFFERENT = 1e-6  # a changed weight moves the numbers by far more than rounding does
+
+
+def subject() -> Subject:
+    """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
+    model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
+    return make_subject(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
+
+
+def first_layers(model: Transformer) -> tuple[EncoderLayer, DecoderLayer]:
+    """One of the encoder, one of the decoder."""
+    reader, writer = model.encoder.layers[0], model.decoder.layers[0]
+    assert isinstance(reader, EncoderLayer)
+    assert isinstance(writer, DecoderLayer)
+    return reader, writer
+
+
+@torch.no_grad()
+def ours(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """Memory and logits."""
+    return [model.encode(src_ids)[0], model(src_ids, tgt_in)]
+
+
+@torch.no_grad()
+def of_torch(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """The same from `nn.Transformer`."""
+    return list(torch_transformer(model, src_ids, tgt_in))
+
+
+def of_numpy(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """The same of the first row, which has no padding, from the reference."""
+    weights, n_heads = weights_of(model), model.config.n_heads
+    memory = reference.encode(weights, n_heads, src_ids[0].tolist())
+    logits = reference.decode(weights, n_heads, memory, tgt_in[0].tolist())
+    return [torch.from_numpy(memory)[None], torch.from_numpy(logits)[None]]
+
+
+ORACLES = [of_torch, of_numpy]
+Oracle = Callable[[Transformer, Tensor, Tensor], list[Tensor]]
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weight(oracle: Oracle) -> None:
+    s = subject()
+    want = oracle(s.model, s.src_ids, s.tgt_in)
+
+    def distance(model: Transformer) -> float:
+        got = ours(model, s.src_ids, s.tgt_in)
+        return worst([deviation(a[: len(b)], b) for a, b in zip(got, want, strict=True)])
+
+    assert distance(s.model) <= FLOAT64
+    for name, weight in s.model.named_parameters():
+        model = copy.deepcopy(s.model)
+        changed = weight + 0.1 * random_tensor(1, *weight.shape)
+        model.get_parameter(name).data = changed.detach()
+        assert distance(model) > DIFFERENT, name
+
+
+def test_pytorchs_attention_agrees_under_a_mask_and_not_under_another() -> None:
+    q, k, v = (random_tensor(seed, 2, 3, 5, 4) for seed in (0, 1, 2))
+    mask = causal_mask(5, 5, 0)
+    output, _ = scaled_dot_product_attention(q, k, v, mask)
+    assert deviation(output, torch_attention(q, k, v, mask)) <= FLOAT64
+    assert deviation(output, torch_attention(q, k, v, torch.ones_like(mask))) > DIFFERENT
+
+
+@torch.no_grad()
+def test_pytorchs_modules_agree_until_a_weight_changes() -> None:
+    s = subject()
+    mask = padding_mask(s.src_ids, s.model.config.pad_id)
+    causal, blocked = causal_mask(5, 5, 0), ~mask[:, 0, 0]
+    memory, x = random_tensor(0, 3, 6, 8), random_tensor(1, 3, 5, 8)
+    reader, writer = first_layers(s.model)
+    attention = reader.self_attn
+    wanted = [
+        torch_multi_head_output(attention, x, memory, mask)[0],
+        torch_multi_head_output(attention, x, memory, mask)[1],
+        torch_encoder_layer(reader)(memory, src_key_padding_mask=blocked),
+        torch_decoder_layer(writer)(x, memory, tgt_mask=~causal[0, 0], memory_key_padding_mask=blocked),
+    ]
+
+    def deviations() -> list[float]:
+        got = [
+            *attention(x, memory, memory, mask, need_weights=True),
+            reader(memory, mask, False).output,
+            writer(x, causal, writer.cross_attn.project_kv(memory), mask, None, 0, False).output,
+        ]
+        return [deviation(a, b) for a, b in zip(got, wanted, strict=True)]
+
+    assert max(deviations()) <= FLOAT64
+    for layer in (reader, writer):
+        for module in layer.modules():
+            if isinstance(module, MultiHeadAttention):
+                module.w_qkv.weight.mul_(1.1)
+    assert min(deviations()) > DIFFERENT
+
+
+def test_positions_are_computed_another_way() -> None:
+    assert deviation(oracles._positions(17, 7), sinusoidal_positions(17, 7)) <= FLOAT64
+
+
+def test_weights_for_the_reference_are_float64_and_all_there() -> None:
+    model = random_model(0).to(torch.bfloat16)
+    weights = weights_of(model)
+    assert list(weights) == list(model.state_dict())
+    assert {str(array.dtype) for array in weights.values()} == {"float64"}
+    assert (weights["output.weight"] == model.output.weight.double().detach().numpy()).all()
+
+
+def test_the_names_of_pytorchs_weights_are_all_given() -> None:
+    reader, writer = first_layers(subject().model)
+    assert set(oracles.as_torch_state(reader.state_dict())) == set(torch_encoder_layer(reader).state_dict())
+    assert set(oracles.as_torch_state(writer.state_dict())) == set(torch_decoder_layer(writer).state_dict())
+
+
+# No code is shared
+
+
+def uses_of_ours(source: str) -> set[str]:
+    """Names that a file imports from this package and uses in more than annotations."""
+    tree = ast.parse(source)
+    nodes = list(ast.walk(tree))
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom) and str(node.module).startswith("minitrans")]
+    names = {alias.asname or alias.name for node in imports for alias in node.names}
+    annotations = [node.annotation for node in nodes if isinstance(node, ast.arg | ast.AnnAssign) and node.annotation]
+    annotations += [node.returns for node in nodes if isinstance(node, ast.FunctionDef) and node.returns]
+    in_annotations = {id(inner) for annotation in annotations for inner in ast.walk(annotation)}
+    return {n.id for n in nodes if isinstance(n, ast.Name) and n.id in names and id(n) not in in_annotations}
+
+
+@pytest.mark.parametrize("module", [oracles, reference])
+def test_an_oracle_uses_names_of_ours_in_annotations_alone(module: object) -> None:
+    source = inspect.getsource(module)  # type: ignore[arg-type]
+    assert "import minitrans" not in source
+    assert uses_of_ours(source) == set()
+
+
+def test_control_a_use_of_ours_is_reported() -> None:
+    source = (
+        "from minitrans.layers import sinusoidal_positions as p, EncoderLayer\ndef f(x: EncoderLayer): return p(3, x)"
+    )
+    assert uses_of_ours(source) == {"d"}
+
+
+@pytest.mark.parametrize("oracle", ORACLES)
+def test_no_sabotage_of_our_code_reaches_an_oracle(oracle: Oracle) -> None:
+    s = subject()
+    want = oracle(s.model, s.src_ids, s.tgt_in)
+    for sabotage in SABOTAGES:
+        with sabotage.applied():
+            got = oracle(s.model, s.src_ids, s.tgt_in)
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)), sabotage.id

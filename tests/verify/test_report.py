@@ -1,0 +1,90 @@
+"""The report in the terminal."""
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console
+
+from minitrans.verify.check import CHECKS, Caught, Measurement, Report, Result
+from minitrans.verify.report import print_report
+
+
+def result(id_: str, group: str = "A chapter", **changes: object) -> Result:
+    fields = {"claim": "A claim.", "what": "what is measured", "measured": 2.5e-15, "tolerance": 1e-12, "passed": True}
+    return Result(**({"id": id_, "group": group, "seconds": 0.75, "lower": {}} | fields | changes))  # type: ignore[arg-type]
+
+
+def printed(checks: Sequence[Result], sabotages: list[Caught] | None = None, **options: bool) -> str:
+    file = io.StringIO()
+    print_report(Report(list(checks), sabotages), Console(file=file, width=160, **options))  # type: ignore[arg-type]
+    return file.getvalue()
+
+
+def line_of(text: str, id_: str) -> list[str]:
+    """The words of the one line that begins with this id."""
+    (line,) = (line for line in text.splitlines() if line.split()[:1] == [id_])
+    return line.split()
+
+
+def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
+    results = [Result(c.id, c.group, c.claim, c.what, 0.0, c.tolerance, True, 0.1, {}) for c in CHECKS]
+    text = printed(results)
+    lines = text.splitlines()
+    places = [next(i for i, line in enumerate(lines) if line.split()[:1] == [r.id]) for r in results]
+    assert places == sorted(places)
+    titles = list(dict.fromkeys(r.group for r in results))
+    chapters = [next(i for i, line in enumerate(lines) if line.strip() == title) for title in titles]
+    assert chapters == sorted(chapters)
+    for r, place in zip(results, places, strict=True):
+        assert max(i for i in chapters if i < place) == chapters[titles.index(r.group)]
+    assert len([line for line in lines if line.endswith(" pass")]) == len(CHECKS)
+
+
+def test_a_line_has_the_numbers_and_the_verdict() -> None:
+    lower = {"float32": Measurement(3e-7, 2.0**-16), "bfloat16": Measurement(0.0, 0.125)}
+    text = printed([result("one", lower=lower), result("two", measured=0.0, tolerance=0.0)])
+    assert line_of(text, "one") == ["one", "A", "claim.", "2.5e-15", "1e-12", "3e-7", "0", "pass"]
+    assert line_of(text, "two") == ["two", "A", "claim.", "0", "0", "pass"]
+    assert "what is measured" in text
+    assert "sabotage" not in text
+
+
+@pytest.mark.parametrize(("measured", "shown"), [(0.5, "0.5"), (float("nan"), "NaN"), (float("inf"), "∞")])
+def test_a_failed_check_is_seen(measured: float, shown: str) -> None:
+    text = printed([result("one"), result("two", measured=measured, passed=False)])
+    assert line_of(text, "two") == ["two", "A", "claim.", shown, "1e-12", "FAIL"]
+    assert text.endswith("\n1 passed, 1 failed in 1.5 s\n")
+
+
+def test_what_passed_and_failed_is_counted_in_the_last_line() -> None:
+    assert printed([result("one"), result("two"), result("three")]).endswith("\n3 passed, 0 failed in 2.2 s\n")
+
+
+def test_it_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
+    report = [result("one"), result("two", passed=False)], [Caught("s", "A fault.", [])]
+    assert "\x1b" not in printed(*report)
+    assert "\x1b[32mpass" in printed(*report, force_terminal=True)
+
+
+def test_brackets_in_a_text_are_no_markup() -> None:
+    text = printed([result("one", claim="It is [red]x[/].", what="y[0]")], [Caught("s", "A [bold]fault[/].", ["one"])])
+    assert "It is [red]x[/]." in text
+    assert "y[0]" in text
+    assert "A [bold]fault[/]." in text
+
+
+def test_sabotages_stand_beside_what_caught_them() -> None:
+    text = printed(
+        [result("one"), result("two")], [Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["two"])]
+    )
+    assert line_of(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
+    assert line_of(text, "c") == ["c", "C.", "two"]
+    assert "2 sabotages, 2 caught; every check caught at least one\n" in text
+    assert text.endswith("\n2 passed, 0 failed in 1.5 s\n")
+
+
+def test_an_escaped_sabotage_and_a_blind_check_are_seen() -> None:
+    text = printed([result("one"), result("two")], [Caught("a", "A fault.", ["one"]), Caught("b", "Another.", [])])
+    assert line_of(text, "b") == ["b", "Another.", "NOTHING"]
+    assert "2 sabotages, 1 caught; checks that caught none: two\n" in text

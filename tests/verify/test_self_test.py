@@ -1,0 +1,191 @@
+"""Every sabotage is caught, every check has caught one, and afterwards the code is as it was."""
+
+import logging
+import sys
+
+import pytest
+
+from minitrans import verify
+from minitrans.attention import masked_softmax
+from minitrans.cache import DecoderCache
+from minitrans.model import Transformer
+from minitrans.verify import sabotages
+from minitrans.verify.check import CHECKS, Caught, Report
+from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
+
+SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
+SORTED = next(sabotage for sabotage in SABOTAGES if sabotage.id == "rows.sorted")
+
+
+class Raised(logging.Handler):
+    """Collects the ids of the checks that raised."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "%s raised" and isinstance(record.args, tuple):
+            self.ids.add(str(record.args[0]))
+
+
+def attributes() -> dict[str, object]:
+    """All that a sabotage could replace: what is in the package's modules, and in their classes."""
+    found: dict[str, object] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("minitrans"):
+            found |= {f"{name}.{key}": value for key, value in vars(module).items()}
+            for cls in [value for value in vars(module).values() if isinstance(value, type)]:
+                if cls.__module__ == name:
+                    found |= {f"{name}.{cls.__name__}.{key}": value for key, value in vars(cls).items()}
+    return {name: value for name, value in found.items() if not name.endswith("__slotnames__")}  # copy's own notes
+
+
+def differences(one: dict[str, object], other: dict[str, object]) -> list[str]:
+    """Names that stand for another thing, or for none."""
+    return sorted(name for name in one.keys() | other.keys() if one.get(name) is not other.get(name))
+
+
+@pytest.fixture(scope="module")
+def self_test() -> SelfTest:
+    """Run it once; it takes a minute."""
+    logger, raised, found = logging.getLogger("minitrans"), Raised(), []
+    level = logger.level
+    logger.setLevel(logging.INFO)
+    logger.addHandler(raised)
+    before = attributes()
+    for caught in verify.self_test():
+        found.append((caught, raised.ids))
+        raised.ids = set()
+    logger.removeHandler(raised)
+    logger.setLevel(level)
+    assert differences(attributes(), before) == []
+    return found
+
+
+def test_every_sabotage_is_caught(self_test: SelfTest) -> None:
+    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in SABOTAGES]
+    assert [caught.id for caught, _ in self_test if not caught.caught_by] == []
+
+
+def test_no_sabotage_is_caught_by_crashes_alone(self_test: SelfTest) -> None:
+    assert [caught.id for caught, raised in self_test if set(caught.caught_by) <= raised] == []
+
+
+def test_every_check_has_caught_a_sabotage_by_what_it_measured(self_test: SelfTest) -> None:
+    measured = {id_ for caught, raised in self_test for id_ in set(caught.caught_by) - raised}
+    assert [check.id for check in CHECKS if check.id not in measured] == []
+
+
+def test_the_report_of_a_self_test_passes(self_test: SelfTest) -> None:
+    report = verify.run()
+    assert report.passed  # the code is right again
+    assert Report(report.checks, [caught for caught, _ in self_test]).passed
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "checks"),
+    [
+        ("softmax.naive", "C3"),
+        ("scale.missing", "C5.variance C5.gradient"),
+        ("scale.outside", "C6 C18"),
+        ("scale.d_model", "C7 C11"),
+        ("values.cut", "C1.values C23"),
+        ("projections.list", "C8"),
+        ("projections.swapped", "C9 model.numpy model.torch"),
+        ("heads.interleaved", "C9 C10 C15.numpy C15.torch"),
+        ("heads.unsplit", "C12"),
+        ("heads.wide", "C13"),
+        ("heads.no-w_o", "C8 C14"),
+        ("cross.own-keys", "C16"),
+        ("batch.second", "C24"),
+        ("padding.seen", "C17.zero C17.ignored"),
+        ("mask.after-softmax", "C18 C15.numpy"),
+        ("mask.leak", "C19.prefix C19.gradient model.numpy model.torch C20 C21 C22 cache.steps"),
+        ("mask.only-uncached", "cache.chunks"),
+        ("mask.only-eval", "cache.training"),
+        ("mask.fill-1e6", "C17.zero C25"),
+        ("mask.fill-inf", "C25"),
+        ("mask.nan-gradient", "C25"),
+        ("heat-map.unmarked", "C22"),
+        ("layer.post-norm", "model.layers model.torch model.numpy"),
+        ("gradient.detached", "C8"),
+        ("state.incomplete", "cache.saved"),
+        ("loss.padding", "C20"),
+        ("target.unshifted", "C20 C26"),
+        ("batches.replayed", "batches.resumed"),
+        ("positions.restart", "cache.steps cache.shapes cache.chunks cache.rows cache.score"),
+        ("cache.on-module", "cache.two"),
+        ("cache.emptied", "cache.alternating"),
+        ("rows.dropped", "cache.rows cache.beams"),
+        ("rows.sorted", "cache.rows cache.beams"),
+        ("rows.not-source", "cache.rows"),
+        ("decode.past-eos", "C21 C26"),
+        ("decode.limit-of-batch", "C21"),
+    ],
+)
+def test_the_checks_that_must_notice_do_so_by_what_they_measure(
+    sabotage: str, checks: str, self_test: SelfTest
+) -> None:
+    ((caught, raised),) = [(caught, raised) for caught, raised in self_test if caught.id == sabotage]
+    assert set(checks.split()) <= set(caught.caught_by) - raised
+
+
+@pytest.mark.parametrize(
+    ("sabotage", "checks"),
+    [
+        ("batches.skipped", {"batches.resumed"}),
+        ("heat-map.unmarked", {"C22"}),
+        ("embedding.unscaled", {"model.torch", "model.numpy"}),
+        ("layer.no-relu", {"model.layers", "model.torch", "model.numpy"}),
+        ("rows.not-mask", {"cache.rows"}),
+        ("cache.on-module", {"cache.two"}),
+    ],
+)
+def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(
+    sabotage: str, checks: set[str], self_test: SelfTest
+) -> None:
+    assert [set(caught.caught_by) for caught, _ in self_test if caught.id == sabotage] == [checks]
+
+
+def test_there_are_sabotages_enough_of_every_chapter() -> None:
+    assert len(SABOTAGES) >= 25
+    assert len({sabotage.id for sabotage in SABOTAGES}) == len(SABOTAGES)
+    assert {sabotage.apply.__module__ for sabotage in SABOTAGES} == {m.__name__ for m in sabotages.CHAPTERS}
+    assert [sabotage.id for sabotage in SABOTAGES if not sabotage.fault.endswith(".")] == []
+
+
+@pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.id)
+def test_a_sabotage_changes_something_and_is_undone(sabotage: Sabotage) -> None:
+    before = attributes()
+    with sabotage.applied():
+        assert differences(attributes(), before)
+    assert differences(attributes(), before) == []
+
+
+def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
+    before = DecoderCache.select_rows
+    with pytest.raises(ZeroDivisionError), SORTED.applied():
+        raise ZeroDivisionError
+    assert DecoderCache.select_rows is before
+
+
+def test_a_method_that_is_inherited_is_inherited_again() -> None:
+    def nothing(*arguments: object) -> None: ...
+
+    with Sabotage("x", "A fault.", lambda patch: patch(Transformer, "load_state_dict", nothing)).applied():
+        assert vars(Transformer)["load_state_dict"] is nothing
+    assert "load_state_dict" not in vars(Transformer)
+
+
+def test_a_function_is_replaced_wherever_the_package_knows_it() -> None:
+    def wrong(*arguments: object) -> None: ...
+
+    def fault(patch: Patch) -> None:
+        patch.everywhere(masked_softmax, wrong)
+
+    with Sabotage("x", "A fault.", fault).applied():
+        changed = {name for name, value in attributes().items() if value is wrong}
+        right = {name for name, value in attributes().items() if value is masked_softmax}
+    assert {"minitrans.attention.masked_softmax", "minitrans.verify.checks.lookup.masked_softmax"} <= changed
+    assert all(name.startswith("minitrans.verify.sabotages.") for name in right)

@@ -1,0 +1,181 @@
+"""What is measured: models in which nothing hides, and sentences that are ragged."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import CORPUS
+
+from minitrans.bundle import Bundle, load_bundle
+from minitrans.verify.check import LOWER
+from minitrans.verify.subject import (
+    DECODE_ROWS,
+    N_PAIRS,
+    RUNNING_EXAMPLE,
+    fresh_model,
+    make_subject,
+    random_subject,
+    run_subject,
+    text_subject,
+)
+
+Pairs = list[tuple[str, str]]
+
+
+def corpus(split: str, n: int | None = None) -> Pairs:
+    """Sentence pairs of the corpus that ships."""
+    en, zh = ((CORPUS / f"{split}.{code}").read_text(encoding="utf-8").splitlines()[:n] for code in ("en", "zh"))
+    return list(zip(en, zh, strict=True))
+
+
+# Random ones
+
+
+def test_no_two_sizes_of_the_fresh_model_and_its_sentences_are_equal() -> None:
+    model = fresh_model()
+    subject, c = random_subject(model), model.config
+    batch, src_len = subject.src_ids.shape
+    sizes = [batch, src_len, subject.tgt_in.size(1), c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers]
+    sizes += [c.vocab_size, c.max_len]
+    assert len(set(sizes)) == len(sizes)
+
+
+def test_no_parameter_of_the_fresh_model_is_left_at_0_or_1() -> None:
+    for name, parameter in fresh_model().named_parameters():
+        assert not ((parameter == 0.0) | (parameter == 1.0)).any(), name
+        assert parameter.std() > 0.2, name
+
+
+def test_a_fresh_model_depends_on_its_seed_alone() -> None:
+    torch.manual_seed(1)
+    one = fresh_model()
+    torch.manual_seed(2)
+    other = fresh_model()
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+        assert not torch.equal(tensor, fresh_model(seed=1).state_dict()[name]), name
+
+
+def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
+    subject = random_subject(fresh_model())
+    c = subject.model.config
+    special = {c.pad_id, c.bos_id, c.eos_id}
+    lengths = []
+    for (src, tgt), tgt_out in zip(subject.pairs(), subject.tgt_out.tolist(), strict=True):
+        assert src[-1] == c.eos_id
+        assert tgt[0] == c.bos_id
+        assert tgt_out[: len(tgt)] == [*tgt[1:], c.eos_id]
+        assert not special & {*src[:-1], *tgt[1:]}
+        lengths.append((len(src), len(tgt)))
+    assert len({s for s, _ in lengths}) == len({t for _, t in lengths}) == len(lengths)
+    assert {s > t for s, t in lengths} == {True, False}
+    first, second = subject.decode_batches
+    assert torch.equal(first, subject.src_ids)
+    assert second.size(0) == 7
+
+
+def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
+    model = fresh_model().train()
+    subject = random_subject(model)
+    assert subject.dtype == torch.float64
+    assert not subject.model.training
+    assert model.training
+    assert model.output.weight.dtype == torch.float32
+    for dtype in LOWER:
+        assert subject.to(dtype).dtype == dtype
+        assert subject.dtype == torch.float64
+
+
+def test_padding_is_left_out_of_the_pairs() -> None:
+    subject = make_subject(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
+    assert subject.pairs() == [([7, 8, 9, 2], [1, 5]), ([2], [1, 6, 7])]
+    assert subject.src_ids.tolist() == [[7, 8, 9, 2], [2, 0, 0, 0]]
+    assert subject.tgt_out.tolist() == [[5, 2, 0], [6, 7, 2]]
+    assert subject.decode_batches == []
+    assert subject.piece(7) == "7"
+
+
+def test_noise_is_the_same_in_all_dtypes_but_for_rounding() -> None:
+    subject = random_subject(fresh_model())
+    noise = subject.noise(100, 30, seed=1)
+    assert noise.mean().abs() < 0.1
+    assert abs(noise.var() - 1.0) < 0.1
+    assert not torch.equal(noise, subject.noise(100, 30, seed=2))
+    for dtype in LOWER:
+        assert torch.equal(subject.to(dtype).noise(100, 30, seed=1), noise.to(dtype))
+
+
+# Text
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_run: Path) -> Bundle:
+    return load_bundle(tiny_run)
+
+
+def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None:
+    long = " ".join(["I love you."] * 50)
+    subject = text_subject(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
+    longest = bundle.model.config.max_len
+    assert subject.src_ids.shape == subject.tgt_in.shape == (2, longest)
+    assert [batch.shape for batch in subject.decode_batches] == [(2, longest)]
+    assert subject.model(subject.src_ids, subject.tgt_in).isfinite().all()
+
+
+def test_all_lines_are_decoded_the_shortest_first(bundle: Bundle) -> None:
+    encode, pad_id, eos_id = bundle.tokenizer.encode, bundle.model.config.pad_id, bundle.model.config.eos_id
+    fitting = [source for source, _ in corpus("test") if len(encode(source)) < bundle.model.config.max_len]
+    lines = fitting[: 2 * DECODE_ROWS + 5]
+    subject = text_subject(bundle, corpus("valid", 3), lines, [])
+    assert [len(batch) for batch in subject.decode_batches] == [DECODE_ROWS, DECODE_ROWS, 5]
+    rows = [[i for i in row if i != pad_id] for batch in subject.decode_batches for row in batch.tolist()]
+    assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
+    assert [len(row) for row in rows] == sorted(len(row) for row in rows)
+
+
+def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
+    pairs = corpus("valid", 5 * N_PAIRS + 1)
+    subject = text_subject(bundle, pairs, ["deep"], [])
+    lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs)
+    chosen = [len(source) for source, _ in subject.pairs()]
+    assert len(chosen) == N_PAIRS
+    assert min(chosen) <= lengths[5]
+    assert max(chosen) >= lengths[-10]
+    assert len(text_subject(bundle, pairs[:3], ["deep"], []).pairs()) == 3
+
+
+def test_examples_are_encoded_and_pieces_are_text(bundle: Bundle) -> None:
+    subject = text_subject(bundle, corpus("valid", 2), ["deep"], [("I love you.", "我爱你。")])
+    ((source, target),) = subject.examples
+    assert bundle.tokenizer.decode(source) == "I love you."
+    assert bundle.tokenizer.decode(target) == "我爱你。"
+    assert "".join(subject.piece(i) for i in source).replace("▁", " ").strip() == "I love you."
+
+
+# Runs
+
+
+def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, bundle: Bundle) -> None:
+    subject = run_subject(tiny_run)
+    assert torch.equal(subject.model.output.weight, bundle.model.output.weight.double())
+    want = text_subject(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
+    assert torch.equal(subject.src_ids, want.src_ids)
+    assert torch.equal(subject.tgt_in, want.tgt_in)
+    assert [batch.tolist() for batch in subject.decode_batches] == [batch.tolist() for batch in want.decode_batches]
+    assert subject.examples == []
+
+
+def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_are_asked(
+    tiny_run: Path, bundle: Bundle, tmp_path: Path
+) -> None:
+    known = list(RUNNING_EXAMPLE.items())[:2]
+    for split, pairs in (("train", [*corpus("train", 9), *known]), ("valid", corpus("valid", 4))):
+        for language, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
+            (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    subject = run_subject(tiny_run, str(tmp_path))
+    assert [len(batch) for batch in subject.decode_batches] == [4]
+    assert subject.examples == [tuple(map(bundle.tokenizer.encode, pair)) for pair in known]
+
+
+def test_the_corpus_that_ships_has_the_running_example() -> None:
+    assert set(RUNNING_EXAMPLE.items()) <= set(corpus("train"))
