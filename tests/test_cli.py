@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from minitrans import cli, verify
+from minitrans.verify.check import CHECKS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -189,7 +190,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.setattr(verify, "SABOTAGES", [s for s in verify.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
-    monkeypatch.setattr(verify, "CHECKS", [c for c in verify.CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(verify, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
