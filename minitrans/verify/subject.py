@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from minitrans.bundle import Bundle, load_bundle
 from minitrans.data.batching import collate, pad_sequences
@@ -135,8 +136,11 @@ def text_subject(
     lines = sorted((encode(line)[:longest] for line in decode_lines), key=len)
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
+    src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
+    if src_ids.size(1) <= longest:  # sentences may all be as long as one another, and padding has to be seen
+        src_ids = F.pad(src_ids, (0, 1), value=pad_id)
     known = [(encode(source), encode(target)) for source, target in examples]
-    return replace(subject, examples=known, piece=bundle.tokenizer.piece)
+    return replace(subject, src_ids=src_ids, examples=known, piece=bundle.tokenizer.piece)
 
 
 def make_subject(

@@ -122,6 +122,11 @@ def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None
     assert subject.model(subject.src_ids, subject.tgt_in).isfinite().all()
 
 
+def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(bundle: Bundle) -> None:
+    subject = text_subject(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
+    assert (subject.src_ids == bundle.model.config.pad_id).sum() == 1
+
+
 def test_all_lines_are_decoded_the_shortest_first(bundle: Bundle) -> None:
     encode, pad_id, eos_id = bundle.tokenizer.encode, bundle.model.config.pad_id, bundle.model.config.eos_id
     fitting = [source for source, _ in corpus("test") if len(encode(source)) < bundle.model.config.max_len]
