@@ -166,9 +166,7 @@ def test_an_oracle_uses_names_of_ours_in_annotations_alone(module: object) -> No
 
 
 def test_control_a_use_of_ours_is_reported() -> None:
-    source = (
-        "from minitrans.layers import sinusoidal_positions as p, EncoderLayer\ndef f(x: EncoderLayer): return p(3, x)"
-    )
+    source = "from minitrans.layers import EncoderLayer, dropout as d\ndef f(x: EncoderLayer): return d(x, 0.5)"
     assert uses_of_ours(source) == {"d"}
 
 
