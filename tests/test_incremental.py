@@ -18,7 +18,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans import attention
 from minitrans.cache import LayerCache
 from minitrans.model import Transformer
 from minitrans.verify import SABOTAGES
@@ -37,8 +36,6 @@ from minitrans.verify.incremental import (
     splits,
     step_deviation,
 )
-from minitrans.verify.sabotage import Patch, Sabotage
-from minitrans.verify.sabotages.decoding import select_all_but
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does
@@ -300,45 +297,17 @@ def test_a_source_of_padding_alone_steps_like_the_full_pass_and_disturbs_no_othe
 BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES}
 
 
-def attend_to_empty_slots(patch: Patch) -> None:
-    write = LayerCache.write
-
-    def all_slots(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-        if offset == 0:
-            self.k.fill_(0.5)
-            self.v.fill_(0.5)
-        write(self, k, v, offset)
-        return self.k, self.v
-
-    weigh = attention.attention_weights
-
-    def attended(
-        q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float, need_weights: bool
-    ) -> tuple[Tensor, Tensor]:
-        weights = weigh(q, k, F.pad(mask, (0, k.size(-2) - mask.size(-1)), value=True))
-        return weights @ v, weights[..., : mask.size(-1)]
-
-    patch(LayerCache, "write", all_slots)
-    patch(attention, "scaled_dot_product_attention", attended)
-
-
-def applied(*ids: str) -> list[Sabotage]:
-    return [BY_ID[id_] for id_ in ids]
-
-
 @pytest.mark.parametrize(
     "sabotage",
     [
-        *applied("mask.leak", "mask.late", "mask.only-cached", "mask.only-uncached", "mask.top-left", "mask.square"),
-        *applied("mask.after-softmax", "positions.restart", "positions.ahead"),
-        *applied("cache.wrong-slot", "cache.forgets", "cache.cross-layout"),
-        Sabotage("cache.empty-slots", "Slots that hold nothing yet are attended to.", attend_to_empty_slots),
+        *("mask.leak", "mask.late", "mask.only-cached", "mask.only-uncached", "mask.top-left", "mask.square"),
+        *("mask.after-softmax", "positions.restart", "positions.ahead"),
+        *("cache.wrong-slot", "cache.empty-slots", "cache.forgets", "cache.cross-layout"),
     ],
-    ids=lambda sabotage: sabotage.id,
 )
-def test_control_chunks_report(sabotage: Sabotage) -> None:
+def test_control_chunks_report(sabotage: str) -> None:
     case = fixed_case()
-    with sabotage.applied():
+    with BY_ID[sabotage].applied():
         assert CAUGHT < chunk_deviation(*case) < math.inf
     assert chunk_deviation(*case) <= FLOAT64
 
@@ -361,18 +330,13 @@ ROWS = [[2, 0, 1], [1, 1, 2], [2, 1, 0]]  # as many as before, so that a sabotag
 @pytest.mark.parametrize(
     "sabotage",
     [
-        *applied("rows.dropped", "rows.sorted", "rows.inverse", "rows.not-source", "rows.not-values", "rows.not-mask"),
-        Sabotage(
-            "rows.not-target",
-            "The source is selected, the target is not.",
-            lambda patch: select_all_but(patch, "k", "v"),
-        ),
+        *("rows.dropped", "rows.sorted", "rows.inverse"),
+        *("rows.not-source", "rows.not-target", "rows.not-values", "rows.not-mask"),
     ],
-    ids=lambda sabotage: sabotage.id,
 )
-def test_control_selections_report(sabotage: Sabotage) -> None:
+def test_control_selections_report(sabotage: str) -> None:
     case = fixed_case()
-    with sabotage.applied():
+    with BY_ID[sabotage].applied():
         assert CAUGHT < selection_deviation(*case, ROWS) < math.inf
     assert selection_deviation(*case, ROWS) <= FLOAT64
 

@@ -12,7 +12,7 @@ import torch
 from minitrans.model import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
-from minitrans.verify.check import CHECKS, LOWER, Caught, Report, Result
+from minitrans.verify.check import CHECKS, LOWER, Caught, Report
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
@@ -31,21 +31,18 @@ def run(model: Transformer | None = None, subject: Subject | None = None) -> Rep
     """
     if subject is None:
         subject = random_subject(fresh_model() if model is None else model)
-    return Report(_measure(subject))
+    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+    return Report([check.run(subjects) for check in CHECKS])
 
 
 def self_test() -> Iterator[Caught]:
-    """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it.
+    """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it, float64.
 
     Yields:
         For each sabotage the checks that failed; the code is as it was by then.
     """
     for sabotage in SABOTAGES:
         with sabotage.applied():
-            failed = [result.id for result in _measure(random_subject(fresh_model())) if not result.passed]
+            subjects = {torch.float64: random_subject(fresh_model())}
+            failed = [check.id for check in CHECKS if not check.run(subjects).passed]
         yield Caught(sabotage.id, sabotage.fault, failed)
-
-
-def _measure(subject: Subject) -> list[Result]:
-    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
-    return [check.run(subjects) for check in CHECKS]

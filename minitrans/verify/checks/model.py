@@ -45,8 +45,7 @@ def parameters_are_registered(subject: Subject) -> float:
         model(subject.src_ids, subject.tgt_in), subject.tgt_out, model.config.pad_id, smoothing=0.0
     )
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
-    # None where nothing leads to the loss. A gradient may well be 0: behind a ReLU that is shut, or with a single key.
-    n_unreached = sum(g is None or not bool(g.isfinite().all()) for g in gradients)
+    n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
     return float(abs(sum(p.numel() for p in parameters) - expected_parameters(model.config)) + n_unreached)
 
 

@@ -4,8 +4,10 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from minitrans import decoding
+from minitrans.attention import attention_weights
 from minitrans.cache import DecoderCache, LayerCache
 from minitrans.decoding import greedy_decode, length_limit, likeliest_token
 from minitrans.model import Decoder, Transformer
@@ -33,6 +35,25 @@ def _(patch: Patch) -> None:
         return k.roll(1, dims=2), v
 
     patch(LayerCache, "write", rolled)
+
+
+@sabotage("cache.empty-slots", "All slots of the cache are attended to, those that hold nothing yet too.")
+def _(patch: Patch) -> None:
+    write = LayerCache.write
+
+    def all_slots(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+        if offset == 0:
+            self.k.fill_(0.5)
+            self.v.fill_(0.5)
+        write(self, k, v, offset)
+        return self.k, self.v
+
+    def see_empty(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
+        n_empty = 0 if mask is None or mask.size(-1) == 1 else k.size(-2) - mask.size(-1)
+        return attention_weights(q, k, mask if mask is None else F.pad(mask, (0, n_empty), value=True))
+
+    patch(LayerCache, "write", all_slots)
+    patch.everywhere(attention_weights, see_empty)
 
 
 @sabotage("cache.forgets", "Writing to the cache wipes what it held.")
@@ -133,6 +154,20 @@ def select_all_but(patch: Patch, *kept: str) -> None:
 @sabotage("rows.not-source", "Selected rows keep their own target, but another row's source.")
 def _(patch: Patch) -> None:
     select_all_but(patch, "cross_k", "cross_v")
+
+
+@sabotage("rows.not-target", "Selected rows keep their own source, but another row's target.")
+def _(patch: Patch) -> None:
+    select_all_but(patch, "k", "v")
+
+
+@sabotage("rows.first", "Where fewer rows are kept, they are the first ones.")
+def _(patch: Patch) -> None:
+    def first(self: DecoderCache, rows: Tensor) -> None:
+        select(self, torch.arange(len(rows)) if len(rows) < len(self.src_mask) else rows)
+
+    select = DecoderCache.select_rows
+    patch(DecoderCache, "select_rows", first)
 
 
 @sabotage("rows.not-values", "Keys are selected, values are not.")
