@@ -1,6 +1,7 @@
 """What is measured: a model and sentences for it."""
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from minitrans.data.batching import collate, pad_sequences
 from minitrans.model import Transformer, TransformerConfig
 
 N_PAIRS = 12  # real sentence pairs for the full passes
+MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too
 DECODE_ROWS = 100  # sentences decoded together
 
 # The sentences that texts on attention take for their running example, and that the corpus which ships has too.
@@ -99,7 +101,7 @@ def random_subject(model: Transformer, seed: int = 1) -> Subject:
 
 
 def run_subject(run: Path, data: str | None = None) -> Subject:
-    """A trained run: its weights, its tokenizer, validation text for the full passes, and all test sets to decode.
+    """A trained run: its weights, its tokenizer, validation text for the full passes, and test sentences to decode.
 
     Args:
         run: The run folder.
@@ -130,7 +132,7 @@ def text_subject(
     Args:
         bundle: The model and its tokenizer; a float64 copy of the model is taken.
         pairs: Source and target sentences, of which a few of different lengths serve for the full passes.
-        decode_lines: Source sentences, all of which are decoded.
+        decode_lines: Source sentences, of which MOST_LINES of all lengths are decoded.
         examples: Sentences, and the only translations that are right.
     """
     encode, longest = bundle.tokenizer.encode, bundle.model.config.max_len - 1
@@ -138,6 +140,7 @@ def text_subject(
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
     sources, targets = ([encode(text)[:longest] for text in texts] for texts in zip(*chosen, strict=True))
     lines = sorted((encode(line)[:longest] for line in decode_lines), key=len)
+    lines = lines[:: math.ceil(len(lines) / MOST_LINES)]
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id

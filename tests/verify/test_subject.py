@@ -8,6 +8,7 @@ from conftest import CORPUS
 
 from minitrans.bundle import Bundle, load_bundle
 from minitrans.decoding import greedy_decode, length_limit
+from minitrans.verify import subject as verify_subject
 from minitrans.verify.check import LOWER
 from minitrans.verify.subject import (
     DECODE_ROWS,
@@ -146,6 +147,14 @@ def test_all_lines_are_decoded_the_shortest_first(bundle: Bundle) -> None:
     rows = [[i for i in row if i != pad_id] for batch in subject.decode_batches for row in batch.tolist()]
     assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
     assert [len(row) for row in rows] == sorted(len(row) for row in rows)
+
+
+def test_many_lines_are_thinned_out_evenly(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [source for source, _ in corpus("test", 25)]
+    lengths = sorted(len(bundle.tokenizer.encode(line)) + 1 for line in lines)
+    monkeypatch.setattr(verify_subject, "MOST_LINES", 10)
+    (batch,) = text_subject(bundle, corpus("valid", 3), lines, []).decode_batches
+    assert (batch != bundle.model.config.pad_id).sum(1).tolist() == lengths[::3]
 
 
 def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
