@@ -140,7 +140,7 @@ def text_subject(
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
     sources, targets = ([encode(text)[:longest] for text in texts] for texts in zip(*chosen, strict=True))
     lines = sorted((encode(line)[:longest] for line in decode_lines), key=len)
-    lines = lines[:: math.ceil(len(lines) / MOST_LINES)]
+    lines = lines[:: max(1, math.ceil(len(lines) / MOST_LINES))]
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
