@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from minitrans.cache import LayerCache
 from minitrans.model import Transformer
 from minitrans.verify import SABOTAGES
-from minitrans.verify.check import FLOAT64, ROUNDINGS, worst
+from minitrans.verify.check import FLOAT64, LOWER, rounding, worst
 from minitrans.verify.checks.masks import all_weights
 from minitrans.verify.incremental import (
     alternating_deviation,
@@ -63,8 +63,7 @@ class Case(NamedTuple):
     @property
     def tolerance(self) -> float:
         """What rounding explains, in the model's dtype."""
-        dtype = self.model.output.weight.dtype
-        return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
+        return rounding(self.model.output.weight.dtype)
 
 
 @st.composite
@@ -75,7 +74,7 @@ def cases(draw: st.DrawFn, min_target: int = 1) -> Case:
     assume(length >= min_target)
     cuts = sorted(draw(st.sets(st.integers(1, length - 1)))) if length > 1 else []
     chunks = [end - begin for begin, end in zip([0, *cuts], [*cuts, length], strict=True)]
-    dtype = draw(st.sampled_from([torch.float64, *ROUNDINGS]))
+    dtype = draw(st.sampled_from([torch.float64, *LOWER]))
     return Case(subject.model.to(dtype), subject.src_ids, subject.tgt_in, chunks)
 
 

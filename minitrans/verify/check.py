@@ -16,10 +16,21 @@ FLOAT64 = 1e-12  # what two ways of computing one thing may differ by in float64
 # its hundreds of terms, one in bfloat16 only at the end, for it is taken in float32.
 ROUNDINGS = {torch.float32: 128, torch.bfloat16: 16}
 LOWER = tuple(ROUNDINGS)
+CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 Measure = Callable[[Subject], float]
 
 logger = logging.getLogger("minitrans")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype's name, say "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What two ways of computing one thing may differ by in a dtype."""
+    return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
 
 
 @dataclass(frozen=True)
@@ -87,7 +98,7 @@ class Check:
         began = time.perf_counter()
         float64 = Measurement(self._measure(subjects[torch.float64]), self.tolerance)
         lower = {
-            str(dtype).removeprefix("torch."): Measurement(self._measure(subjects[dtype]), self.tolerance_in(dtype))
+            name_of(dtype): Measurement(self._measure(subjects[dtype]), self.tolerance_in(dtype))
             for dtype in self.lower
             if dtype in subjects
         }
@@ -105,7 +116,7 @@ class Check:
 
     def tolerance_in(self, dtype: torch.dtype) -> float:
         """The largest deviation allowed in a lower dtype: what is exactly 0 in float64 has to be so in every other."""
-        return 0.0 if self.tolerance == 0.0 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
+        return 0.0 if self.tolerance == 0.0 else rounding(dtype)
 
     def _measure(self, subject: Subject) -> float:
         try:

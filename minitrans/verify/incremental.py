@@ -72,18 +72,26 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> float:
 
 
 def chunk_deviation(
-    model: Transformer, src_ids: Tensor, tgt_in: Tensor, chunks: Sequence[int], spare: int = 0
+    model: Transformer,
+    src_ids: Tensor,
+    tgt_in: Tensor,
+    chunks: Sequence[int],
+    spare: int = 0,
+    passing: Transformer | None = None,
 ) -> float:
-    """Feed the target in chunks, through a cache with `spare` slots too many, and compare with the full pass."""
+    """Feed the target in chunks, through a cache with `spare` slots too many, and compare with the full pass.
+
+    That is the full pass of the same model, or of `passing`.
+    """
     length = tgt_in.size(1)
     cache = new_cache(model, src_ids, length + spare)
     steps = [next_numbers(model, piece, cache, length) for piece in tgt_in.split(list(chunks), 1)]
-    return compare(join(steps), full_pass(model, src_ids, tgt_in))
+    return compare(join(steps), full_pass(passing or model, src_ids, tgt_in))
 
 
-def step_deviation(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> float:
+def step_deviation(model: Transformer, src_ids: Tensor, tgt_in: Tensor, passing: Transformer | None = None) -> float:
     """`chunk_deviation` for one token at a time."""
-    return chunk_deviation(model, src_ids, tgt_in, [1] * tgt_in.size(1))
+    return chunk_deviation(model, src_ids, tgt_in, [1] * tgt_in.size(1), passing=passing)
 
 
 @torch.no_grad()

@@ -2,12 +2,11 @@
 
 from itertools import groupby
 
-import torch
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.verify.check import ROUNDINGS, Caught, Report, number
+from minitrans.verify.check import LOWER, Caught, Report, name_of, number, rounding
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -17,9 +16,9 @@ def print_report(report: Report, console: Console) -> None:
     table.add_column("claim, and what is measured")
     table.add_column("float64", justify="right", no_wrap=True)
     table.add_column("at most", justify="right", no_wrap=True)
-    lower = {str(dtype).removeprefix("torch."): n * torch.finfo(dtype).eps for dtype, n in ROUNDINGS.items()}
-    for name, tolerance in lower.items():
-        table.add_column(f"{name}\n<= {number(tolerance)}", justify="right", no_wrap=True)
+    lower = [name_of(dtype) for dtype in LOWER]
+    for dtype in LOWER:
+        table.add_column(f"{name_of(dtype)}\n<= {number(rounding(dtype))}", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)

@@ -83,7 +83,15 @@ def test_the_worst_of_nothing_is_infinite_and_nan_is_the_worst_of_all() -> None:
     ("x", "text"),
     [
         *((0.0, "0"), (-0.0, "0"), (3.0, "3"), (12345.0, "12345"), (0.05, "0.05"), (0.125, "0.12")),
-        *((1e-12, "1e-12"), (1.526e-05, "1.5e-5"), (2e30, "2e30"), (INF, "∞"), (NAN, "NaN")),
+        *(
+            (1e-12, "1e-12"),
+            (1.526e-05, "1.5e-5"),
+            (2e30, "2e30"),
+            (2.5e12, "2.5e12"),
+            (8.88e-16, "8.9e-16"),
+            (INF, "∞"),
+            (NAN, "NaN"),
+        ),
     ],
 )
 def test_numbers_are_short(x: float, text: str) -> None:

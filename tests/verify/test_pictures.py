@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from minitrans.masks import causal_mask
-from minitrans.verify.check import number
 from minitrans.verify.page.chart import ZERO, error_chart
 from minitrans.verify.page.pictures import CELL, HATCH, catch_matrix, heat_map, legend, mask_picture
 
@@ -133,20 +132,3 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
 
 def test_a_target_of_one_token_can_be_drawn() -> None:
     assert len(heights(error_chart({"float64": [1e-15]}))) == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.0, "0"),
-        (3.0, "3"),
-        (1e-12, "1e-12"),
-        (8.88e-16, "8.9e-16"),
-        (0.125, "0.12"),
-        (2.5e12, "2.5e12"),
-        (math.inf, "∞"),
-        (math.nan, "NaN"),
-    ],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert number(value) == text

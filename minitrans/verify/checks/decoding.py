@@ -21,7 +21,6 @@ from minitrans.verify.incremental import (
     compare,
     full_pass,
     interleaved_deviation,
-    join,
     new_cache,
     next_numbers,
     selection_deviation,
@@ -206,9 +205,7 @@ def saved_models_decode_the_same(subject: Subject) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    cache = new_cache(loaded, src_ids)
-    steps = [next_numbers(loaded, token, cache, tgt_in.size(1)) for token in tgt_in.split(1, 1)]
-    return compare(join(steps), full_pass(model, src_ids, tgt_in))
+    return step_deviation(loaded, src_ids, tgt_in, passing=model)
 
 
 @check(
@@ -225,12 +222,8 @@ def modes_are_the_same(subject: Subject) -> float:
             module.p = 0.0
         elif isinstance(module, MultiHeadAttention):
             module.dropout = 0.0
-    deviations = []
-    for stepping, passing in ((training, subject.model), (subject.model, training)):
-        cache = new_cache(stepping, src_ids)
-        steps = [next_numbers(stepping, token, cache, tgt_in.size(1)) for token in tgt_in.split(1, 1)]
-        deviations.append(compare(join(steps), full_pass(passing, src_ids, tgt_in)))
-    return worst(deviations)
+    both = ((training, subject.model), (subject.model, training))
+    return worst([step_deviation(stepping, src_ids, tgt_in, passing) for stepping, passing in both])
 
 
 @check(

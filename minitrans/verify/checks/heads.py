@@ -13,13 +13,11 @@ from minitrans.attention import MultiHeadAttention, attention_scores, attention_
 from minitrans.masks import causal_mask, padding_mask
 from minitrans.model import Transformer
 from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of
 from minitrans.verify.subject import Subject
 
 check = group("Many heads")
-
-CONTROL = 1e-3  # a wrong formula has to be at least this far off
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:

@@ -11,15 +11,13 @@ from torch.nn import functional as F
 from minitrans.attention import attention_weights, scaled_dot_product_attention
 from minitrans.masks import causal_mask
 from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.checks.heads import attentions
 from minitrans.verify.incremental import compare, full_pass
 from minitrans.verify.page.pictures import heat_map
 from minitrans.verify.subject import Subject
 
 check = group("Masks")
-
-CONTROL = 1e-3  # a wrong formula has to be at least this far off
 
 
 def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:

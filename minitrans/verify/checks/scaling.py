@@ -6,13 +6,12 @@ import torch
 
 from minitrans.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.subject import Subject
 
 check = group("Scaled")
 
 N = 4_000  # pairs of a random query and a random key
-CONTROL = 1e-3  # a wrong formula has to be at least this far off
 
 
 @check(

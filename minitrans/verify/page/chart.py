@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import torch
 
-from minitrans.verify.check import FLOAT64, ROUNDINGS, number
+from minitrans.verify.check import number, rounding
 
 LEFT, TOP, RIGHT = 70, 50, 110  # margins
 PLOT = 500  # width between them
@@ -45,12 +45,6 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> str:
     )
 
 
-def tolerance(name: str) -> float:
-    """What is allowed in a dtype, given by its name in torch."""
-    dtype: torch.dtype = getattr(torch, name)
-    return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
-
-
 def _y(value: float) -> float:
     """Height of a deviation, in pixels from the top."""
     if value == 0:
@@ -62,7 +56,8 @@ def _y(value: float) -> float:
 def _line(i: int, name: str, values: Sequence[float], step: float) -> str:
     """The tolerance, the line and the markers of one dtype."""
     points = [(LEFT + t * step, _y(value)) for t, value in enumerate(values)]
-    allowed = _y(tolerance(name))
+    tolerance = rounding(getattr(torch, name))
+    allowed = _y(tolerance)
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
     marks = [
         f'<path class="mark" transform="translate({x:.1f} {y:.1f})" d="{MARKERS[i % len(MARKERS)]}">'
@@ -72,7 +67,7 @@ def _line(i: int, name: str, values: Sequence[float], step: float) -> str:
     return (
         f'<g class="s{i}"><path class="tolerance" d="M{LEFT} {allowed:.1f}H{LEFT + PLOT}"/>'
         f'<text class="allowed" x="{LEFT + 8}" y="{allowed - 6:.1f}">tolerance of {escape(name)}: '
-        f"{number(tolerance(name))}</text>"
+        f"{number(tolerance)}</text>"
         f'<polyline class="line" points="{path}"/>{"".join(marks)}</g>'
     )
 

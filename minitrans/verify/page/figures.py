@@ -6,7 +6,7 @@ from html import escape
 import torch
 
 from minitrans.masks import causal_mask, padding_mask
-from minitrans.verify.check import LOWER, number
+from minitrans.verify.check import LOWER, name_of, number
 from minitrans.verify.incremental import errors_by_position
 from minitrans.verify.page.chart import error_chart
 from minitrans.verify.page.pictures import heat_map, legend, mask_picture
@@ -111,7 +111,7 @@ def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
 
 def decoding(subject: Subject) -> str:
     """The error of cached against full decoding by position and dtype: a chart, and its numbers as a table."""
-    errors = {str(d).removeprefix("torch."): errors_by_position(subject.to(d)) for d in (torch.float64, *LOWER)}
+    errors = {name_of(d): errors_by_position(subject.to(d)) for d in (torch.float64, *LOWER)}
     head = "".join(f'<th scope="col" class="measure">{name}</th>' for name in errors)
     rows = "".join(
         f'<tr><th scope="row">{t}</th>{"".join(map(_number_cell, values))}</tr>'

@@ -3,10 +3,10 @@
 from html import escape
 from itertools import groupby
 
-from minitrans.verify.check import LOWER, Caught, Measurement, Result, number
+from minitrans.verify.check import LOWER, Caught, Measurement, Result, name_of, number
 from minitrans.verify.page.pictures import catch_matrix
 
-DTYPES = ["float64", *(str(dtype).removeprefix("torch.") for dtype in LOWER)]
+DTYPES = ["float64", *map(name_of, LOWER)]
 
 
 def claims(checks: list[Result]) -> str:
