@@ -16,7 +16,7 @@ def open_aside(path: str | Path) -> Iterator[BinaryIO]:
     Raises:
         UserError: The file cannot be written.
     """
-    aside = Path(f"{path}.tmp")
+    aside = Path(f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
     try:
         with open(aside, "wb") as file:
             yield file

@@ -2,7 +2,6 @@
 
 import hashlib
 import io
-import logging
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,8 +13,6 @@ import sentencepiece
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.text import clean
-
-logger = logging.getLogger("minitrans")
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
@@ -102,7 +99,7 @@ class Tokenizer:
 
         Args:
             sentences: Text of both languages; cleaned here, empty lines skipped.
-            config: Size, algorithm and coverage. A size that the text cannot fill is lowered, with a warning.
+            config: Size, algorithm and coverage. A size that the text cannot fill is lowered.
 
         Raises:
             UserError: There is no text, or the vocabulary cannot hold even its characters.
@@ -137,14 +134,7 @@ class Tokenizer:
                 f"tokenizer.vocab_size is {config.vocab_size}, too small for the characters of this text; "
                 f"make it at least {smallest[1]}, or lower tokenizer.character_coverage"
             ) from error
-        tokenizer = cls(model.getvalue())
-        if tokenizer.vocab_size < config.vocab_size:
-            logger.warning(
-                "the text yields only %d pieces of the %d asked for: tokenizer.vocab_size is lowered to that",
-                tokenizer.vocab_size,
-                config.vocab_size,
-            )
-        return tokenizer
+        return cls(model.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":

@@ -1,7 +1,6 @@
 import copy
 import hashlib
 import io
-import logging
 import pickle
 import subprocess
 import sys
@@ -138,11 +137,9 @@ def test_training_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
-def test_a_vocabulary_too_large_is_lowered(model_type: ModelType, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, logger="minitrans"):
-        tokenizer = Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=8000, model_type=model_type))
+def test_a_vocabulary_too_large_is_lowered(model_type: ModelType) -> None:
+    tokenizer = Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=8000, model_type=model_type))
     assert tokenizer.vocab_size < 8000
-    assert f"only {tokenizer.vocab_size} pieces of the 8000" in caplog.text
     assert tokenizer.decode(tokenizer.encode(SENTENCES[0])) == SENTENCES[0]
 
 

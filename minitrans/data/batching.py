@@ -4,7 +4,7 @@ Shapes: `B` rows of a batch, `S` longest source, `T` longest target, `N` rows of
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -38,16 +38,26 @@ def plan_batches(
     Returns:
         Row numbers (int64), one array a batch; every row is in exactly one.
     """
-    width = np.maximum(src_lengths, tgt_lengths).astype(np.int64)
-    rows = np.arange(len(width)) if rng is None else rng.permutation(len(width))
-    rows = rows[np.argsort(-width[rows], kind="stable")]
-
-    sizes = np.maximum(1, batch_tokens // width[rows])  # rows a batch may hold if this is its first, longest one
-    starts = [0]
-    while starts[-1] < len(rows):
-        starts.append(starts[-1] + int(sizes[starts[-1]]))
-    batches = [rows[start:stop] for start, stop in pairwise(starts)]
+    widths = _widths(src_lengths, tgt_lengths)
+    rows = np.arange(len(widths)) if rng is None else rng.permutation(len(widths))
+    rows = rows[np.argsort(widths.max(initial=0) - widths[rows], kind="stable")]
+    batches = [rows[start:stop] for start, stop in pairwise(_cuts(widths, batch_tokens))]
     return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
+
+
+def _widths(src_lengths: IntArray, tgt_lengths: IntArray) -> npt.NDArray[np.unsignedinteger]:
+    """Return the (N,) longer sides, in as few bits as will do: NumPy sorts 8 and 16 in linear time."""
+    widths = np.maximum(src_lengths, tgt_lengths)
+    return widths.astype(np.min_scalar_type(widths.max(initial=0)))
+
+
+def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[int]:
+    """Return where each batch begins among the rows from the widest to the narrowest, and where the last one ends."""
+    falling = np.sort(widths)[::-1]
+    cuts = [0]
+    while cuts[-1] < len(falling):
+        cuts.append(cuts[-1] + max(1, batch_tokens // int(falling[cuts[-1]])))
+    return cuts
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -62,6 +72,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
+
+    Attributes:
+        taken: Batches taken since the start of epoch 0. Whoever takes batches ahead of their use has to set it back.
     """
 
     def __init__(
@@ -71,33 +84,31 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._shuffle = shuffle
-        self._taken = 0  # batches since the start of epoch 0
-        self._planned_epoch = 0
-        self._batches = self._plan()
-
-    def _plan(self) -> list[IntArray]:
-        rng = np.random.default_rng([self._seed, self._planned_epoch]) if self._shuffle else None
-        return plan_batches(*self._lengths, self._batch_tokens, rng)
+        self._n_batches = len(_cuts(_widths(src_lengths, tgt_lengths), batch_tokens)) - 1
+        self._planned_epoch: int | None = None  # planned when its first batch is asked for
+        self._batches: list[IntArray] = []
+        self.taken = 0
 
     def __len__(self) -> int:
         """Number of batches in an epoch, the same in all of them."""
-        return len(self._batches)
+        return self._n_batches
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the batches of the current epoch that have not been taken yet."""
         if not self._shuffle:
-            self._taken = 0
-        epoch, position = divmod(self._taken, len(self))
+            self.taken = 0
+        epoch, position = divmod(self.taken, len(self))
         if epoch != self._planned_epoch:
+            rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
+            self._batches = plan_batches(*self._lengths, self._batch_tokens, rng)
             self._planned_epoch = epoch
-            self._batches = self._plan()
         for batch in self._batches[position:]:
-            self._taken += 1  # before the yield: whoever is given the batch may save the state
+            self.taken += 1  # before the yield: whoever is given the batch may save the state
             yield batch.tolist()
 
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and how many of its batches have been taken, both from 0."""
-        epoch, position = divmod(self._taken, len(self))
+        epoch, position = divmod(self.taken, len(self))
         return {"epoch": epoch, "position": position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -111,7 +122,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"the checkpoint was written after {state['position']} batches of an epoch, which has {len(self)} "
                 "now; resume with the data and the data.batch_tokens of the first run"
             )
-        self._taken = state["epoch"] * len(self) + state["position"]
+        self.taken = state["epoch"] * len(self) + state["position"]
 
 
 class Batch(NamedTuple):
@@ -128,18 +139,64 @@ class Batch(NamedTuple):
     tgt_out: Tensor
 
 
+class Rows:
+    """Rows of ids, one after another in a flat array: far quicker to batch than a list of lists.
+
+    Args:
+        ids: The ids of all rows, any integers.
+        lengths: (N,) how many of them each row has.
+    """
+
+    def __init__(self, ids: npt.NDArray[np.integer], lengths: IntArray) -> None:
+        self.ids = ids
+        self.lengths = lengths
+        self._starts = np.cumsum(lengths) - lengths
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> "Rows":
+        """Make them of a list of lists."""
+        lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+        return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
+
+    def take(self, numbers: npt.ArrayLike) -> "Rows":
+        """Return the rows with these numbers, in this order."""
+        numbers = np.asarray(numbers)
+        starts, lengths = self._starts[numbers], self.lengths[numbers]
+        places = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
+        return Rows(self.ids[places], lengths)
+
+    def padded(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
+        """Stack the rows into a tensor (N, longest row), int64, with BOS before and EOS after each if they are given.
+
+        It is filled up with `pad_id` on the right.
+        """
+        first = 0 if bos_id is None else 1
+        last = first + self.lengths
+        width = last.max(initial=0) + (eos_id is not None)
+        column = np.arange(width)
+        padded = np.full((len(last), width), pad_id)
+        padded[(column >= first) & (column < last[:, None])] = self.ids
+        if bos_id is not None:
+            padded[:, 0] = bos_id
+        if eos_id is not None:
+            padded[np.arange(len(last)), last] = eos_id
+        return torch.from_numpy(padded)
+
+
 def pad_sequences(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Stack rows of ids into one tensor (B, longest row), int64, filled up with `pad_id` on the right."""
-    padded = np.full((len(rows), max(map(len, rows), default=0)), pad_id, dtype=np.int64)
-    for i, row in enumerate(rows):
-        padded[i, : len(row)] = row
-    return torch.from_numpy(padded)
+    return Rows.of(rows).padded(pad_id)
 
 
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
+    return collate_rows(Rows.of(src), Rows.of(tgt), pad_id, bos_id, eos_id)
+
+
+def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
+    """Make a batch of sources and targets, which have no special ids yet."""
     return Batch(
-        src_ids=pad_sequences([[*row, eos_id] for row in src], pad_id),
-        tgt_in=pad_sequences([[bos_id, *row] for row in tgt], pad_id),
-        tgt_out=pad_sequences([[*row, eos_id] for row in tgt], pad_id),
+        src_ids=src.padded(pad_id, eos_id=eos_id),
+        tgt_in=tgt.padded(pad_id, bos_id=bos_id),
+        tgt_out=tgt.padded(pad_id, eos_id=eos_id),
     )

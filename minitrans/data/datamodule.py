@@ -1,66 +1,69 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and go on from there."""
 
+import signal
+from collections.abc import Iterator
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from datasets import Dataset, DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from minitrans.data.batching import Batch, IntArray, TokenBatchSampler, collate
+from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
 from minitrans.data.corpus import DataConfig, column_arrays, drop_long_pairs, load_corpus, tokenize_corpus
 from minitrans.tokenizer import Tokenizer
 
-Pair = tuple[list[int], list[int]]
 
-
-class PairRows(TorchDataset[Pair]):
-    """Pairs of rows of piece ids without special ids, cut from flat arrays in memory.
+class PairBatches(TorchDataset[Batch]):
+    """Batches of sentence pairs, cut from flat arrays of piece ids in memory.
 
     Args:
         pairs: A split that `tokenize_corpus` returned.
+        tokenizer: Knows the special ids.
 
     Attributes:
-        src_lengths: (N,) source lengths in tokens, EOS counted.
-        tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
+        src: N rows of source ids, without special ids.
+        tgt: N rows of target ids, without special ids.
     """
 
-    def __init__(self, pairs: Dataset) -> None:
-        self._src_ids, src_pieces = column_arrays(pairs, "src_ids")
-        self._tgt_ids, tgt_pieces = column_arrays(pairs, "tgt_ids")
-        self._src_offsets = np.concatenate([[0], np.cumsum(src_pieces)])
-        self._tgt_offsets = np.concatenate([[0], np.cumsum(tgt_pieces)])
-        self.src_lengths: IntArray = src_pieces + 1
-        self.tgt_lengths: IntArray = tgt_pieces + 1
+    def __init__(self, pairs: Dataset, tokenizer: Tokenizer) -> None:
+        self.src = Rows(*column_arrays(pairs, "src_ids"))
+        self.tgt = Rows(*column_arrays(pairs, "tgt_ids"))
+        self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
 
-    def __len__(self) -> int:
-        """Number of pairs, N."""
-        return len(self.src_lengths)
-
-    def __getitem__(self, row: int) -> Pair:
-        """Return the source ids and the target ids of one pair."""
-        return (
-            self._src_ids[self._src_offsets[row] : self._src_offsets[row + 1]].tolist(),
-            self._tgt_ids[self._tgt_offsets[row] : self._tgt_offsets[row + 1]].tolist(),
-        )
+    def __getitem__(self, numbers: npt.ArrayLike) -> Batch:
+        """Return the pairs with these numbers, padded."""
+        numbers = np.asarray(numbers)
+        return collate_rows(self.src.take(numbers), self.tgt.take(numbers), *self._special_ids)
 
 
-class StatefulLoader(DataLoader[Pair]):
+class StatefulLoader(DataLoader[Batch]):
     """A loader whose place in the epoch Lightning saves with a checkpoint and restores in the middle of an epoch.
 
-    That works because batches are made one at a time in this process: the sampler is never ahead of the training. Give
-    it a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once more.
+    Its place is the number of batches that it has handed out: worker processes take batches from the sampler ahead of
+    the training. Give it a generator of its own: a loader draws a number whenever it is started, and a resumed run
+    starts it once more.
     """
 
-    batch_sampler: TokenBatchSampler
+    sampler: TokenBatchSampler
+
+    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a DataLoader's own iterator has no other use
+        """Yield the batches of the current epoch that have not been handed out yet."""
+        taken = self.sampler.taken
+        for batch in super().__iter__():
+            taken += 1
+            self.sampler.taken = taken  # workers have taken more by now
+            yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """Return the sampler's place."""
-        return self.batch_sampler.state_dict()
+        """Return the place in the epoch."""
+        return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Put the sampler back in its place."""
-        self.batch_sampler.load_state_dict(state)
+        """Go to a saved place."""
+        self.sampler.load_state_dict(state)
 
 
 class TranslationDataModule(LightningDataModule):
@@ -94,22 +97,26 @@ class TranslationDataModule(LightningDataModule):
             return
         self._corpus = load_corpus(self._config)
         tokenized = tokenize_corpus(self._corpus, self._tokenizer, self._max_len, self._config.cache_dir)
-        self._train = PairRows(tokenized["train"])
-        self._valid = PairRows(drop_long_pairs(tokenized["valid"], "validation", self._max_len))
+        self._train = PairBatches(tokenized["train"], self._tokenizer)
+        valid = drop_long_pairs(tokenized["valid"], "validation", self._max_len)
+        self._valid = PairBatches(valid, self._tokenizer)
         self._train_sampler = self._sampler(self._train, shuffle=True)
         self._valid_sampler = self._sampler(self._valid, shuffle=False)
 
     def train_dataloader(self) -> StatefulLoader:
         """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew in each."""
         return StatefulLoader(
-            self._train, batch_sampler=self._train_sampler, collate_fn=self._collate, generator=torch.Generator()
+            self._train,
+            batch_size=None,  # the sampler makes the batches
+            sampler=self._train_sampler,
+            num_workers=self._config.workers,
+            worker_init_fn=_ignore_interrupts,
+            generator=torch.Generator(),
         )
 
-    def val_dataloader(self) -> DataLoader[Pair]:
+    def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of `Batch`es, the same in every epoch."""
-        return DataLoader(
-            self._valid, batch_sampler=self._valid_sampler, collate_fn=self._collate, generator=torch.Generator()
-        )
+        return DataLoader(self._valid, batch_size=None, sampler=self._valid_sampler, generator=torch.Generator())
 
     def state_dict(self) -> dict[str, int]:
         """Return the place in the training data.
@@ -132,9 +139,11 @@ class TranslationDataModule(LightningDataModule):
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
 
-    def _sampler(self, rows: PairRows, shuffle: bool) -> TokenBatchSampler:
-        return TokenBatchSampler(rows.src_lengths, rows.tgt_lengths, self._config.batch_tokens, self._seed, shuffle)
+    def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
+        lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
+        return TokenBatchSampler(*lengths, self._config.batch_tokens, self._seed, shuffle)
 
-    def _collate(self, pairs: list[Pair]) -> Batch:
-        src, tgt = zip(*pairs, strict=True)
-        return collate(src, tgt, self._tokenizer.pad_id, self._tokenizer.bos_id, self._tokenizer.eos_id)
+
+def _ignore_interrupts(worker: int) -> None:
+    """Leave Ctrl-C, which reaches every process of the command, to the one that trains."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import ctypes
-import itertools
 import logging
 import shutil
 import warnings
@@ -17,7 +16,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, Learn
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from minitrans.bundle import TOKENIZER, Bundle, save_bundle
-from minitrans.data.corpus import load_corpus
+from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -55,8 +54,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     if config.resume:
         tokenizer = Tokenizer.load(run_dir / TOKENIZER)
     else:
-        text = load_corpus(config.data)["train"]
-        tokenizer = Tokenizer.train(itertools.chain(text["source"], text["target"]), config.tokenizer)
+        tokenizer = train_tokenizer(load_corpus(config.data)["train"], config.tokenizer, config.data.cache_dir)
     sizes = config.transformer(
         vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )

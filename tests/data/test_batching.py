@@ -1,10 +1,21 @@
+from itertools import islice
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrans.data.batching import IntArray, TokenBatchSampler, collate, pad_sequences, plan_batches
+from minitrans.data import batching
+from minitrans.data.batching import (
+    IntArray,
+    Rows,
+    TokenBatchSampler,
+    collate,
+    collate_rows,
+    pad_sequences,
+    plan_batches,
+)
 from minitrans.errors import UserError
 
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=200)
@@ -67,6 +78,27 @@ def test_an_example() -> None:
     assert [batch.tolist() for batch in plan_batches(src, tgt, 10, None)] == [[1], [3, 5], [0, 4, 2]]
 
 
+@pytest.mark.parametrize("longest", [60, 300, 70_000])  # lengths of one, two and four bytes
+@pytest.mark.parametrize("seed", [None, 4])
+def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> None:
+    """The plan must never change: a run could not be repeated."""
+    rng = np.random.default_rng(1)
+    src, tgt = rng.integers(1, longest, 400), rng.integers(1, longest, 400)
+    width = np.maximum(src, tgt).tolist()
+    rng = np.random.default_rng(seed)
+    rows = list(range(400)) if seed is None else rng.permutation(400).tolist()
+    rows.sort(key=lambda row: -width[row])
+    batches = []
+    while rows:
+        size = max(1, 1000 // width[rows[0]])
+        batches.append(rows[:size])
+        rows = rows[size:]
+    if seed is not None:
+        batches = [batches[i] for i in rng.permutation(len(batches))]
+    planned = plan_batches(src, tgt, 1000, None if seed is None else np.random.default_rng(seed))
+    assert [batch.tolist() for batch in planned] == batches
+
+
 def test_no_rows() -> None:
     nothing = np.array([], dtype=np.int64)
     assert (
@@ -123,6 +155,22 @@ def test_a_state_of_a_longer_epoch_is_refused() -> None:
         batches.load_state_dict({"epoch": 0, "position": len(batches)})
 
 
+def test_only_the_epochs_that_are_asked_for_are_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    batches, unbroken = sampler(), sampler()
+    expected = [list(unbroken) for _ in range(3)][2]
+    planned = []
+
+    def counted(*arguments: object) -> list[IntArray]:
+        planned.append(arguments)
+        return plan_batches(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(batching, "plan_batches", counted)
+    batches.load_state_dict({"epoch": 2, "position": 0})
+    next(iter(batches))
+    assert [*islice(expected, 1), *batches] == expected
+    assert len(planned) == 1
+
+
 def test_validation_starts_over_in_the_same_order() -> None:
     batches = sampler(shuffle=False)
     whole = list(batches)
@@ -146,3 +194,15 @@ def test_collate() -> None:
     assert batch.tgt_in.tolist() == [[1, 8, 3], [1, 9, 10]]
     assert batch.tgt_out.tolist() == [[8, 2, 3], [9, 10, 2]]
     assert {tensor.dtype for tensor in batch} == {torch.int64}
+
+
+def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
+    rng = np.random.default_rng(0)
+    src, tgt = ([rng.integers(4, 99, n).tolist() for n in rng.integers(0, 9, 50)] for _ in range(2))
+    for numbers in ([3], [49, 0, 7, 7], list(range(50))):
+        batch = collate_rows(Rows.of(src).take(numbers), Rows.of(tgt).take(numbers), 3, 1, 2)
+        lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
+        for tensor, rows in zip(batch, lists, strict=True):
+            assert tensor.dtype == torch.int64
+            width = max(map(len, rows))
+            assert tensor.tolist() == [row + [3] * (width - len(row)) for row in rows]

@@ -4,6 +4,8 @@ import os
 import socket
 import subprocess
 import sys
+import unicodedata
+from collections.abc import Iterable
 from pathlib import Path
 
 import datasets
@@ -12,8 +14,18 @@ import pyarrow.parquet as pq
 import pytest
 from datasets import DatasetDict
 
-from minitrans.data.corpus import DataConfig, column_arrays, drop_long_pairs, load_corpus, run_corpus, tokenize_corpus
+from minitrans.data import corpus as corpus_module
+from minitrans.data.corpus import (
+    DataConfig,
+    column_arrays,
+    drop_long_pairs,
+    load_corpus,
+    run_corpus,
+    tokenize_corpus,
+    train_tokenizer,
+)
 from minitrans.errors import UserError
+from minitrans.text import clean
 from minitrans.tokenizer import Tokenizer, TokenizerConfig
 
 CORPORA = Path(__file__).parents[2].parent / "shared" / "corpora"
@@ -23,11 +35,18 @@ PAIRS = [("one", "一"), ('two "big" ones', "两个“大”的"), ("three, \u20
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    connect = socket.socket.connect
+
     def refuse(*_: object) -> None:
         raise AssertionError("the network was used")
 
+    def connect_here(self: socket.socket, address: str) -> None:
+        if self.family != socket.AF_UNIX:  # processes on this machine talk to each other
+            refuse()
+        connect(self, address)
+
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "connect", connect_here)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
 
 
@@ -103,6 +122,55 @@ def test_a_second_validation_split_keeps_its_name(tmp_path: Path) -> None:
     corpus = load_corpus(config(folder))
     assert list(corpus) == ["train", "valid", "val"]
     assert pairs_of(corpus, "valid") == PAIRS[1:]
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_text_is_read_once(tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = [*PAIRS, ("", "空")]
+    folder = write_pairs(tmp_path / "corpus", suffix, {"train": pairs, "valid": pairs})
+    first = load_corpus(config(folder))
+    monkeypatch.delattr(corpus_module, "iter_lines")
+    monkeypatch.delattr(pq, "ParquetFile")
+    folder = folder.rename(tmp_path / "moved")
+    again = load_corpus(config(folder))
+    assert [again[split]._fingerprint for split in again] == [first[split]._fingerprint for split in first]
+    assert pairs_of(again, "train") == PAIRS
+    assert pairs_of(again, "valid") == pairs
+    assert all(data["filename"] for split in again.values() for data in split.cache_files)  # mapped, not copied
+
+
+def test_text_is_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK", 2)
+    for suffix in FORMATS:
+        folder = write_pairs(tmp_path / suffix, suffix, {"train": PAIRS * 3, "valid": PAIRS})
+        assert pairs_of(load_corpus(config(folder)), "train") == PAIRS * 3
+
+
+def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_CHUNK", 2)
+    folder = write(tmp_path / "corpus", {"train.en": b"a\n" * 7 + b"\xff\n", "train.zh": "b\n" * 8, "valid.tsv": TSV})
+    with pytest.raises(UserError, match=r"train\.en, line 8: byte 1 is not valid UTF-8"):
+        load_corpus(config(folder))
+    assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
+    write(folder, {"train.en": "a\n" * 8})
+    assert pairs_of(load_corpus(config(folder)), "train") == [("a", "b")] * 8
+
+
+def test_the_same_files_for_other_languages_are_read_anew(tmp_path: Path) -> None:
+    folder = write(tmp_path / "corpus", {f"{split}.tsv": "en\tzh\tde\n1\t2\t3\n" for split in ("train", "valid")})
+    assert pairs_of(load_corpus(config(folder)), "train") == [("1", "2")]
+    assert pairs_of(load_corpus(config(folder, target="de")), "train") == [("1", "3")]
+
+
+def test_which_sides_are_empty(tmp_path: Path) -> None:
+    """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
+    rare = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+    characters = [*(set(rare) - {"\n"}), *"a.我́\ue000\U0001f600\U0010ffff"]
+    (tmp_path / "train.en").write_bytes("".join(f" {c}\n" for c in characters).encode())
+    (tmp_path / "train.zh").write_bytes(b"x\n" * len(characters))
+    write(tmp_path, {"valid.tsv": TSV})
+    kept = load_corpus(config(tmp_path))["train"]["source"][:]
+    assert kept == [f" {c}" for c in characters if clean(c)]
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
@@ -239,6 +307,7 @@ def test_a_hub_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ({"target": ""}, r"data\.target is empty"),
         ({"source": "zh"}, r"data\.source and data\.target are both zh"),
         ({"batch_tokens": 0}, r"data\.batch_tokens is 0; it must be at least 1"),
+        ({"workers": -1}, r"data\.workers is -1; it must be at least 0"),
     ],
 )
 def test_config_is_checked(values: dict[str, str], message: str) -> None:
@@ -259,6 +328,56 @@ def test_run_corpus_without_a_usable_config(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"config.yaml": text})
     with pytest.raises(UserError, match=r"config\.yaml: no usable data section"):
         run_corpus(tmp_path)
+
+
+def test_a_tokenizer_is_trained_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_pairs(tmp_path / "corpus", "tsv", {"train": TRAIN, "valid": VALID})
+    train = load_corpus(config(folder))["train"]
+    first = train_tokenizer(train, TokenizerConfig(267))
+    assert first.digest == Tokenizer.train(train["source"][:] + train["target"][:], TokenizerConfig(267)).digest
+    assert not caplog.messages
+    lowered = train_tokenizer(train, TokenizerConfig(8000))
+    assert lowered.vocab_size < 8000
+    warning = f"the text yields only {lowered.vocab_size} pieces of the 8000 asked for: tokenizer.vocab_size is lowered"
+    assert [message[: len(warning)] for message in caplog.messages] == [warning]
+
+    caplog.clear()
+    (folder / "valid.tsv").write_text("en\tzh\nx\ty\n")  # no matter
+    train = load_corpus(config(folder))["train"]
+    with monkeypatch.context() as patch:
+        patch.delattr(Tokenizer, "train")
+        assert train_tokenizer(train, TokenizerConfig(267)).digest == first.digest
+        assert train_tokenizer(train, TokenizerConfig(8000)).digest == lowered.digest
+        assert [message[: len(warning)] for message in caplog.messages] == [warning]
+    assert train_tokenizer(train, TokenizerConfig(267, "bpe")).digest != first.digest
+    write_pairs(folder, "tsv", {"train": [*TRAIN, ("e f e f", "e f e f")]})
+    assert train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(267)).digest != first.digest
+
+
+def test_a_tokenizer_sees_a_sample_of_a_large_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    train = Tokenizer.train
+
+    def noted(sentences: Iterable[str], config: TokenizerConfig) -> Tokenizer:
+        seen.append(list(sentences))
+        return train(seen[-1], config)
+
+    monkeypatch.setattr(Tokenizer, "train", noted)
+    monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
+    pairs = [(f"a{i}", f"b{i}") for i in range(200)]
+    for n in (20, 200, 200):
+        folder = write_pairs(tmp_path / "corpus", "tsv", {"train": pairs[:n], "valid": PAIRS})
+        for cache in (tmp_path / "hf_cache" / "minitrans").glob("*.model"):
+            cache.unlink()
+        train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(300))
+    assert seen[0] == [side for sides in zip(*pairs[:20], strict=True) for side in sides]
+    assert seen[1] == seen[2]
+    sources, targets = seen[1][:20], seen[1][20:]
+    assert len(set(sources)) == 20
+    assert [source[1:] for source in sources] == [target[1:] for target in targets]
+    assert max(int(source[1:]) for source in sources) > 100  # from all over the corpus
 
 
 TRAIN = [("a b c", "c d"), ("b", "a b a b a b"), ("c d", "d"), ("a", "a")]
@@ -295,7 +414,7 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer) -> None:
     assert list(tokenized) == list(corpus)
     for split, pairs in tokenized.items():
         assert pairs.features["src_ids"] == pairs.features["tgt_ids"] == datasets.Sequence(datasets.Value("int32"))
-        assert pairs["source"][:] == corpus[split]["source"][:]
+        assert pairs.column_names == ["src_ids", "tgt_ids"]
         assert pairs["src_ids"][:] == tokenizer.encode_batch(corpus[split]["source"][:])
         assert pairs["tgt_ids"][:] == tokenizer.encode_batch(corpus[split]["target"][:])
 
@@ -348,17 +467,40 @@ def test_tokenized_again_with_another_tokenizer(corpus: DatasetDict, tokenizer: 
 
 
 def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "mine"))
-    assert len(list((tmp_path / "mine" / "minitrans").glob("*.arrow"))) == 3
-    assert not (tmp_path / "hf_cache").exists()
+    usual = tmp_path / "hf_cache" / "minitrans"
+    assert len(list(usual.iterdir())) == 3  # the splits of `corpus`
+    mine = str(tmp_path / "mine")
+    corpus = load_corpus(config(tmp_path / "corpus", cache_dir=mine))
+    tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(267), mine), max_len=100, cache_dir=mine)
+    suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
+    assert suffixes == [".arrow"] * 6 + [".model"]
+    assert len(list(usual.iterdir())) == 3
     tokenize_corpus(corpus, tokenizer, max_len=100)
-    assert len(list((tmp_path / "hf_cache" / "minitrans").glob("*.arrow"))) == 3
+    assert len(list(usual.iterdir())) == 6
 
 
 def test_a_cache_that_cannot_be_written(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
         tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "file"))
+
+
+def test_many_pairs_are_tokenized_by_several_processes(
+    corpus: DatasetDict, tokenizer: Tokenizer, calls: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    expected = tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "one"))
+    monkeypatch.setattr(corpus_module, "_PAIRS_PER_PROCESS", 2)
+    monkeypatch.setattr(corpus_module, "_n_cores", lambda: 2)
+    calls.clear()
+    for _ in range(2):
+        tokenized = tokenize_corpus(corpus, tokenizer, max_len=100)
+        assert {split: pairs[:] for split, pairs in tokenized.items()} == {
+            split: pairs[:] for split, pairs in expected.items()
+        }
+        for pairs, same in zip(tokenized.values(), expected.values(), strict=True):
+            (ids, lengths), (same_ids, same_lengths) = column_arrays(pairs, "tgt_ids"), column_arrays(same, "tgt_ids")
+            assert (ids.tolist(), lengths.tolist()) == (same_ids.tolist(), same_lengths.tolist())
+    assert calls == []  # in this process
 
 
 def test_long_pairs_stay_out_of_train_only(
@@ -371,7 +513,6 @@ def test_long_pairs_stay_out_of_train_only(
     assert not caplog.messages
     with caplog.at_level(logging.WARNING, logger="minitrans"):
         tokenized = tokenize_corpus(corpus, tokenizer, max_len=max(longest) - 1)
-    assert pairs_of(tokenized, "train") == [TRAIN[0], *TRAIN[2:]]
     assert tokenized["train"]["src_ids"][:] == tokenizer.encode_batch(["a b c", "c d", "a"])
     assert len(tokenized["valid"]) == len(corpus["valid"])
     assert len(tokenized["test"]) == len(corpus["test"])
@@ -397,6 +538,53 @@ def test_no_progress_bar_off_the_terminal(
 ) -> None:
     tokenize_corpus(corpus, tokenizer, max_len=100)
     assert capfd.readouterr() == ("", "")
+
+
+MEMORY = """
+import sys, threading, time
+from minitrans.data.corpus import DataConfig, load_corpus, tokenize_corpus, train_tokenizer
+from minitrans.tokenizer import TokenizerConfig
+
+def kilobytes() -> int:
+    [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))
+    return int(line.split()[1])
+
+def watch() -> None:
+    while not done:
+        peaks.append(kilobytes())
+        time.sleep(0.002)
+
+def prepare(folder: str) -> None:
+    corpus = load_corpus(DataConfig(folder, "en", "zh", cache_dir=sys.argv[1]))
+    tokenizer = train_tokenizer(corpus["valid"], TokenizerConfig(400), sys.argv[1])
+    tokenize_corpus(corpus, tokenizer, max_len=10_000, cache_dir=sys.argv[1])
+
+prepare(sys.argv[2])  # imports, thread pools and the like
+done, peaks = False, []
+thread = threading.Thread(target=watch)
+before = kilobytes()
+thread.start()
+prepare(sys.argv[3])
+done = True
+thread.join()
+print(max(peaks) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells how much memory is not a file's")
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        return " ".join(f"{i * k % 997} words" for k in range(1, 60))
+
+    valid = [(line(i), line(i + 1)) for i in range(100)]
+    folders = [tmp_path / "small", tmp_path / "large"]
+    for folder, n in zip(folders, (1_000, 30_000), strict=True):
+        write_pairs(folder, "lines", {"train": [(line(i), line(i + 2)) for i in range(n)], "valid": valid})
+    arguments = [str(tmp_path / "cache"), *map(str, folders)]
+    # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
+    grown = subprocess.run([sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True)
+    text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024
+    assert int(grown.stdout) < text
 
 
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=f"the shared corpora are not at {CORPORA}")

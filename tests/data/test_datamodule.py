@@ -1,4 +1,5 @@
 import itertools
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -9,13 +10,14 @@ from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig
-from minitrans.data.datamodule import StatefulLoader, TranslationDataModule
+from minitrans.data.datamodule import TranslationDataModule
 from minitrans.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
     "ignore:Checkpoint directory",
     "ignore:.*LeafSpec:FutureWarning",  # Lightning with a newer torch
+    "ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning",  # Python 3.12 and later, of any worker process
 )
 
 WORDS = ["a", "b", "c", "d"]
@@ -37,8 +39,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([" ".join(WORDS)], TokenizerConfig(vocab_size=267))
 
 
-def data_module(folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200) -> TranslationDataModule:
-    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"))
+def data_module(
+    folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, workers: int = 0
+) -> TranslationDataModule:
+    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"), workers=workers)
     return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
 
 
@@ -83,18 +87,29 @@ def test_validation_holds_every_pair_that_fits(
     assert [batch.src_ids.tolist() for batch in first] == [batch.src_ids.tolist() for batch in second]
 
 
-def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
-    def loader() -> StatefulLoader:
-        data = data_module(folder, tokenizer)
-        data.setup()
-        return data.train_dataloader()
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer, workers: int) -> None:
+    """Also when workers have made batches that nobody has been given yet."""
 
-    stopped, resumed = loader(), loader()
-    iterator = iter(stopped)
-    next(iterator)
-    assert stopped.state_dict() == {"epoch": 0, "position": 1}
-    resumed.load_state_dict(stopped.state_dict())
-    assert [batch.src_ids.tolist() for batch in resumed] == [batch.src_ids.tolist() for batch in iterator]
+    def data(workers: int) -> TranslationDataModule:
+        data = data_module(folder, tokenizer, workers=workers)
+        data.setup()
+        return data
+
+    unbroken = data(0).train_dataloader()
+    expected = [batch.src_ids.tolist() for _ in range(2) for batch in unbroken]
+    n_batches = len(unbroken)
+    for stop in (1, 3, n_batches - 1, n_batches, n_batches + 2):
+        stopped, resumed = data(workers), data(workers)
+        loader = stopped.train_dataloader()
+        given = [batch.src_ids.tolist() for batch in loader] if stop >= n_batches else []
+        given += [batch.src_ids.tolist() for batch in islice(loader, stop - len(given))]
+        assert given == expected[:stop]
+        place = {"epoch": stop // n_batches, "position": stop % n_batches}
+        assert loader.state_dict() == stopped.state_dict() == place
+        resumed.load_state_dict(stopped.state_dict())
+        rest = [batch.src_ids.tolist() for batch in resumed.train_dataloader()]
+        assert rest == expected[stop : (stop // n_batches + 1) * n_batches]
 
 
 def test_texts_leave_nothing_out(data: TranslationDataModule) -> None:
@@ -158,6 +173,7 @@ def fit(
     return recorder
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("every_n_train_steps", [1, None], ids=["after each step", "after each validation"])
 @pytest.mark.parametrize(
     "limits",
@@ -170,9 +186,14 @@ def fit(
     ids=["epochs", "steps", "validation within epochs", "validation across epochs"],
 )
 def test_lightning_resumes_with_the_batch_that_would_have_come_next(
-    folder: Path, tokenizer: Tokenizer, tmp_path: Path, limits: dict[str, int | None], every_n_train_steps: int | None
+    folder: Path,
+    tokenizer: Tokenizer,
+    tmp_path: Path,
+    limits: dict[str, int | None],
+    every_n_train_steps: int | None,
+    workers: int,
 ) -> None:
-    data = data_module(folder, tokenizer, batch_tokens=1000)
+    data = data_module(folder, tokenizer, batch_tokens=1000, workers=workers)
     keep_all = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=every_n_train_steps)
     unbroken = fit(data, keep_all, limits)
     assert len(data.train_dataloader()) == 3
@@ -183,5 +204,6 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
     assert len(checkpoints) >= 2
     for step, path in checkpoints.items():
         keep_none = ModelCheckpoint(tmp_path, save_top_k=0, every_n_train_steps=every_n_train_steps)
-        resumed = fit(data_module(folder, tokenizer, batch_tokens=1000), keep_none, limits, resume=path)
+        again = data_module(folder, tokenizer, batch_tokens=1000, workers=workers)
+        resumed = fit(again, keep_none, limits, resume=path)
         assert resumed.seen == unbroken.seen[step:], f"resumed after step {step}"
