@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import cast
 
+import torch
 from torch import Tensor, nn
 
 from minitrans.cache import DecoderCache
@@ -206,7 +207,12 @@ class Transformer(nn.Module):
         Raises:
             ValueError: A sequence is longer than `max_len`.
         """
-        return self.decode(tgt_in, *self.encode(src_ids))
+        return self.output(self.hidden(src_ids, tgt_in))
+
+    def hidden(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+        """`forward` without the output projection, which the loss of training applies bit by bit: (B, T, D)."""
+        memory, src_mask = self.encode(src_ids)
+        return self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0]
 
     def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Read the source.
@@ -225,7 +231,7 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
         """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); other arguments as `encode` gives them."""
-        return self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0]
+        return self.output(self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
         """Begin a stepwise decode.
@@ -255,12 +261,12 @@ class Transformer(nn.Module):
             ValueError: No room for n more tokens in the cache, or beyond `max_len`.
         """
         cross = [(layer.cross_k, layer.cross_v) for layer in cache.layers]
-        return self.run_decoder(tgt_ids, cross, cache.src_mask, cache)[0]
+        return self.output(self.run_decoder(tgt_ids, cross, cache.src_mask, cache)[0])
 
     def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerTrace]]:
         """`encode`, and what each layer computed; with the attention weights if asked for."""
         src_mask = padding_mask(src_ids, self.config.pad_id)
-        memory, traces = self.encoder(self._embed(self.src_embedding, src_ids, 0), src_mask, need_weights)
+        memory, traces = self.encoder(self.embed(self.src_embedding, src_ids, 0), src_mask, need_weights)
         return memory, src_mask, traces
 
     def run_decoder(
@@ -271,7 +277,7 @@ class Transformer(nn.Module):
         cache: DecoderCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, list[LayerTrace]]:
-        """`decode` (without a cache) and `step` (with one), and what each layer computed.
+        """`decode` (without a cache) and `step` (with one) up to the output projection, and what each layer computed.
 
         Args:
             tgt_ids: int64 (B, T): the whole target, or the tokens that follow those in the cache.
@@ -281,7 +287,7 @@ class Transformer(nn.Module):
             need_weights: Whether the traces hold attention weights.
 
         Returns:
-            logits (B, T, V), and one trace for each layer.
+            The hidden states (B, T, D), of which `output` makes logits, and one trace for each layer.
 
         Raises:
             ValueError: No room in the cache, or beyond `max_len`.
@@ -290,16 +296,18 @@ class Transformer(nn.Module):
         if cache is not None:
             cache.check_room(tgt_ids.size(1))
             offset = cache.length
-        x = self._embed(self.tgt_embedding, tgt_ids, offset)
+        x = self.embed(self.tgt_embedding, tgt_ids, offset)
         hidden, traces = self.decoder(x, cross, src_mask, cache, need_weights)
         if cache is not None:
             cache.length += tgt_ids.size(1)
-        return self.output(hidden), traces
+        return hidden, traces
 
-    def _embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
+    def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         """Token vectors, scaled by sqrt(D), plus position vectors from `offset` on: (B, T) -> (B, T, D)."""
         end = offset + ids.size(1)
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
-        x = embedding(ids) * math.sqrt(self.config.d_model)
-        return self.dropout(x + self.positions[offset:end])
+        x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
+        if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)

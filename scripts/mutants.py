@@ -25,8 +25,8 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["masks", "cache", "attention", "layers", "model", "decoding"]
-TESTS = [*MODULES, "incremental", "loss", "reference"]  # a mutant meets the tests of its own module first
+MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "loss", "decoding"]
+TESTS = [*MODULES, "incremental", "reference"]  # a mutant meets the tests of its own module first
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 TIME_LIMIT = 300  # seconds for all tests of a mutant; the unmutated code needs about ten
 
@@ -64,6 +64,10 @@ EQUIVALENT = {
     },
     "cache.LayerCache.write": {
         "end = offset + v.size(2)": "there is a value for each key",
+    },
+    "dropout.dropout": {
+        "if not training or dropped <= 0:": "a probability is not negative",
+        "return x * keep.to(x.dtype).mul_(256 / max(256 - dropped, 1))": "the maximum does not depend on order",
     },
     "attention.attention_scores": {
         "return q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))":
@@ -120,6 +124,25 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
+    "loss": {
+        "ROWS = 513": "any number of rows gives the same sums",
+        "ROWS = 511": "any number of rows gives the same sums",
+    },
+    "loss.linear_cross_entropy": {
+        "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
+    },
+    "loss._LinearCrossEntropy.forward": {
+        "def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:":
+            "a function that is taken from its class is not bound",
+        "h, y = (F.pad(hidden, (0, 0, 0, ROWS)), F.pad(target, (0, -n % ROWS)))": "rows that no chunk reaches",
+        "h, y = (F.pad(hidden, (0, 0, 0, -n % ROWS)), F.pad(target, (0, ROWS)))": "rows that no chunk reaches",
+        "p = kernels.softmax_(logits) if compiled else torch.softmax(logits, dim=1)": "dimension 1 of two is the last",
+        "loss = smoothing * ((h * w_y).sum() - w_mean @ h.sum(0)) - log_p.sum()": "an inner product is symmetric",
+    },
+    "loss._LinearCrossEntropy.backward": {
+        "@once_differentiable def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:":
+            "a function that is taken from its class is not bound",
+    },
     "decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
     },
@@ -155,9 +178,9 @@ OPERATORS = {
     "Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Eq": "NotEq LtE GtE", "NotEq": "Eq Lt Gt",
     "Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And",
     "Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult FloorDiv", "FloorDiv": "Mult Div Mod", "Mod": "FloorDiv",
-    "Pow": "Mult", "MatMult": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd",
+    "Pow": "Mult", "MatMult": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd", "BitXor": "BitOr", "RShift": "LShift",
 }  # fmt: skip
-COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr)
+COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 # Names that are easily taken for each other: each is replaced by the others of its group.
 FAMILIES = """

@@ -223,6 +223,22 @@ def test_masked_keys_get_nothing_beside_very_negative_scores(real_score: float, 
     assert leak_beside_very_negative_scores(real_score, dtype) == 0.0
 
 
+@pytest.mark.parametrize("score", [-1e30, -1e38, 0.45 * torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_of_very_low_scores_each_row_still_weighs_what_it_sees_and_that_alone(score: float, dtype: torch.dtype) -> None:
+    scores = torch.full((4, 3), score, dtype=dtype)
+    scores[1] = torch.tensor([score, 5.0, 9.0])
+    mask = torch.tensor([[True, True, False], [True, False, False], [False, False, False], [True, True, True]])
+    scores.requires_grad_()
+    weights = masked_softmax(scores, mask)
+    third = torch.tensor(1 / 3, dtype=dtype).item()
+    assert weights.tolist() == [[0.5, 0.5, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [third, third, third]]
+    (gradient,) = torch.autograd.grad(weights[:, 0].sum(), scores)
+    assert gradient.isfinite().all()
+    assert not gradient[1:3].any()
+    assert gradient[0, :2].all()
+
+
 def test_control_a_fill_of_minus_a_million_leaks(monkeypatch: pytest.MonkeyPatch) -> None:
     def weigh(q: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         return torch.softmax((q @ k.mT / math.sqrt(q.size(-1))).masked_fill(~mask, -1e6), -1)
@@ -281,6 +297,14 @@ def test_a_query_that_may_attend_to_nothing_gives_zero() -> None:
     assert not output[:, :, 2].any()
     assert not weights[:, :, 2].any()
     assert output[:, :, [0, 1, 3, 4]].all()
+
+
+def test_a_query_may_see_nothing_in_one_head_or_row_alone() -> None:
+    mask = random_mask(14)
+    mask[0, 1, 3] = mask[1, 2, 4] = mask[1, 2, 0] = False
+    weights = masked_softmax(random_tensor(14, B, H, TQ, TK), mask)
+    assert torch.equal(weights == 0.0, ~mask)
+    assert worst_deviation([weights.sum(-1)], [mask.any(-1).double()]) <= ATOL
 
 
 def test_a_query_that_may_attend_to_nothing_has_gradient_zero_and_spoils_no_other() -> None:

@@ -153,8 +153,8 @@ def test_control_rows_that_are_not_taken_along_are_reported(monkeypatch: pytest.
 
 
 def test_control_positions_that_begin_again_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    embed = Transformer._embed
-    monkeypatch.setattr(Transformer, "_embed", lambda self, table, ids, offset: embed(self, table, ids, 0))
+    embed = Transformer.embed
+    monkeypatch.setattr(Transformer, "embed", lambda self, table, ids, offset: embed(self, table, ids, 0))
     assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
 
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from minitrans.dropout import Dropout, dropout
+from minitrans.dropout import Dropout, draw_seed, dropout, random_bytes
 
 N = 1_000_003  # not a multiple of 8: the last bytes are cut
 
 
-@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9, 0.996])
 def test_elements_are_dropped_with_probability_p_and_the_mean_stays(p: float) -> None:
     torch.manual_seed(0)
     out = dropout(torch.ones(N, dtype=torch.float64), p, training=True)
@@ -48,12 +48,38 @@ def test_the_same_seed_drops_the_same_elements() -> None:
     assert torch.equal(dropout(torch.ones(1000), 0.3, training=True), first)
 
 
+@pytest.mark.parametrize("n", [0, 1, 8, 1000])
+def test_whatever_its_size_it_takes_one_seed_from_the_generator(n: int) -> None:
+    torch.manual_seed(5)
+    draw_seed()
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    assert dropout(torch.ones(n), 0.5, training=True).shape == (n,)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 123456789])
+def test_the_bytes_are_those_of_splitmix64(seed: int) -> None:
+    expected, state = b"", seed % 2**64
+    for _ in range(20):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        expected += (z ^ z >> 31).to_bytes(8, "little")
+    for n in (0, 1, 8, 9, 160):
+        assert bytes(random_bytes(n, seed).tolist()) == expected[:n]
+
+
+def test_the_random_numbers_are_where_the_elements_are() -> None:
+    assert dropout(torch.ones(3, 5, device="meta"), 0.5, training=True).device.type == "meta"
+
+
 def test_nothing_happens_outside_training_or_at_0() -> None:
     x = torch.ones(3, 5)
     assert dropout(x, 0.5, training=False) is x
     assert dropout(x, 0.0, training=True) is x
     assert Dropout(0.5).eval()(x) is x
-    assert not torch.equal(Dropout(0.5).train()(torch.ones(1000)), torch.ones(1000))
+    assert 0 < (Dropout(0.5).train()(torch.ones(1000)) == 0).sum() < 1000
 
 
 def test_a_probability_of_1_leaves_nothing() -> None:

@@ -151,9 +151,9 @@ def test_the_errors_by_position_are_those_of_single_steps() -> None:
 def test_numbers_without_weights_are_refused() -> None:
     model, src_ids, tgt_in, _ = fixed_case()
     memory, src_mask = model.encode(src_ids)
-    logits, traces = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask)
+    hidden, traces = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask)
     with pytest.raises(ValueError, match="no weights though asked for them"):
-        numbers(logits, traces, 6)
+        numbers(model.output(hidden), traces, 6)
 
 
 # The future

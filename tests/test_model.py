@@ -257,7 +257,7 @@ def test_control_the_reference_reports_a_missing_scale_of_the_embeddings(monkeyp
     def embed(self: Transformer, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         return embedding(ids) + self.positions[offset : offset + ids.size(1)]
 
-    monkeypatch.setattr(Transformer, "_embed", embed)
+    monkeypatch.setattr(Transformer, "embed", embed)
     assert deviation_from_reference(random_model(3), H) > 1e-3
 
 
@@ -347,6 +347,37 @@ def test_the_memory_of_another_number_of_layers_is_refused() -> None:
     memory, src_mask = model.encode(random_ids(1, LENGTHS, S))
     with pytest.raises(ValueError, match="shorter"):
         model.run_decoder(random_targets(2, B, T), model.decoder.project_memory(memory)[:1], src_mask)
+
+
+def test_the_output_projection_makes_logits_of_the_hidden_states() -> None:
+    model = random_model(5)
+    src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    hidden = model.hidden(src_ids, tgt_in)
+    assert hidden.shape == (B, T, D)
+    assert torch.equal(hidden @ model.output.weight.T, model(src_ids, tgt_in))
+
+
+def dtypes_on_the_way(model: Transformer) -> list[torch.dtype]:
+    """Those of each layer's output, of the encoder's and of the hidden states."""
+    src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    memory, src_mask, read = model.run_encoder(src_ids)
+    _, written = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask)
+    return [x.dtype for x in (*(trace.output for trace in read + written), memory, model.hidden(src_ids, tgt_in))]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_under_autocast_all_is_in_its_dtype_from_the_embeddings_on(training: bool) -> None:
+    model = random_model(5).float().train(training)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert dtypes_on_the_way(model) == [torch.bfloat16] * 6
+    with torch.autocast("cpu", torch.bfloat16, enabled=False):
+        assert dtypes_on_the_way(model) == [torch.float32] * 6
+    assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_without_autocast_all_is_in_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
+    assert dtypes_on_the_way(random_model(5).to(dtype)) == [dtype] * 6
 
 
 def test_embedding_dropout_acts_on_the_embeddings_in_training_alone() -> None:

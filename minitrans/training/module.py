@@ -11,7 +11,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
-from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.fused import training_hidden
+from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer
 from minitrans.training.config import TrainingConfig
 
@@ -59,8 +60,9 @@ class TranslationModule(LightningModule):
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
-        logits = self.model(batch.src_ids, batch.tgt_in)
-        return label_smoothed_cross_entropy(logits.float(), batch.tgt_out, pad_id, smoothing) / n_tokens, n_tokens
+        hidden = training_hidden(self.model, batch.src_ids, batch.tgt_in)
+        loss = linear_cross_entropy(hidden, self.model.output.weight, batch.tgt_out, pad_id, smoothing)
+        return loss / n_tokens, n_tokens
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with the warm-up and cosine schedule, moved at every optimizer step."""

@@ -43,8 +43,8 @@ def full_pass(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tenso
     """All numbers of the full masked pass."""
     memory, src_mask = model.encode(src_ids)
     cross = model.decoder.project_memory(memory)
-    logits, traces = model.run_decoder(tgt_in, cross, src_mask, need_weights=True)
-    return numbers(logits, traces, tgt_in.size(1))
+    hidden, traces = model.run_decoder(tgt_in, cross, src_mask, need_weights=True)
+    return numbers(model.output(hidden), traces, tgt_in.size(1))
 
 
 @torch.no_grad()
@@ -57,8 +57,8 @@ def new_cache(model: Transformer, src_ids: Tensor, capacity: int | None = None) 
 def next_numbers(model: Transformer, tgt_ids: Tensor, cache: DecoderCache, width: int) -> list[Tensor]:
     """All numbers of the next tokens, int64 (B, n), which the cache gains."""
     cross = [(layer.cross_k, layer.cross_v) for layer in cache.layers]
-    logits, traces = model.run_decoder(tgt_ids, cross, cache.src_mask, cache, need_weights=True)
-    return numbers(logits, traces, width)
+    hidden, traces = model.run_decoder(tgt_ids, cross, cache.src_mask, cache, need_weights=True)
+    return numbers(model.output(hidden), traces, width)
 
 
 def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:

@@ -12,7 +12,7 @@ from minitrans.attention import MultiHeadAttention
 from minitrans.data.batching import collate
 from minitrans.decoding import greedy_decode, length_limit, likeliest_token
 from minitrans.dropout import Dropout
-from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer, TransformerConfig
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.incremental import (
@@ -282,7 +282,8 @@ def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     batch = collate([src for src, _ in examples], [tgt for _, tgt in examples], pad_id=0, bos_id=1, eos_id=2)
     for _ in range(40):
-        loss = label_smoothed_cross_entropy(model(batch.src_ids, batch.tgt_in), batch.tgt_out, 0, smoothing=0.0)
+        hidden = model.hidden(batch.src_ids, batch.tgt_in)
+        loss = linear_cross_entropy(hidden, model.output.weight, batch.tgt_out, pad_id=0, smoothing=0.0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -9,7 +9,7 @@ import torch
 
 from minitrans import reference
 from minitrans.layers import DecoderLayer, EncoderLayer
-from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.loss import linear_cross_entropy
 from minitrans.masks import causal_mask, padding_mask
 from minitrans.model import Transformer, TransformerConfig
 from minitrans.verify import wrong
@@ -41,9 +41,8 @@ def parameters_are_registered(subject: Subject) -> float:
         return math.inf
     model = subject.model
     parameters = list(model.parameters())
-    loss = label_smoothed_cross_entropy(
-        model(subject.src_ids, subject.tgt_in), subject.tgt_out, model.config.pad_id, smoothing=0.0
-    )
+    hidden = model.hidden(subject.src_ids, subject.tgt_in)
+    loss = linear_cross_entropy(hidden, model.output.weight, subject.tgt_out, model.config.pad_id, smoothing=0.0)
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
     return float(abs(sum(p.numel() for p in parameters) - expected_parameters(model.config)) + n_unreached)

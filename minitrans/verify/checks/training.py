@@ -1,15 +1,20 @@
 """Training: the whole target at once, every batch once."""
 
 from collections.abc import Iterator
+from copy import deepcopy
 from itertools import chain, islice
 
 import numpy as np
 import torch
 from torch.nn import functional as F
 
+from minitrans.attention import MultiHeadAttention
 from minitrans.data.batching import TokenBatchSampler
-from minitrans.loss import label_smoothed_cross_entropy
-from minitrans.verify.check import group
+from minitrans.dropout import Dropout
+from minitrans.fused import training_hidden
+from minitrans.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model import Transformer
+from minitrans.verify.check import deviation, group, worst
 from minitrans.verify.incremental import new_cache
 from minitrans.verify.subject import Subject
 
@@ -28,13 +33,63 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
     shifted = subject.tgt_out[:, :-1].masked_fill(subject.tgt_in[:, 1:] == pad_id, pad_id)
     if not torch.equal(shifted, subject.tgt_in[:, 1:]):
         return float("inf")
-    loss = label_smoothed_cross_entropy(model(subject.src_ids, subject.tgt_in), subject.tgt_out, pad_id, smoothing=0.0)
+    hidden = model.hidden(subject.src_ids, subject.tgt_in)
+    loss = linear_cross_entropy(hidden, model.output.weight, subject.tgt_out, pad_id, smoothing=0.0)
     cache = new_cache(model, subject.src_ids)
     steps = 0.0
     for t in range(subject.tgt_in.size(1)):
         log_p = F.log_softmax(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], dim=-1)
         steps -= sum(float(log_p[b, y]) for b, y in enumerate(subject.tgt_out[:, t].tolist()) if y != pad_id)
     return abs(steps - float(loss)) / int((subject.tgt_out != pad_id).sum())
+
+
+@check(
+    "loss.chunks",
+    "The loss of training, computed a few positions at a time, and both its gradients are those of the plain formula.",
+    "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+)
+def chunks_are_the_whole(subject: Subject) -> float:
+    """The batch, and noise in more positions than two chunks hold; with and without smoothing."""
+    config, weight = subject.model.config, subject.model.output.weight
+    length = ROWS + 1
+    targets = torch.arange(3 * length).view(3, length) * 7 % config.vocab_size
+    targets[1:, -5:] = config.pad_id
+    noise = subject.noise(3, length, config.d_model, seed=40)
+    deviations = []
+    for h, tgt_out in (subject.model.hidden(subject.src_ids, subject.tgt_in), subject.tgt_out), (noise, targets):
+        h = h.detach().requires_grad_()
+        n_tokens = int((tgt_out != config.pad_id).sum())
+        for smoothing in (0.0, 0.1):
+            ours = linear_cross_entropy(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
+            plain = label_smoothed_cross_entropy(h @ weight.T, tgt_out, config.pad_id, smoothing) / n_tokens
+            gradients = (torch.autograd.grad(loss, (h, weight)) for loss in (ours, plain))
+            deviations += [deviation(a, b) for a, b in zip(*gradients, strict=True)]
+            deviations.append(deviation(ours.detach()[None], plain.detach()[None]))
+    return worst(deviations)
+
+
+@check(
+    "fused.pass",
+    "The pass that training takes, on compiled kernels, gives the numbers and gradients of the plain one.",
+    "hidden states, and the gradient at every parameter, against `Transformer.hidden`; dropout 0.3 with one seed",
+)
+def training_takes_the_same_pass(subject: Subject) -> float:
+    """In training mode; without a C++ compiler training takes the plain pass itself."""
+    model = deepcopy(subject.model).train()
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.3
+        elif isinstance(module, MultiHeadAttention):
+            module.dropout = 0.3
+    noise = subject.noise(*subject.tgt_in.shape, model.config.d_model, seed=42)
+    parameters = [parameter for name, parameter in model.named_parameters() if name != "output.weight"]
+    results = []
+    with torch.random.fork_rng(devices=[]):
+        for run in (training_hidden, Transformer.hidden):
+            torch.manual_seed(41)
+            hidden = run(model, subject.src_ids, subject.tgt_in)
+            results.append([hidden.detach(), *torch.autograd.grad((hidden * noise).mean(), parameters)])
+    return worst([deviation(a, b) for a, b in zip(*results, strict=True)])
 
 
 @check(

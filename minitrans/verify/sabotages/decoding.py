@@ -16,14 +16,14 @@ from minitrans.verify.sabotage import Patch, sabotage
 
 @sabotage("positions.restart", "Positions begin at 0 again in every step.")
 def _(patch: Patch) -> None:
-    embed = Transformer._embed
-    patch(Transformer, "_embed", lambda self, embedding, ids, offset: embed(self, embedding, ids, 0))
+    embed = Transformer.embed
+    patch(Transformer, "embed", lambda self, embedding, ids, offset: embed(self, embedding, ids, 0))
 
 
 @sabotage("positions.ahead", "After the first step positions are one too high.")
 def _(patch: Patch) -> None:
-    embed = Transformer._embed
-    patch(Transformer, "_embed", lambda self, table, ids, offset: embed(self, table, ids, offset + bool(offset)))
+    embed = Transformer.embed
+    patch(Transformer, "embed", lambda self, table, ids, offset: embed(self, table, ids, offset + bool(offset)))
 
 
 @sabotage("cache.wrong-slot", "The keys come back from the cache rolled by one slot against the values.")

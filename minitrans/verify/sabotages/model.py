@@ -1,12 +1,15 @@
 """Faults of layers, embeddings, training, and what is saved."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
+from minitrans import kernels
 from minitrans.data.batching import Batch, TokenBatchSampler, collate
 from minitrans.dropout import Dropout, dropout
 from minitrans.layers import EncoderLayer, FeedForward, LayerTrace
-from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.loss import ROWS, _LinearCrossEntropy, linear_cross_entropy
 from minitrans.model import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
@@ -41,7 +44,7 @@ def _(patch: Patch) -> None:
     def unscaled(self: Transformer, embedding: torch.nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         return embedding(ids) + self.positions[offset : offset + ids.size(1)]
 
-    patch(Transformer, "_embed", unscaled)
+    patch(Transformer, "embed", unscaled)
 
 
 @sabotage("dropout.always", "Dropout acts in eval mode too.")
@@ -67,10 +70,63 @@ def _(patch: Patch) -> None:
 
 @sabotage("loss.padding", "The loss counts padding.")
 def _(patch: Patch) -> None:
-    def counting(logits: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-        return label_smoothed_cross_entropy(logits, tgt_out, -1, smoothing)
+    def counting(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+        return linear_cross_entropy(hidden, weight, tgt_out, -1, smoothing)
 
-    patch.everywhere(label_smoothed_cross_entropy, counting)
+    patch.everywhere(linear_cross_entropy, counting)
+
+
+@sabotage("loss.first-chunk", "The loss stops after the first chunk of positions.")
+def _(patch: Patch) -> None:
+    def first(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+        here = (tgt_out != pad_id).flatten().cumsum(0).view_as(tgt_out) <= ROWS
+        return linear_cross_entropy(hidden, weight, tgt_out.where(here, pad_id), pad_id, smoothing)
+
+    patch.everywhere(linear_cross_entropy, first)
+
+
+@sabotage("loss.sharp-gradient", "The loss is smoothed, its gradient is not.")
+def _(patch: Patch) -> None:
+    def sharp(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+        smoothed, plain = (linear_cross_entropy(hidden, weight, tgt_out, pad_id, e) for e in (smoothing, 0.0))
+        return plain + (smoothed - plain).detach()
+
+    patch.everywhere(linear_cross_entropy, sharp)
+
+
+@sabotage("loss.unscaled-gradient", "The gradient of the loss is that of the sum, though the mean is taken.")
+def _(patch: Patch) -> None:
+    patch(_LinearCrossEntropy, "backward", staticmethod(lambda ctx, grad: (*ctx.saved_tensors, None, None)))
+
+
+@sabotage("fused.unmasked", "On compiled kernels every query sees every key.")
+def _(patch: Patch) -> None:
+    softmax = kernels.masked_softmax
+
+    def unmasked(scores: Tensor, mask: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        return softmax(scores, torch.ones_like(mask), *rest)
+
+    patch(kernels, "masked_softmax", unmasked)
+
+
+@sabotage("fused.other-dropout", "On compiled kernels the gradient drops other attention weights than the pass did.")
+def _(patch: Patch) -> None:
+    backward = kernels.masked_softmax_backward
+
+    def other(grad: Tensor, weights: Tensor, scale: float, seed: int, dropped: int) -> Tensor:
+        return backward(grad, weights, scale, seed + 1, dropped)
+
+    patch(kernels, "masked_softmax_backward", other)
+
+
+@sabotage("fused.no-residual", "On compiled kernels no gradient flows around a sub-layer.")
+def _(patch: Patch) -> None:
+    backward = kernels.norm_backward
+
+    def alone(dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        return backward(dy, x, gamma, mean, rstd, None)
+
+    patch(kernels, "norm_backward", alone)
 
 
 @sabotage("target.unshifted", "The decoder reads the very tokens that it has to predict: the target is not shifted.")

@@ -1,0 +1,114 @@
+"""The training pass on compiled kernels against the plain one: the same numbers, gradients and dropout."""
+
+import pytest
+import torch
+from conftest import BOS, EOS, PAD, random_ids, random_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitrans import fused, kernels
+from minitrans.model import Transformer, TransformerConfig
+
+pytestmark = pytest.mark.skipif(not kernels.serve(torch.zeros(())), reason="no C++ compiler here")
+
+
+def batch(src_lengths: list[int], tgt_lengths: list[int]) -> tuple[Tensor, Tensor]:
+    return random_ids(1, src_lengths, max(src_lengths)), random_ids(2, tgt_lengths, max(tgt_lengths))
+
+
+def both(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Hidden states and the gradient at every parameter, by the kernels and by the plain pass; the same dropout."""
+    results = []
+    for run in (fused.training_hidden, Transformer.hidden):
+        torch.manual_seed(7)
+        hidden = run(model, src_ids, tgt_in)
+        weights = torch.sin(torch.arange(hidden.numel(), dtype=torch.float64)).view_as(hidden).to(hidden.dtype)
+        gradients = torch.autograd.grad((hidden * weights).sum(), list(model.parameters()))
+        results.append([hidden.detach(), *gradients])
+    return results[0], results[1]
+
+
+def worst(ours: list[Tensor], plain: list[Tensor]) -> float:
+    return max(((a - b).abs().max() / b.abs().max().clamp_min(1e-300)).item() for a, b in zip(ours, plain, strict=True))
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.integers(0, 20), min_size=1, max_size=4),
+    st.integers(1, 40),
+    st.sampled_from([(6, 2, None), (8, 1, 5), (12, 3, None)]),
+    st.sampled_from([0.0, 0.1, 0.5]),
+    st.sampled_from([0.0, 0.3]),
+    st.integers(0, 1000),
+)
+def test_hidden_states_and_gradients_equal_the_plain_pass(
+    src_lengths: list[int], tgt_length: int, sizes: tuple[int, int, int | None], p: float, attention_p: float, seed: int
+) -> None:
+    d_model, n_heads, d_head = sizes
+    config = TransformerConfig(
+        13,
+        PAD,
+        BOS,
+        EOS,
+        d_model,
+        n_heads,
+        d_head,
+        d_ff=10,
+        n_layers=2,
+        max_len=50,
+        dropout=p,
+        attention_dropout=attention_p,
+    )
+    torch.manual_seed(seed)
+    model = Transformer(config).double().train()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    src_lengths[0] = max(1, src_lengths[0])  # the others may be nothing but padding
+    src_ids, tgt_in = batch(src_lengths, [tgt_length] * len(src_lengths))
+    assert worst(*both(model, src_ids, tgt_in)) <= 1e-11
+
+
+def test_in_bfloat16_they_differ_by_its_rounding() -> None:
+    torch.manual_seed(0)
+    config = TransformerConfig(50, PAD, BOS, EOS, d_model=64, n_heads=4, d_ff=128, n_layers=2, max_len=50, dropout=0.1)
+    model = Transformer(config).train()
+    src_ids, tgt_in = batch([9, 4], [12, 12])
+    exact = both(model.double(), src_ids, tgt_in)[1]
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, plain = both(model.float(), src_ids, tgt_in)
+    assert ours[0].dtype == torch.bfloat16
+    assert all(gradient.dtype == torch.float32 for gradient in ours[1:])
+    for a, b, truth in zip(ours, plain, exact, strict=True):
+        errors = [((x.double() - truth).norm() / truth.norm()).item() for x in (a, b)]
+        assert errors[0] <= 1.5 * errors[1] + 0.01
+
+
+def test_the_same_seed_gives_the_same_bits() -> None:
+    torch.manual_seed(3)
+    model = Transformer(TransformerConfig(13, PAD, BOS, EOS, dropout=0.3, attention_dropout=0.1)).train()
+    src_ids, tgt_in = batch([5, 3, 1], [4, 4, 4])
+    first, second = both(model, src_ids, tgt_in)[0], both(model, src_ids, tgt_in)[0]
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_it_serves_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(4).train()
+    src_ids, tgt_in = batch([5, 3], [4, 4])
+    runs = []
+    monkeypatch.setattr(fused, "_hidden", lambda *_: runs.append("fused"))
+    monkeypatch.setattr(Transformer, "hidden", lambda *_: runs.append("plain"))
+    fused.training_hidden(model, src_ids, tgt_in)
+    with torch.no_grad():
+        fused.training_hidden(model, src_ids, tgt_in)
+    fused.training_hidden(model.eval(), src_ids, tgt_in)
+    model.train()
+    monkeypatch.setattr(kernels, "LONGEST", 4)
+    fused.training_hidden(model, src_ids, tgt_in)
+    monkeypatch.setattr(kernels, "LONGEST", 5)
+    fused.training_hidden(model, src_ids, tgt_in)
+    fused.training_hidden(model.half(), src_ids, tgt_in)
+    monkeypatch.setattr(kernels, "_library", lambda: None)
+    fused.training_hidden(model.double(), src_ids, tgt_in)
+    assert runs == ["fused", "plain", "plain", "plain", "fused", "plain", "plain"]

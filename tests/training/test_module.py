@@ -1,0 +1,78 @@
+"""The loss of a training step is that of the plain formula, whatever the arithmetic, and no logits are made for it."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import ATOL, PAD, random_ids, random_model, random_targets
+from torch import Tensor
+
+from minitrans.data.batching import Batch
+from minitrans.loss import label_smoothed_cross_entropy
+from minitrans.model import Transformer
+from minitrans.training.config import TrainingConfig
+from minitrans.training.module import TranslationModule
+
+LENGTHS = [4, 7, 1]
+BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
+N_TOKENS = 12
+
+
+class Logged(TranslationModule):
+    """Notes what is logged, for there is no Trainer."""
+
+    def __init__(self, model: Transformer) -> None:
+        super().__init__(model, TrainingConfig(label_smoothing=0.3))
+        self.logged: dict[str, Tensor] = {}
+        self.weights: list[Any] = []
+
+    def log(self, name: str, value: Any, *arguments: Any, **settings: Any) -> None:
+        self.logged[name] = value
+        self.weights.append(settings.get("batch_size"))
+
+
+def plain_loss(model: Transformer, smoothing: float) -> Tensor:
+    return label_smoothed_cross_entropy(model(BATCH.src_ids, BATCH.tgt_in), BATCH.tgt_out, PAD, smoothing) / N_TOKENS
+
+
+def test_a_step_minimises_the_smoothed_loss_a_token() -> None:
+    module = Logged(random_model(0))
+    loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
+    assert loss.item() == pytest.approx(want.item(), abs=ATOL)
+    assert (module.logged["train_loss"], module.tgt_tokens) == (loss, N_TOKENS)
+    parameters = list(module.parameters())
+    for one, other in zip(*(torch.autograd.grad(x, parameters) for x in (loss, want)), strict=True):
+        assert (one - other).abs().max() <= ATOL
+
+
+@torch.no_grad()
+def test_validation_logs_the_plain_cross_entropy() -> None:
+    module = Logged(random_model(0))
+    module.validation_step(BATCH, 0)
+    assert module.logged["val_loss"].item() == pytest.approx(plain_loss(module.model, 0.0).item(), abs=ATOL)
+    assert module.weights == [N_TOKENS]
+
+
+@pytest.mark.parametrize("tie_embeddings", [True, False])
+def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool) -> None:
+    module = Logged(random_model(0, tie_embeddings=tie_embeddings).float())
+    want = plain_loss(module.model, 0.3)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = module.training_step(BATCH, 0)
+        with torch.no_grad():
+            module.validation_step(BATCH, 0)
+    assert loss.dtype == module.logged["val_loss"].dtype == torch.float32
+    assert loss.item() == pytest.approx(want.item(), rel=0.02)
+    for gradient in torch.autograd.grad(loss, list(module.parameters())):
+        assert gradient.dtype == torch.float32
+        assert gradient.any()
+
+
+def test_no_logits_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = Logged(random_model(0))
+    monkeypatch.delattr(torch.nn.Linear, "forward")
+    with pytest.raises(NotImplementedError):
+        module.training_step(BATCH, 0)
+    monkeypatch.undo()
+    monkeypatch.setattr(module.model.output, "forward", None)
+    module.training_step(BATCH, 0)
