@@ -50,12 +50,12 @@ class ValidationTranslations(Callback):
 
 
 class TrainingProgress(ProgressBar):
-    """On a terminal a bar with loss, speed and time left; anywhere a paragraph after each validation."""
+    """On a terminal a bar with loss, speed and time left; anywhere a line first, a paragraph at each validation."""
 
-    def __init__(self, translations: ValidationTranslations) -> None:
-        """Take the callback whose samples are shown."""
+    def __init__(self, translations: ValidationTranslations, first_line: str) -> None:
+        """Take the callback whose samples are shown, and what to say before the first step."""
         super().__init__()
-        self.translations = translations
+        self.translations, self.first_line = translations, first_line
         self.console = Console(stderr=True, highlight=False)
         self.bar = Progress(
             TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
@@ -79,7 +79,8 @@ class TrainingProgress(ProgressBar):
         self.console.quiet = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Show the bar."""
+        """Say what there is to say first, and show the bar."""
+        self.console.print(self.first_line, markup=False, soft_wrap=True)
         self.bar.update(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
 

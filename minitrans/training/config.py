@@ -16,6 +16,7 @@ from minitrans.data.corpus import DataConfig
 from minitrans.errors import UserError
 from minitrans.model import TransformerConfig
 from minitrans.tokenizer import TokenizerConfig
+from minitrans.training.precision import Setting
 
 # What of Lightning's Trainer a run may set. The rest is set by `minitrans`, or serves no purpose here.
 TRAINER_SETTINGS = {
@@ -23,7 +24,6 @@ TRAINER_SETTINGS = {
     "strategy",
     "devices",
     "num_nodes",
-    "precision",
     "max_epochs",
     "max_steps",
     "max_time",
@@ -53,6 +53,7 @@ class TrainingConfig:
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
         patience: Validations without a better BLEU after which training stops.
         checkpoint_every: Optimizer steps between checkpoints to resume from.
+        precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is quick at.
     """
 
     learning_rate: float = 2e-3
@@ -62,6 +63,7 @@ class TrainingConfig:
     ema_decay: float = 0.998
     patience: int = 10
     checkpoint_every: int = 500
+    precision: Setting = "auto"
 
     def __post_init__(self) -> None:
         """Check every value once, here."""
@@ -188,6 +190,8 @@ def _explain(message: str, known: list[str]) -> str:
         types = re.sub(r"<class '(\w+)'>", r"\1", wrong[2]).replace("typing.", "").replace("NoneType", "null")
         return f"{wrong[1]} is {wrong[3]}; it must be one of {types}"
     if wrong := re.search(r'Parser key "(\S+)":\s*Expected an? (.*?)\. Got value: (.*)', message, re.DOTALL):
+        if choices := re.fullmatch(r"typing\.Literal\[(.*)\]", wrong[2].replace("'", "")):
+            return f"{wrong[1]} is {wrong[3]}; it must be one of {choices[1]}"
         types = re.sub(r"<class '(\w+)'>", r"\1", wrong[2])
         return f"{wrong[1]} is {wrong[3]}; it must be of type {types}"
     return " ".join(message.split())

@@ -27,6 +27,7 @@ from minitrans.training.callbacks import StopBetweenSteps, TrainingProgress, Val
 from minitrans.training.card import model_card
 from minitrans.training.config import RunConfig
 from minitrans.training.module import TranslationModule
+from minitrans.training.precision import choose_precision
 from minitrans.translator import Translator
 
 CONFIG, CARD, METRICS = "config.yaml", "README.md", "metrics.csv"
@@ -122,13 +123,14 @@ def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
 def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> Trainer:
     """Lightning's Trainer with our loggers and callbacks; `ModelCheckpoint`s are called last, wherever they stand."""
     run_dir = config.run_dir
+    precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     translations = ValidationTranslations(Translator(bundle), *data.texts("valid"))
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(decay=config.training.ema_decay),
         LearningRateMonitor(),
         EarlyStopping("val_bleu", mode="max", patience=config.training.patience),
-        TrainingProgress(translations),
+        TrainingProgress(translations, str(precision)),
         StopBetweenSteps(run_dir / LAST),
         ModelCheckpoint(run_dir / BEST.parent, BEST.stem, monitor="val_bleu", mode="max", enable_version_counter=False),
         ModelCheckpoint(
@@ -144,6 +146,7 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
     try:
         return Trainer(
             **config.trainer,
+            precision=precision.of_trainer,
             logger=[csv_logger, TensorBoardLogger(run_dir, name="", version="tensorboard")],
             callbacks=callbacks,
             default_root_dir=run_dir,

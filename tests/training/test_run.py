@@ -212,6 +212,8 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     assert "the nearest is model.d_ff" in refuses(capsys, corpus, run_dir, "--model.d_fff", "5")
     assert "No such file" in refuses(capsys, corpus, run_dir, "--data.path", str(tmp_path / "gone"))
     assert "trainer: " in refuses(capsys, corpus, run_dir, "--trainer.accelerator", "abacus")
+    fp16 = refuses(capsys, corpus, run_dir, "--training.precision", "fp16", "--trainer.accelerator", "cpu")
+    assert "training.precision is fp16" in fp16
     assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
     broken = tmp_path / "broken"
     shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))

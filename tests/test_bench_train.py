@@ -1,0 +1,217 @@
+"""The benchmark is fair and complete: same batches and sizes for all, every number it promises. No time is asserted."""
+
+import importlib.util
+import json
+import resource
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch import LightningModule, Trainer
+
+from minitrans.data.batching import Batch
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import bench_train  # noqa: E402
+from bench_train import Bench, Contender, Settings, Workload  # noqa: E402
+
+TINY = Settings(
+    pairs=300,
+    batch_tokens=200,
+    vocab_size=150,
+    n_layers=1,
+    d_model=16,
+    d_ff=24,
+    n_heads=2,
+    rounds=2,
+    steps=3,
+    threads=1,
+)
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
+needs_transformers = pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None, reason="needs the extra bench"
+)
+
+
+class Recorder(Bench):
+    """Makes no step, but remembers which batches it was to train on."""
+
+    def __init__(self, name: str) -> None:
+        self.contender = Contender(name, "fp32")
+        self.seen: list[int] = []
+
+    def step(self, batch: Batch) -> float:
+        self.seen.append(id(batch))
+        return 0.0
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    bench_train.quieten()
+
+
+@pytest.fixture(scope="module")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
+    return bench_train.make_workload(TINY, tmp_path_factory.mktemp("bench"))
+
+
+def test_made_up_lengths_are_those_of_captions() -> None:
+    source, target = bench_train.made_up_lengths(20_000, 15.5, np.random.default_rng(0))
+    assert source.min() >= 1
+    assert target.min() >= 1
+    assert target.mean() == pytest.approx(15.5, abs=0.3)
+    assert target.std() == pytest.approx(5.7, abs=0.5)
+    assert target.mean() - 1.5 < source.mean() < target.mean()
+    assert source.std() == pytest.approx(5, abs=0.5)
+    assert np.corrcoef(source, target)[0, 1] == pytest.approx(0.84, abs=0.03)
+    assert target.max() < 5 * 15.5
+
+
+def test_batches_hold_the_made_up_ids(workload: Workload) -> None:
+    config = workload.config
+    assert len(workload.batches) == TINY.steps
+    for batch in workload.batches:
+        assert max(batch.src_ids.numel(), batch.tgt_in.numel()) <= TINY.batch_tokens
+        assert (batch.tgt_in[:, 0] == config.bos_id).all()
+        assert ((batch.src_ids == config.eos_id).sum(1) == 1).all()
+        assert int(batch.src_ids.max()) < TINY.vocab_size
+
+
+def test_the_same_settings_give_the_same_batches(workload: Workload, tmp_path: Path) -> None:
+    again = bench_train.make_workload(TINY, tmp_path)
+    for one, other in zip(workload.batches, again.batches, strict=True):
+        for ids, other_ids in zip(one, other, strict=True):
+            torch.testing.assert_close(ids, other_ids, rtol=0, atol=0)
+
+
+def test_all_contenders_get_the_same_batches_in_the_same_order(workload: Workload) -> None:
+    recorders = [Recorder(name) for name in ("a", "b", "c")]
+    seconds = bench_train.time_steps(recorders, workload.batches, rounds=2)
+    assert set(seconds) == {recorder.contender for recorder in recorders}
+    for recorder in recorders:
+        assert recorder.seen == 2 * [id(batch) for batch in workload.batches]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5])
+def test_the_bare_loop_makes_every_step_of_the_trainer(steps: int, workload: Workload) -> None:
+    recorder = Recorder("a")
+    in_turn = bench_train.StepsInTurn(recorder, steps)
+    batches = [Batch(*batch) for batch in 3 * workload.batches][: steps + 1]
+    trainer, module = Trainer.__new__(Trainer), LightningModule()
+    for batch in batches[:-1]:
+        in_turn.on_train_batch_start(trainer, module, batch, 0)
+    with pytest.raises(bench_train.EnoughError):
+        in_turn.on_train_batch_start(trainer, module, batches[-1], 0)
+    assert recorder.seen == [id(batch) for batch in batches[:-1]]
+    assert len(in_turn.bare) == len(in_turn.trainer) == steps
+
+
+@needs_transformers
+def test_all_contenders_are_of_one_size(workload: Workload) -> None:
+    benches = [Bench(Contender(name, "fp32"), workload.config) for name in bench_train.BUILDERS]
+    assert len({bench.n_parameters for bench in benches}) == 1
+
+
+@needs_transformers
+@pytest.mark.parametrize("precision", bench_train.PRECISIONS)
+@pytest.mark.parametrize("name", bench_train.BUILDERS)
+def test_every_contender_learns(workload: Workload, name: str, precision: str) -> None:
+    bench = Bench(Contender(name, precision), workload.config)
+    losses = [bench.step(workload.batches[0]) for _ in range(20)]
+    assert losses[-1] < losses[0]
+
+
+def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> None:
+    torch.manual_seed(0)
+    model = bench_train.TorchTransformer(workload.config).train(False)
+    src = torch.tensor([[7, 8, 2, 0], [9, 7, 8, 2]])
+    tgt = torch.tensor([[1, 7, 8], [1, 9, 9]])
+    logits = model(src, tgt)
+    shorter = model(src[:1, :3], tgt[:1, :2])
+    torch.testing.assert_close(logits[:1, :2], shorter, rtol=1e-4, atol=1e-5)
+
+
+def test_the_plain_formulas_give_the_same_losses(workload: Workload) -> None:
+    rows = bench_train.compare_losses(workload)
+    assert [row["step"] for row in rows] == list(bench_train.LOSS_STEPS)
+    for row in rows:
+        assert row["fp32"] == pytest.approx(row["plain"], rel=1e-5)
+        assert row["bf16"] == pytest.approx(row["plain"], rel=1e-2)
+    assert rows[-1]["plain"] < rows[0]["plain"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the unit differs")
+def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
+    ballast = torch.ones(2**28, dtype=torch.uint8)  # which the child does not have
+    child = bench_train.peak_memory(Contender(bench_train.OURS, "fp32"), workload)
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    assert ballast[-1] == 1
+    assert 50 < child < own
+
+
+@needs_transformers
+def test_json_holds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
+    assert bench_train.main(["--json", *FLAGS]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert set(result) == {
+        "machine",
+        "settings",
+        "contenders",
+        "ratio_to_best_peer",
+        "ratio_to_nn_transformer_fp32",
+        "lightning_efficiency",
+        "lightning",
+        "losses",
+    }
+    assert result["settings"] == vars(TINY)
+    names = [(row["name"].split()[0], row["precision"]) for row in result["contenders"]]
+    assert names == [(name, p) for name in ("minitrans", "nn.Transformer", "M2M100") for p in ("fp32", "bf16")]
+    for row in result["contenders"]:
+        assert set(row) == {"name", "precision", "parameters", "ms", "tokens_per_second", "ratio", "peak_mb"}
+        assert min(row["ms"], row["tokens_per_second"], row["ratio"]) > 0
+    assert result["ratio_to_best_peer"] == min(row["ratio"] for row in result["contenders"][2:])
+    assert result["ratio_to_nn_transformer_fp32"] == result["contenders"][2]["ratio"]
+    assert result["lightning_efficiency"] == result["lightning"]["efficiency"] > 0
+    assert set(result["machine"]) == {"processor", "flags", "threads", "torch", "transformers"}
+    bench_train.print_comparison(result)
+    assert "plain formulas" in capsys.readouterr().out
+
+
+@needs_transformers
+def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
+    monkeypatch.setattr(bench_train, "SWEEP", {"d_model": (8,), "mean_length": (40,)})
+    assert bench_train.main(["--sweep", *FLAGS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:] == ["d model 8", "mean length 40"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        pytest.param(["--d-model", "15"], "model.d_model (15) is not divisible", marks=needs_transformers),
+        pytest.param(["--data", "no/such/folder", "--source", "en"], "empty", marks=needs_transformers),
+        (["--mean-length", "0"], "--mean-length must be at least 1"),
+        (["--rounds", "0"], "not at least 1"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--sweep", "--data", "x"], "give it without --data"),
+    ],
+)
+def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_train.main([*FLAGS, *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_without_transformers_it_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert bench_train.main(FLAGS) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "minitrans[bench]" in line

@@ -1,0 +1,129 @@
+"""The arithmetic of a run is what the user asks for, or what the device is quick at; and it is said once."""
+
+import inspect
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from conftest import tiny_settings
+from lightning.pytorch.accelerators import MPSAccelerator
+
+from minitrans import cli
+from minitrans.errors import UserError
+from minitrans.training.callbacks import TrainingProgress
+from minitrans.training.precision import Setting, choose_precision
+
+SETTINGS: tuple[Setting, ...] = get_args(Setting)
+
+
+class Machine:
+    """Pretends to have some devices, and sees to it that nothing else is asked."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.has(amx=False)
+
+    def has(self, *, amx: bool = False, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
+        def is_bf16_supported(including_emulation: bool = True) -> bool:
+            return bf16 or (cuda and including_emulation)
+
+        # All have AVX512-BF16, which is not enough.
+        capabilities = {"amx_bf16": amx, "avx512_bf16": True}
+        self.patch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+        self.patch.setattr(torch.cuda, "is_available", lambda: cuda)
+        self.patch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+        self.patch.setattr(MPSAccelerator, "is_available", lambda: mps)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(monkeypatch)
+
+
+@pytest.mark.parametrize("accelerator", ["auto", "cpu"])
+def test_a_processor_gets_bf16_if_it_multiplies_matrices_of_it(accelerator: str, machine: Machine) -> None:
+    machine.has(amx=True)
+    found = choose_precision("auto", accelerator)
+    assert found.of_trainer == "bf16-mixed"
+    assert str(found) == "precision: bf16 (this processor multiplies bfloat16 matrices: amx_bf16)"
+    machine.has(amx=False)
+    found = choose_precision("auto", accelerator)
+    assert found.of_trainer == "32-true"
+    assert str(found) == "precision: fp32 (this processor is not known to multiply bfloat16 matrices: no amx_bf16)"
+
+
+@pytest.mark.parametrize("capabilities", [dict, None])
+def test_a_processor_of_which_nothing_is_known_gets_fp32(
+    capabilities: type[dict[str, bool]] | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if capabilities is None:
+        monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before torch 2.10
+    else:
+        monkeypatch.setattr(torch.cpu, "get_capabilities", capabilities)
+    assert choose_precision("auto", "cpu").name == "fp32"
+
+
+@pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
+def test_a_gpu_gets_bf16_unless_it_would_emulate_it(accelerator: str, machine: Machine) -> None:
+    machine.has(amx=True, cuda=True, bf16=True)
+    assert choose_precision("auto", accelerator).of_trainer == "bf16-mixed"
+    machine.has(amx=True, cuda=True, bf16=False)
+    assert choose_precision("auto", accelerator).of_trainer == "16-mixed"
+
+
+def test_other_devices_get_fp32(machine: Machine) -> None:
+    machine.has(amx=True, mps=True)
+    for accelerator in ("auto", "gpu", "mps"):
+        assert str(choose_precision("auto", accelerator)) == "precision: fp32 (the safe one on mps)"
+    assert choose_precision("auto", "tpu").name == "fp32"
+
+
+def test_the_device_that_is_asked_for_counts_not_the_best_there_is(machine: Machine) -> None:
+    machine.has(cuda=True, bf16=True)
+    assert choose_precision("auto", "cpu").name == "fp32"
+
+
+@pytest.mark.parametrize("amx", [False, True])
+def test_what_is_asked_for_is_done(amx: bool, machine: Machine) -> None:
+    machine.has(amx=amx)
+    assert [choose_precision(name, "cpu").of_trainer for name in ("bf16", "fp32")] == ["bf16-mixed", "32-true"]
+    assert str(choose_precision("bf16", "cpu")) == "precision: bf16 (as set)"
+    machine.has(cuda=True, bf16=True)
+    assert choose_precision("fp16", "auto").of_trainer == "16-mixed"
+
+
+def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
+    for accelerator in ("auto", "cpu"):
+        with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
+            choose_precision("fp16", accelerator)
+
+
+@pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
+def test_a_run_trains_in_it_and_says_so_once(
+    setting: str, tiny_run: Path, tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.has(amx=True)
+    seen: list[str] = []
+    begin = TrainingProgress.on_train_start
+
+    def spy(self: TrainingProgress, trainer, pl_module) -> None:  # type: ignore[no-untyped-def]
+        seen.append(trainer.precision)
+        begin(self, trainer, pl_module)
+
+    machine.patch.setattr(TrainingProgress, "on_train_start", spy)
+    capsys.readouterr()
+    flags = ["--run-dir", str(tmp_path / "run"), "--training.precision", setting]
+    assert cli.main(["train", *tiny_settings(tiny_run.parent, max_steps=2), *flags]) == 0
+    captured = capsys.readouterr()
+    assert seen == ["32-true" if setting == "fp32" else "bf16-mixed"]
+    name = "bf16" if setting == "auto" else setting
+    assert [line.split(" (")[0] for line in captured.err.splitlines() if "precision" in line] == [f"precision: {name}"]
+    assert "precision" not in captured.out
+
+
+def test_torch_is_asked_what_it_can_answer() -> None:
+    """What the tests pretend, torch has."""
+    assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
+    assert isinstance(torch.cpu.get_capabilities().get("amx_bf16", False), bool)
+    assert choose_precision("auto", "cpu").name in SETTINGS
