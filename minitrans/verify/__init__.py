@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
+from minitrans import kernels
 from minitrans.model import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
@@ -38,10 +39,15 @@ def run(model: Transformer | None = None, subject: Subject | None = None) -> Rep
 def self_test() -> Iterator[Caught]:
     """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it, float64.
 
+    Those of the compiled kernels are left out where there are none.
+
     Yields:
         For each sabotage the checks that failed; the code is as it was by then.
     """
+    compiled = kernels.serve(torch.empty(0))
     for sabotage in SABOTAGES:
+        if sabotage.id.startswith("fused.") and not compiled:
+            continue  # nobody takes that pass here
         with sabotage.applied():
             subjects = {torch.float64: random_subject(fresh_model())}
             failed = [check.id for check in CHECKS if not check.run(subjects).passed]

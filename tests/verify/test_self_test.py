@@ -143,7 +143,7 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(
         ("batches.skipped", {"batches.resumed"}),
         ("heat-map.unmarked", {"C22"}),
         ("embedding.unscaled", {"model.torch", "model.numpy"}),
-        ("layer.no-relu", {"model.layers", "model.torch", "model.numpy"}),
+        ("layer.no-relu", {"model.layers", "model.torch", "model.numpy", "fused.pass"}),
         ("rows.not-mask", {"cache.rows"}),
         ("cache.on-module", {"cache.two"}),
     ],
