@@ -210,7 +210,7 @@ class Transformer(nn.Module):
         return self.output(self.hidden(src_ids, tgt_in))
 
     def hidden(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
-        """`forward` without the output projection, which the loss of training applies bit by bit: (B, T, D)."""
+        """`forward` up to the output projection, which the loss of training applies a few rows at a time: (B, T, D)."""
         memory, src_mask = self.encode(src_ids)
         return self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0]
 

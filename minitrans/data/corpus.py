@@ -34,7 +34,7 @@ _VALID_NAMES = ("valid", "val", "validation", "dev")  # the first of these that 
 _SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
 _READER = 1  # raise it when the same files are read differently: what was kept on disk is then read anew
 _CHUNK = 1_000  # pairs in memory at once while they are read
-_TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million took 14 times as long, and spelled no text shorter
+_TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
 if not sys.stderr.isatty():
@@ -52,8 +52,8 @@ class DataConfig:
         batch_tokens: Most tokens of either side in a batch, padding counted.
         cache_dir: Folder for downloaded, read and tokenized data; null is where Hugging Face keeps data sets.
         name: Configuration of a hub data set that has several, such as en-zh.
-        workers: Processes that make batches ahead of the training. 0 makes each when it is due, in 0.3 ms: less than it
-            takes to hand one over from another process.
+        workers: Processes that make batches ahead of the training. 0 makes each when it is due, which takes less
+            time than handing one over from another process.
     """
 
     path: str
