@@ -1,48 +1,17 @@
-// What training does between its matrix products, each in one pass over memory: dropout, layer norm, softmax.
+// The sub-layers of the Transformer in training, each forward and backward, and what training does beside them.
 //
-// Rows are split among the threads; every result is the same for any number of them. bfloat16 and float32 are computed
-// in float32, float64 in float64. All tensors are contiguous. Compiled and called by kernels.py.
+// A sub-layer takes a few sentences through all it does while they are in the processor's caches. It keeps nothing for
+// the way back: there everything is computed again from the sub-layer's input. Sentences are split among the threads;
+// the same number of threads gives the same bits. bfloat16 and float32 are computed in float32, float64 in float64;
+// parameters and their gradients have the dtype of the computation. All tensors are contiguous. Called by kernels.py.
 
-#include <algorithm>
+#include "products.h"
+
+#include <array>
 #include <cmath>
-#include <cstdint>
-#include <cstring>
 #include <limits>
-#include <type_traits>
+#include <omp.h>
 #include <vector>
-
-using std::int32_t, std::int64_t, std::uint8_t, std::uint16_t, std::uint32_t, std::uint64_t;
-
-// bfloat16: the upper half of a float32, rounded to nearest, ties to even.
-struct bf16 {
-    uint16_t bits;
-};
-
-template <class T> struct arithmetic {
-    using type = T;
-};
-template <> struct arithmetic<bf16> {
-    using type = float;
-};
-template <class T> using computed = typename arithmetic<T>::type;
-
-template <class To, class From> To bit_cast(From x) {
-    To y;
-    static_assert(sizeof x == sizeof y);
-    std::memcpy(&y, &x, sizeof x);
-    return y;
-}
-
-inline float load(bf16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
-inline float load(float x) { return x; }
-inline double load(double x) { return x; }
-
-inline void store(bf16 *to, float x) {
-    const uint32_t bits = bit_cast<uint32_t>(x);
-    to->bits = uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-inline void store(float *to, float x) { *to = x; }
-inline void store(double *to, double x) { *to = x; }
 
 // e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
 inline double exponential(double x) { return std::exp(x); }
@@ -56,243 +25,500 @@ inline float exponential(float x) {
 
 // Dropout. Element i is dropped if byte i of the seed's stream of random bytes is below `dropped`: p = dropped / 256.
 // Word j of the stream is SplitMix64's (Steele et al. 2014); the same stream as in dropout.py.
-inline uint64_t word(uint64_t seed, uint64_t j) {
-    uint64_t z = seed + (j + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-}
+struct Dropout {
+    uint64_t seed;
+    int32_t dropped;
 
-constexpr int64_t BLOCK = 1024;  // elements
+    uint64_t word(uint64_t j) const {
+        uint64_t z = seed + (j + 1) * 0x9e3779b97f4a7c15u;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+        return z ^ z >> 31;
+    }
+    // Bytes `first` to `first` + `count` of the stream, and room after them.
+    const uint8_t *bytes(Buffer<uint64_t> &words, int64_t first, int64_t count) const {
+        const int64_t start = first / 8, n = (first + count + 7) / 8 - start;
+        words.reserve(n + 2 * PAD);
+        if (dropped)
+            for (int64_t j = 0; j < n; j++) words.data[j] = word(uint64_t(start + j));
+        return reinterpret_cast<const uint8_t *>(words.data) + first % 8;
+    }
+    // What is left of each of n numbers.
+    template <class A> void apply(A *x, const uint8_t *byte, int64_t n) const {
+        if (!dropped) return;
+        const A scale = A(256) / A(256 - dropped);
+        for (int64_t i = 0; i < n; i++) x[i] = byte[i] >= dropped ? x[i] * scale : A(0);
+    }
+};
 
-template <class T> computed<T> kept(int dropped) { return computed<T>(256) / computed<T>(256 - dropped); }
+// What a layer norm leaves for its gradient.
+template <class A> struct Normed {
+    Matrix<A> x, rstd;
+};
 
-inline void random_bytes(uint8_t *bytes, uint64_t seed, int64_t first_word, int n_words) {
-    for (int j = 0; j < n_words; j++) {
-        const uint64_t w = word(seed, uint64_t(first_word + j));
-        std::memcpy(bytes + 8 * j, &w, 8);
+// y = gamma (x - mean) / sqrt(variance + eps) + beta for each row of x (rows, D).
+template <class T, class A = computed<T>>
+void norm(const T *x, int64_t rows, int64_t D, const A *gamma, const A *beta, A eps, Normed<A> &normed, Matrix<A> &y) {
+    normed.x.resize(rows, D), normed.rstd.resize(1, rows), y.resize(rows, D);
+    for (int64_t r = 0; r < rows; r++) {
+        A *__restrict v = normed.x[r], *__restrict to = y[r];
+        const T *__restrict from = x + r * D;
+        A sum = 0, squares = 0;
+        for (int64_t i = 0; i < D; i++) v[i] = load(from[i]), sum += v[i];
+        const A mean = sum / A(D);
+        for (int64_t i = 0; i < D; i++) v[i] -= mean, squares += v[i] * v[i];
+        const A rstd = 1 / std::sqrt(squares / A(D) + eps);
+        for (int64_t i = 0; i < D; i++) v[i] *= rstd, to[i] = v[i] * gamma[i] + beta[i];
+        normed.rstd[0][r] = rstd;
     }
 }
 
-// out = dropout(x) + residual; `residual` may be null.
-template <class T>
-void dropout_add(const T *x, const T *residual, T *out, int64_t n, uint64_t seed, int dropped) {
-    using A = computed<T>;
-    const A scale = kept<T>(dropped);
-#pragma omp parallel for
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        alignas(64) uint8_t bytes[BLOCK];
-        random_bytes(bytes, seed, start / 8, BLOCK / 8);
-        const int count = int(std::min(BLOCK, n - start));
-        const T *__restrict from = x + start, *__restrict base = residual ? residual + start : nullptr;
-        T *__restrict to = out + start;
-        if (base)
-            for (int i = 0; i < count; i++)
-                store(to + i, load(base[i]) + (bytes[i] >= dropped ? load(from[i]) * scale : A(0)));
-        else
-            for (int i = 0; i < count; i++) store(to + i, bytes[i] >= dropped ? load(from[i]) * scale : A(0));
-    }
-}
-
-// x = dropout(relu(x)), in place.
-template <class T> void relu_dropout(T *x, int64_t n, uint64_t seed, int dropped) {
-    using A = computed<T>;
-    const A scale = kept<T>(dropped);
-#pragma omp parallel for
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        alignas(64) uint8_t bytes[BLOCK];
-        random_bytes(bytes, seed, start / 8, BLOCK / 8);
-        const int count = int(std::min(BLOCK, n - start));
-        T *at = x + start;
-        for (int i = 0; i < count; i++) {
-            const A value = load(at[i]);
-            store(at + i, bytes[i] >= dropped && value > 0 ? value * scale : A(0));
-        }
-    }
-}
-
-// grad = what `relu_dropout` passes back, in place; y is its result: where it is 0, nothing comes back.
-template <class T> void relu_dropout_backward(T *grad, const T *y, int64_t n, int dropped) {
-    using A = computed<T>;
-    const A scale = kept<T>(dropped);
-#pragma omp parallel for
-    for (int64_t start = 0; start < n; start += BLOCK) {
-        const int count = int(std::min(BLOCK, n - start));
-        const T *__restrict result = y + start;
-        T *__restrict at = grad + start;
-        for (int i = 0; i < count; i++) store(at + i, load(result[i]) > 0 ? load(at[i]) * scale : A(0));
-    }
-}
-
-// y = gamma (x - mean) / sqrt(variance + eps) + beta for each of the rows of x (rows, D); mean and 1 / sqrt are kept.
-template <class T>
-void norm(const T *x, const computed<T> *gamma, const computed<T> *beta, T *y, computed<T> *mean, computed<T> *rstd,
-          int64_t rows, int64_t D, double eps) {
-    using A = computed<T>;
-#pragma omp parallel
-    {
-        std::vector<A> buffer(D);
-        A *__restrict v = buffer.data();
-#pragma omp for
-        for (int64_t r = 0; r < rows; r++) {
-            A sum = 0, squares = 0;
-            for (int64_t i = 0; i < D; i++) v[i] = load(x[r * D + i]), sum += v[i];
-            const A m = sum / A(D);
-            for (int64_t i = 0; i < D; i++) v[i] -= m, squares += v[i] * v[i];
-            const A q = 1 / std::sqrt(squares / A(D) + A(eps));
-            for (int64_t i = 0; i < D; i++) store(y + r * D + i, v[i] * q * gamma[i] + beta[i]);
-            mean[r] = m, rstd[r] = q;
-        }
-    }
-}
-
-// dx = the gradient of `norm` at x, for the gradient dy, plus `residual` (may be null); d_gamma and d_beta likewise.
-template <class T>
-void norm_backward(const T *dy, const T *x, const computed<T> *gamma, const computed<T> *mean, const computed<T> *rstd,
-                   const T *residual, T *dx, computed<T> *d_gamma, computed<T> *d_beta, int64_t rows, int64_t D) {
-    using A = computed<T>;
-    constexpr int PARTS = 64;  // sums of fixed parts: the same for any number of threads
-    std::vector<A> parts(2 * PARTS * D, A(0));
-#pragma omp parallel for
-    for (int part = 0; part < PARTS; part++) {
-        A *__restrict sum_gamma = parts.data() + 2 * part * D, *__restrict sum_beta = sum_gamma + D;
-        std::vector<A> buffer(2 * D);
-        A *__restrict normed = buffer.data(), *__restrict scaled = normed + D;
-        for (int64_t r = rows * part / PARTS; r < rows * (part + 1) / PARTS; r++) {
-            const T *__restrict grad = dy + r * D, *__restrict from = x + r * D;
-            const A m = mean[r], q = rstd[r];
-            A mean_scaled = 0, mean_product = 0;
-            for (int64_t i = 0; i < D; i++) {
-                const A g = load(grad[i]);
-                normed[i] = (load(from[i]) - m) * q;
-                scaled[i] = g * gamma[i];
-                sum_gamma[i] += g * normed[i];
-                sum_beta[i] += g;
-                mean_scaled += scaled[i];
-                mean_product += scaled[i] * normed[i];
-            }
-            mean_scaled /= A(D), mean_product /= A(D);
-            for (int64_t i = 0; i < D; i++) {
-                scaled[i] = q * (scaled[i] - mean_scaled - normed[i] * mean_product);
-            }
-            if (residual)
-                for (int64_t i = 0; i < D; i++) scaled[i] += load(residual[r * D + i]);
-            for (int64_t i = 0; i < D; i++) store(dx + r * D + i, scaled[i]);
-        }
-    }
-    std::fill_n(d_gamma, D, A(0));
-    std::fill_n(d_beta, D, A(0));
-    for (int part = 0; part < PARTS; part++)
+// dx = `residual` (may be null) plus the gradient of `norm` at x, for the gradient dy; those at gamma and beta are added.
+template <class T, class A = computed<T>>
+void norm_backward(const Matrix<A> &dy, const Normed<A> &normed, const A *gamma, const T *residual, T *dx,
+                   Matrix<A> &d_gamma, Matrix<A> &d_beta) {
+    const int64_t D = dy.columns;
+    A *__restrict sum_gamma = d_gamma[0], *__restrict sum_beta = d_beta[0];
+    for (int64_t r = 0; r < dy.rows; r++) {
+        const A *__restrict g = dy[r], *__restrict x = normed.x[r];
+        A mean = 0, mean_product = 0;
         for (int64_t i = 0; i < D; i++) {
-            d_gamma[i] += parts[2 * part * D + i];
-            d_beta[i] += parts[(2 * part + 1) * D + i];
+            sum_gamma[i] += g[i] * x[i];
+            sum_beta[i] += g[i];
+            mean += g[i] * gamma[i];
+            mean_product += g[i] * gamma[i] * x[i];
         }
+        mean /= A(D), mean_product /= A(D);
+        const A rstd = normed.rstd[0][r];
+        T *__restrict to = dx + r * D;
+        if (residual)
+            for (int64_t i = 0; i < D; i++)
+                store(to + i, load(residual[r * D + i]) + rstd * (g[i] * gamma[i] - mean - x[i] * mean_product));
+        else
+            for (int64_t i = 0; i < D; i++) store(to + i, rstd * (g[i] * gamma[i] - mean - x[i] * mean_product));
+    }
 }
 
-// Softmax of short rows. A row of Tk numbers is computed W at a time, W >= Tk, so that all loops are whole vectors.
-// Reading and writing run over into the next row, which is read and written afterwards; `careful` where there is none.
-template <class T, int W> struct Row {
+// The parameters of a sub-layer: of its norm, of the linear layers it begins with, and of the one at its end.
+template <class A> struct Parameters {
+    const A *gamma, *beta, *w_in, *b_in, *w_out, *b_out;
+};
+
+// Inside a parallel region: `out` becomes what the threads' matrices add up to, one matrix after the other.
+template <class A, size_t N> void sum_up(const std::vector<std::array<Matrix<A>, N> *> &threads, A *out) {
+    for (size_t i = 0; i < N; i++) {
+        const Matrix<A> &first = (*threads[0])[i];
+#pragma omp for schedule(static) nowait
+        for (int64_t r = 0; r < first.rows; r++)
+            for (int64_t c = 0; c < first.columns; c++) {
+                A sum = 0;
+                for (const auto *thread : threads) sum += (*thread)[i][r][c];
+                out[r * first.columns + c] = sum;
+            }
+        out += first.rows * first.columns;
+    }
+}
+
+// y += bias, row by row.
+template <class A> void add_bias(Matrix<A> &y, const A *bias) {
+    for (int64_t r = 0; r < y.rows; r++)
+        for (int64_t c = 0; c < y.columns; c++) y[r][c] += bias[c];
+}
+
+template <class A> void add_columns(const Matrix<A> &grad, A *sum) {
+    for (int64_t r = 0; r < grad.rows; r++)
+        for (int64_t c = 0; c < grad.columns; c++) sum[c] += grad[r][c];
+}
+
+// y = x + dropout(f + bias) for rows that begin at row `first` of the tensor.
+template <class T, class A = computed<T>>
+void add_dropped(const T *x, const Matrix<A> &f, const A *bias, Dropout dropout, int64_t first, T *y,
+                 Buffer<uint64_t> &words) {
+    const uint8_t *bytes = dropout.bytes(words, first * f.columns, f.rows * f.columns);
+    for (int64_t r = 0; r < f.rows; r++, x += f.columns, y += f.columns, bytes += f.columns) {
+        const A scale = A(256) / A(256 - dropout.dropped);
+        const A *row = f[r];
+        for (int64_t c = 0; c < f.columns; c++)
+            store(y + c, load(x[c]) + (bytes[c] >= dropout.dropped ? (row[c] + bias[c]) * scale : A(0)));
+    }
+}
+
+// d_f = what comes back through the dropout of `add_dropped`, for the gradient at y.
+template <class T, class A = computed<T>>
+void drop_gradient(const T *grad, int64_t rows, int64_t D, Dropout dropout, int64_t first, Matrix<A> &d_f,
+                   Buffer<uint64_t> &words) {
+    d_f.resize(rows, D);
+    const uint8_t *bytes = dropout.bytes(words, first * D, rows * D);
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t c = 0; c < D; c++) d_f[r][c] = load(grad[r * D + c]);
+        dropout.apply(d_f[r], bytes + r * D, D);
+    }
+}
+
+// Room for what a thread computes. Each thread has its own, and keeps it.
+template <class T> struct Work {
     using A = computed<T>;
-    alignas(64) A v[W];
+    Normed<A> normed;
+    Matrix<A> h, u, f, d_f, d_u, d_h;
+    Operand<T> left, right;
+    Buffer<uint64_t> words;
+    // of attention alone
+    Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, weights, dropped, d_scores, result, may;
+    Operand<T> h_left, source_left, h_right, source_right;
+    // The gradients at the parameters, as far as this thread has summed them up.
+    std::array<Matrix<A>, 2> of_norm;
+    std::array<Matrix<A>, 6> of_feed_forward;
+    std::array<Matrix<A>, 8> of_attention;
 
-    void read(const T *from, int64_t n, bool careful) {
-        alignas(64) T copy[W] = {};
-        if (careful) from = static_cast<const T *>(std::memcpy(copy, from, n * sizeof(T)));
-        for (int k = 0; k < W; k++) v[k] = load(from[k]);
-    }
-    void write(T *to, int64_t n, bool careful) const {
-        alignas(64) T copy[W];
-        T *target = careful ? copy : to;
-        for (int k = 0; k < W; k++) store(target + k, v[k]);
-        if (careful) std::memcpy(to, copy, n * sizeof(T));
-    }
-    void drop(uint64_t seed, int64_t start, int dropped) {  // start: index of the row's first element
-        alignas(64) uint8_t bytes[W + 8];
-        random_bytes(bytes, seed, start / 8, W / 8 + 1);
-        const uint8_t *byte = bytes + start % 8;
-        const A scale = kept<T>(dropped);
-        for (int k = 0; k < W; k++) v[k] = byte[k] >= dropped ? v[k] * scale : A(0);
+    static Work &mine() {
+        static thread_local Work work;
+        return work;
     }
 };
 
-struct Shape {
-    int64_t B, H, Tq, Tk;
-};
-struct Mask {  // true = may attend; strides of B, H, Tq, Tk, 0 where it is broadcast
-    const uint8_t *admits;
-    int64_t b, h, q, k;
-};
+constexpr int64_t ROWS = 128;  // positions that are taken through a sub-layer at a time, about
 
-// weights = softmax(scale * scores) over the admitted keys, 0 where there is none; kept_weights = dropout(weights).
-template <class T, int W>
-void masked_softmax(const T *scores, T *weights, T *kept_weights, Shape s, Mask m, double scale, uint64_t seed,
-                    int dropped) {
-    using A = computed<T>;
-    const A lowest = std::numeric_limits<A>::lowest() / 2;  // a masked key's score; its weight is set to 0 besides
-    const int64_t mask_rows = m.q ? s.Tq : 1;
+// u = dropout(relu(u + bias))
+template <class A> void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
+    const uint8_t *bytes = dropout.bytes(words, first * u.columns, u.rows * u.columns);
+    const A scale = A(256) / A(256 - dropout.dropped);
+    for (int64_t r = 0; r < u.rows; r++, bytes += u.columns) {
+        A *row = u[r];
+        for (int64_t c = 0; c < u.columns; c++) {
+            const A value = row[c] + bias[c];
+            row[c] = bytes[c] >= dropout.dropped && value > 0 ? value * scale : A(0);
+        }
+    }
+}
+
+// y = x + dropout(w_out dropout(relu(w_in norm(x)))) for x (rows, D), F hidden units; biases are left out here.
+template <class T, class A = computed<T>>
+void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Parameters<A> p, double eps, Dropout inside,
+                  Dropout end) {
+    static thread_local Operand<T> weights[2];
+    Operand<T> &w_in = weights[0], &w_out = weights[1];
+    w_in.pack(RIGHT, p.w_in, D, F, D, true);
+    w_out.pack(RIGHT, p.w_out, F, D, F, true);
 #pragma omp parallel
     {
-        std::vector<A> admitted(mask_rows * W, A(0));  // 1 or 0
-        const uint8_t *before = nullptr;
-#pragma omp for
-        for (int64_t bh = 0; bh < s.B * s.H; bh++) {
-            const uint8_t *here = m.admits + bh / s.H * m.b + bh % s.H * m.h;
-            if (here != before)
-                for (int64_t q = 0; q < mask_rows; q++)
-                    for (int64_t k = 0; k < s.Tk; k++) admitted[q * W + k] = A(here[q * m.q + k * m.k]);
-            before = here;
-            Row<T, W> row;
-            for (int64_t q = 0; q < s.Tq; q++) {
-                const int64_t start = (bh * s.Tq + q) * s.Tk;
-                const bool careful = (s.Tq - q) * s.Tk < W;
-                const A *may = admitted.data() + (m.q ? q * W : 0);
-                row.read(scores + start, s.Tk, careful);
-                A top = lowest, sum = 0;
-                for (int k = 0; k < W; k++) row.v[k] = may[k] * A(scale) * row.v[k] + (1 - may[k]) * lowest;
-                for (int k = 0; k < W; k++) top = std::max(top, row.v[k]);
-                for (int k = 0; k < W; k++) row.v[k] = may[k] * exponential(row.v[k] - top);
-                for (int k = 0; k < W; k++) sum += row.v[k];
-                const A over = sum > 0 ? 1 / sum : A(0);
-                for (int k = 0; k < W; k++) row.v[k] *= over;
-                row.write(weights + start, s.Tk, careful);
-                row.drop(seed, start, dropped);
-                row.write(kept_weights + start, s.Tk, careful);
+        const TileUnit unit;
+        Work<T> &w = Work<T>::mine();
+#pragma omp for schedule(static)
+        for (int64_t start = 0; start < rows; start += ROWS) {
+            const int64_t n = std::min(ROWS, rows - start);
+            norm(x + start * D, n, D, p.gamma, p.beta, A(eps), w.normed, w.h);
+            w.left.pack(LEFT, w.h);
+            multiply(w.left, w_in, w.u);
+            relu_dropped(w.u, p.b_in, inside, start, w.words);
+            w.left.pack(LEFT, w.u);
+            multiply(w.left, w_out, w.f);
+            add_dropped(x + start * D, w.f, p.b_out, end, start, y + start * D, w.words);
+        }
+    }
+}
+
+// dx, and the gradients at the parameters one after the other, for the gradient at y.
+template <class T, class A = computed<T>>
+void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, int64_t rows, int64_t D, int64_t F,
+                           Parameters<A> p, double eps, Dropout inside, Dropout end) {
+    static thread_local Operand<T> weights[3];
+    Operand<T> &w_in = weights[0], &w_in_back = weights[1], &w_out_back = weights[2];
+    w_in.pack(RIGHT, p.w_in, D, F, D, true);
+    w_in_back.pack(RIGHT, p.w_in, D, F, D);
+    w_out_back.pack(RIGHT, p.w_out, F, D, F);
+    std::vector<std::array<Matrix<A>, 6> *> threads(omp_get_max_threads());
+#pragma omp parallel num_threads(threads.size())
+    {
+        const TileUnit unit;
+        Work<T> &w = Work<T>::mine();
+        auto &[d_gamma, d_beta, d_w_in, d_b_in, d_w_out, d_b_out] = *(threads[omp_get_thread_num()] = &w.of_feed_forward);
+        d_gamma.clear(1, D), d_beta.clear(1, D);
+        d_w_in.clear(F, D), d_b_in.clear(1, F), d_w_out.clear(D, F), d_b_out.clear(1, D);
+        const A scale = A(256) / A(256 - inside.dropped);
+#pragma omp for schedule(static)
+        for (int64_t start = 0; start < rows; start += ROWS) {
+            const int64_t n = std::min(ROWS, rows - start);
+            norm(x + start * D, n, D, p.gamma, p.beta, A(eps), w.normed, w.h);
+            w.left.pack(LEFT, w.h);
+            multiply(w.left, w_in, w.u);
+            relu_dropped(w.u, p.b_in, inside, start, w.words);
+
+            drop_gradient(grad + start * D, n, D, end, start, w.d_f, w.words);
+            add_columns(w.d_f, d_b_out[0]);
+            w.left.pack(LEFT, w.d_f, true);
+            w.right.pack(RIGHT, w.u);
+            multiply(w.left, w.right, d_w_out, true);
+            w.left.pack(LEFT, w.d_f);
+            multiply(w.left, w_out_back, w.d_u);
+            for (int64_t r = 0; r < n; r++)
+                for (int64_t c = 0; c < F; c++) w.d_u[r][c] = w.u[r][c] > 0 ? w.d_u[r][c] * scale : A(0);
+            add_columns(w.d_u, d_b_in[0]);
+            w.left.pack(LEFT, w.d_u, true);
+            w.right.pack(RIGHT, w.h);
+            multiply(w.left, w.right, d_w_in, true);
+            w.left.pack(LEFT, w.d_u);
+            multiply(w.left, w_in_back, w.d_h);
+            norm_backward(w.d_h, w.normed, p.gamma, grad + start * D, dx + start * D, d_gamma, d_beta);
+        }
+        sum_up(threads, d_parameters);
+    }
+}
+
+struct Mask {  // true = may attend; strides of B and Tq, 0 where it is broadcast; keys lie side by side
+    const uint8_t *admits;
+    int64_t b, q;
+};
+
+// The sizes of attention: B sentences, of T positions that attend to S each; H heads of Dh.
+struct Sizes {
+    int64_t B, T, S, D, H, Dh;
+};
+
+// One head of one sentence: rows of Dh numbers, `stride` apart.
+template <class A> struct Head {
+    A *data;
+    int64_t stride;
+
+    Head(Matrix<A> &of, int64_t row, int64_t column) : data(of[row] + column), stride(of.stride) {}
+    void put(const Matrix<A> &from) {
+        for (int64_t r = 0; r < from.rows; r++) std::copy_n(from[r], from.columns, data + r * stride);
+    }
+};
+
+// weights = softmax(q k^T / sqrt(Dh)) over the admitted keys, 0 where there is none; dropped = dropout(weights);
+// heads = dropped v. `index` counts the heads of all sentences.
+template <class T, class A = computed<T>>
+void attend(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A> heads, Dropout dropout, int64_t index) {
+    const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(s.Dh));
+    w.left.pack(LEFT, q.data, q.stride, s.T, s.Dh);
+    w.right.pack(RIGHT, k.data, k.stride, s.S, s.Dh, true);
+    multiply(w.left, w.right, w.weights);
+    w.dropped.resize(s.T, s.S);
+    const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
+    const int64_t width = (s.S + 15) / 16 * 16;
+    for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
+        A *__restrict row = w.weights[t], *__restrict kept = w.dropped[t];
+        const A *__restrict may = w.may[w.may.rows > 1 ? t : 0];
+        A top = lowest, sum = 0;
+        for (int64_t i = 0; i < width; i++) row[i] = may[i] > 0 ? scale * row[i] : lowest, top = std::max(top, row[i]);
+        for (int64_t i = 0; i < width; i++) row[i] = may[i] * exponential(row[i] - top), sum += row[i];
+        const A over = sum > 0 ? 1 / sum : A(0);
+        for (int64_t i = 0; i < width; i++) row[i] *= over, kept[i] = row[i];
+        dropout.apply(kept, bytes, width);
+    }
+    w.left.pack(LEFT, w.dropped);
+    w.right.pack(RIGHT, v.data, v.stride, s.S, s.Dh);
+    multiply(w.left, w.right, w.result);
+    heads.put(w.result);
+}
+
+// After `attend`: the gradients at q, k and v, for the one at heads.
+template <class T, class A = computed<T>>
+void attend_backward(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A> d_heads, Head<A> d_q,
+                     Head<A> d_k, Head<A> d_v, Dropout dropout, int64_t index) {
+    const A scale = 1 / std::sqrt(A(s.Dh));
+    w.left.pack(LEFT, w.dropped, true);
+    w.right.pack(RIGHT, d_heads.data, d_heads.stride, s.T, s.Dh);
+    multiply(w.left, w.right, w.result);
+    d_v.put(w.result);
+    w.left.pack(LEFT, d_heads.data, d_heads.stride, s.T, s.Dh);
+    w.right.pack(RIGHT, v.data, v.stride, s.S, s.Dh, true);
+    multiply(w.left, w.right, w.d_scores);
+    const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
+    const int64_t width = (s.S + 15) / 16 * 16;
+    for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
+        A *__restrict row = w.d_scores[t];
+        const A *__restrict p = w.weights[t];
+        dropout.apply(row, bytes, width);
+        A dot = 0;
+        for (int64_t i = 0; i < width; i++) dot += row[i] * p[i];
+        for (int64_t i = 0; i < width; i++) row[i] = scale * p[i] * (row[i] - dot);
+    }
+    w.left.pack(LEFT, w.d_scores);
+    w.right.pack(RIGHT, k.data, k.stride, s.S, s.Dh);
+    multiply(w.left, w.right, w.result);
+    d_q.put(w.result);
+    w.left.pack(LEFT, w.d_scores, true);
+    w.right.pack(RIGHT, q.data, q.stride, s.T, s.Dh);
+    multiply(w.left, w.right, w.result);
+    d_k.put(w.result);
+}
+
+// may = 1 or 0 for each query (or for all, in one row) and key of sentence b.
+template <class A> void read_mask(Matrix<A> &may, const Mask &mask, const Sizes &s, int64_t b) {
+    may.clear(mask.q ? s.T : 1, s.S);
+    for (int64_t t = 0; t < may.rows; t++)
+        for (int64_t i = 0; i < s.S; i++) may[t][i] = A(mask.admits[b * mask.b + t * mask.q + i]);
+}
+
+// What both directions begin with, for n sentences from `first` on: the norm, and the projections of what attends and
+// of what is attended to.
+template <class T, class A = computed<T>>
+void project(Work<T> &w, const T *x, const T *memory, int64_t first, int64_t n, const Sizes &s, const Parameters<A> &p,
+             A eps, const Operand<T> &w_q, const Operand<T> &w_kv) {
+    norm(x + first * s.T * s.D, n * s.T, s.D, p.gamma, p.beta, eps, w.normed, w.h);
+    w.h_left.pack(LEFT, w.h);
+    if (memory) w.source_left.pack(LEFT, memory + first * s.S * s.D, s.D, n * s.S, s.D);
+    multiply(w.h_left, w_q, w.q);
+    multiply(memory ? w.source_left : w.h_left, w_kv, w.kv);
+    add_bias(w.q, p.b_in);
+    add_bias(w.kv, p.b_in + s.H * s.Dh);
+    w.heads.resize(n * s.T, s.H * s.Dh);
+}
+
+// y = x + dropout(w_out attention(norm(x))): x (B, T, D) attends to memory (B, S, D), or to norm(x) if that is null.
+template <class T, class A = computed<T>>
+void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters<A> p, double eps, Dropout inside,
+               Dropout end) {
+    static thread_local Operand<T> weights[3];
+    Operand<T> &w_q = weights[0], &w_kv = weights[1], &w_out = weights[2];
+    const int64_t E = s.H * s.Dh;
+    w_q.pack(RIGHT, p.w_in, s.D, E, s.D, true);
+    w_kv.pack(RIGHT, p.w_in + E * s.D, s.D, 2 * E, s.D, true);
+    w_out.pack(RIGHT, p.w_out, E, s.D, E, true);
+    const int64_t sentences = std::max<int64_t>(1, ROWS / std::max(s.T, s.S));
+#pragma omp parallel
+    {
+        const TileUnit unit;
+        Work<T> &w = Work<T>::mine();
+        if (!mask.b) read_mask(w.may, mask, s, 0);
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < s.B; first += sentences) {
+            const int64_t n = std::min(sentences, s.B - first), start = first * s.T;
+            project(w, x, memory, first, n, s, p, A(eps), w_q, w_kv);
+            for (int64_t b = 0; b < n; b++) {
+                if (mask.b) read_mask(w.may, mask, s, first + b);
+                for (int64_t h = 0; h < s.H; h++) {
+                    const Head<A> q(w.q, b * s.T, h * s.Dh), heads(w.heads, b * s.T, h * s.Dh);
+                    const Head<A> k(w.kv, b * s.S, h * s.Dh), v(w.kv, b * s.S, E + h * s.Dh);
+                    attend(w, s, q, k, v, heads, inside, (first + b) * s.H + h);
+                }
             }
+            w.left.pack(LEFT, w.heads);
+            multiply(w.left, w_out, w.f);
+            add_dropped(x + start * s.D, w.f, p.b_out, end, start, y + start * s.D, w.words);
         }
     }
 }
 
-// out = what `masked_softmax` passes back to the scores, for the gradient of kept_weights.
-template <class T, int W>
-void masked_softmax_backward(const T *grad, const T *weights, T *out, Shape s, double scale, uint64_t seed,
-                             int dropped) {
-    using A = computed<T>;
-#pragma omp parallel for
-    for (int64_t bh = 0; bh < s.B * s.H; bh++) {
-        Row<T, W> g, w;
-        for (int64_t q = 0; q < s.Tq; q++) {
-            const int64_t start = (bh * s.Tq + q) * s.Tk;
-            const bool careful = (s.Tq - q) * s.Tk < W;
-            g.read(grad + start, s.Tk, careful);
-            w.read(weights + start, s.Tk, careful);
-            g.drop(seed, start, dropped);
-            A dot = 0;
-            for (int k = 0; k < W; k++) w.v[k] = k < s.Tk ? w.v[k] : A(0);
-            for (int k = 0; k < W; k++) dot += g.v[k] * w.v[k];
-            for (int k = 0; k < W; k++) g.v[k] = A(scale) * w.v[k] * (g.v[k] - dot);
-            g.write(out + start, s.Tk, careful);
+// dx, d_memory (if there is a memory), and the gradients at the parameters one after the other, for the gradient at y.
+template <class T, class A = computed<T>>
+void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_memory, A *d_parameters, Sizes s,
+                        Mask mask, Parameters<A> p, double eps, Dropout inside, Dropout end) {
+    static thread_local Operand<T> weights[5];
+    Operand<T> &w_q = weights[0], &w_kv = weights[1];
+    Operand<T> &w_q_back = weights[2], &w_kv_back = weights[3], &w_out_back = weights[4];
+    const int64_t E = s.H * s.Dh, D = s.D;
+    w_q.pack(RIGHT, p.w_in, D, E, D, true);
+    w_kv.pack(RIGHT, p.w_in + E * D, D, 2 * E, D, true);
+    w_q_back.pack(RIGHT, p.w_in, D, E, D);
+    w_kv_back.pack(RIGHT, p.w_in + E * D, D, 2 * E, D);
+    w_out_back.pack(RIGHT, p.w_out, E, D, E);
+    const int64_t sentences = std::max<int64_t>(1, ROWS / std::max(s.T, s.S));
+    std::vector<std::array<Matrix<A>, 8> *> threads(omp_get_max_threads());
+#pragma omp parallel num_threads(threads.size())
+    {
+        const TileUnit unit;
+        Work<T> &w = Work<T>::mine();
+        auto &[d_gamma, d_beta, d_w_q, d_w_kv, d_b_q, d_b_kv, d_w_out, d_b_out] =
+            *(threads[omp_get_thread_num()] = &w.of_attention);
+        d_gamma.clear(1, D), d_beta.clear(1, D), d_w_q.clear(E, D), d_w_kv.clear(2 * E, D);
+        d_b_q.clear(1, E), d_b_kv.clear(1, 2 * E), d_w_out.clear(D, E), d_b_out.clear(1, D);
+        if (!mask.b) read_mask(w.may, mask, s, 0);
+#pragma omp for schedule(static)
+        for (int64_t first = 0; first < s.B; first += sentences) {
+            const int64_t n = std::min(sentences, s.B - first), start = first * s.T;
+            project(w, x, memory, first, n, s, p, A(eps), w_q, w_kv);
+            drop_gradient(grad + start * D, n * s.T, D, end, start, w.d_f, w.words);
+            w.left.pack(LEFT, w.d_f);
+            multiply(w.left, w_out_back, w.d_heads);
+            w.d_q.resize(n * s.T, E), w.d_kv.resize(n * s.S, 2 * E);
+            for (int64_t b = 0; b < n; b++) {
+                if (mask.b) read_mask(w.may, mask, s, first + b);
+                for (int64_t h = 0; h < s.H; h++) {
+                    const Head<A> q(w.q, b * s.T, h * s.Dh), heads(w.heads, b * s.T, h * s.Dh);
+                    const Head<A> k(w.kv, b * s.S, h * s.Dh), v(w.kv, b * s.S, E + h * s.Dh);
+                    const Head<A> d_q(w.d_q, b * s.T, h * s.Dh), d_heads(w.d_heads, b * s.T, h * s.Dh);
+                    const Head<A> d_k(w.d_kv, b * s.S, h * s.Dh), d_v(w.d_kv, b * s.S, E + h * s.Dh);
+                    attend(w, s, q, k, v, heads, inside, (first + b) * s.H + h);
+                    attend_backward(w, s, q, k, v, d_heads, d_q, d_k, d_v, inside, (first + b) * s.H + h);
+                }
+            }
+            add_columns(w.d_f, d_b_out[0]);
+            w.left.pack(LEFT, w.d_f, true);
+            w.right.pack(RIGHT, w.heads);
+            multiply(w.left, w.right, d_w_out, true);
+
+            add_columns(w.d_q, d_b_q[0]);
+            w.h_right.pack(RIGHT, w.h);
+            w.left.pack(LEFT, w.d_q, true);
+            multiply(w.left, w.h_right, d_w_q, true);
+            w.left.pack(LEFT, w.d_q);
+            multiply(w.left, w_q_back, w.d_h);
+
+            add_columns(w.d_kv, d_b_kv[0]);
+            if (memory) w.source_right.pack(RIGHT, memory + first * s.S * D, D, n * s.S, D);
+            w.left.pack(LEFT, w.d_kv, true);
+            multiply(w.left, memory ? w.source_right : w.h_right, d_w_kv, true);
+            w.left.pack(LEFT, w.d_kv);
+            Matrix<A> &d_source = memory ? w.d_source : w.d_h;
+            multiply(w.left, w_kv_back, d_source, !memory);
+            if (memory)
+                for (int64_t r = 0; r < d_source.rows; r++)
+                    for (int64_t c = 0; c < D; c++) store(d_memory + (first * s.S + r) * D + c, d_source[r][c]);
+            norm_backward(w.d_h, w.normed, p.gamma, grad + start * D, dx + start * D, d_gamma, d_beta);
+        }
+        sum_up(threads, d_parameters);
+    }
+}
+
+// y = norm(x) for x (rows, D).
+template <class T, class A = computed<T>>
+void norm_alone(const T *x, T *y, int64_t rows, int64_t D, const A *gamma, const A *beta, double eps) {
+#pragma omp parallel
+    {
+        Work<T> &w = Work<T>::mine();
+#pragma omp for schedule(static)
+        for (int64_t start = 0; start < rows; start += ROWS) {
+            norm(x + start * D, std::min(ROWS, rows - start), D, gamma, beta, A(eps), w.normed, w.h);
+            for (int64_t r = 0; r < w.h.rows; r++)
+                for (int64_t c = 0; c < D; c++) store(y + (start + r) * D + c, w.h[r][c]);
         }
     }
 }
 
-// x (rows, V) = softmax of each row, in place.
+// dx, and the gradients at gamma and beta one after the other, for the gradient at y.
+template <class T, class A = computed<T>>
+void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int64_t rows, int64_t D, const A *gamma,
+                         const A *beta, double eps) {
+    std::vector<std::array<Matrix<A>, 2> *> threads(omp_get_max_threads());
+#pragma omp parallel num_threads(threads.size())
+    {
+        Work<T> &w = Work<T>::mine();
+        auto &[d_gamma, d_beta] = *(threads[omp_get_thread_num()] = &w.of_norm);
+        d_gamma.clear(1, D), d_beta.clear(1, D);
+#pragma omp for schedule(static)
+        for (int64_t start = 0; start < rows; start += ROWS) {
+            const int64_t n = std::min(ROWS, rows - start);
+            norm(x + start * D, n, D, gamma, beta, A(eps), w.normed, w.h);
+            w.d_h.resize(n, D);
+            for (int64_t r = 0; r < n; r++)
+                for (int64_t c = 0; c < D; c++) w.d_h[r][c] = load(grad[(start + r) * D + c]);
+            norm_backward<T>(w.d_h, w.normed, gamma, nullptr, dx + start * D, d_gamma, d_beta);
+        }
+        sum_up(threads, d_parameters);
+    }
+}
+
+// Softmax of each row of x (rows, V), in place.
 template <class T> void softmax(T *x, int64_t rows, int64_t V) {
     using A = computed<T>;
 #pragma omp parallel
     {
-        std::vector<A> buffer(V);
-        A *__restrict e = buffer.data();
-#pragma omp for
+        Matrix<A> &buffer = Work<T>::mine().u;
+        buffer.resize(1, V);
+        A *__restrict e = buffer[0];
+#pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
             T *__restrict row = x + r * V;
             A top = std::numeric_limits<A>::lowest(), sum = 0;
@@ -304,64 +530,36 @@ template <class T> void softmax(T *x, int64_t rows, int64_t V) {
     }
 }
 
-// x (B, T, n, H, Dh) -> y (n, B, H, T, Dh), or back.
-template <class T>
-void split_heads(const T *x, T *y, int64_t B, int64_t L, int64_t n, int64_t H, int64_t Dh, bool back) {
-#pragma omp parallel for
-    for (int64_t b = 0; b < B; b++)
-        for (int64_t t = 0; t < L; t++)
-            for (int64_t i = 0; i < n; i++)
-                for (int64_t h = 0; h < H; h++) {
-                    const int64_t merged = (((b * L + t) * n + i) * H + h) * Dh;
-                    const int64_t split = (((i * B + b) * H + h) * L + t) * Dh;
-                    std::memcpy(y + (back ? merged : split), x + (back ? split : merged), Dh * sizeof(T));
-                }
-}
-
-// Calls f with the smallest of a few widths that holds a row.
-template <class F> void by_width(int64_t Tk, F f) {
-    if (Tk <= 16) f(std::integral_constant<int, 16>());
-    else if (Tk <= 32) f(std::integral_constant<int, 32>());
-    else if (Tk <= 64) f(std::integral_constant<int, 64>());
-    else if (Tk <= 128) f(std::integral_constant<int, 128>());
-    else if (Tk <= 256) f(std::integral_constant<int, 256>());
-    else f(std::integral_constant<int, 1024>());
-}
+extern "C" bool usable() { return TileUnit::allowed(); }
 
 #define EXPORT(T, NAME)                                                                                                \
-    extern "C" void dropout_add_##NAME(const T *x, const T *residual, T *out, int64_t n, uint64_t seed, int dropped) { \
-        dropout_add(x, residual, out, n, seed, dropped);                                                               \
+    extern "C" void feed_forward_##NAME(const T *x, T *y, int64_t rows, int64_t D, int64_t F,                          \
+                                        Parameters<computed<T>> p, double eps, Dropout inside, Dropout end) {          \
+        feed_forward(x, y, rows, D, F, p, eps, inside, end);                                                           \
     }                                                                                                                  \
-    extern "C" void relu_dropout_##NAME(T *x, int64_t n, uint64_t seed, int dropped) {                                 \
-        relu_dropout(x, n, seed, dropped);                                                                             \
+    extern "C" void feed_forward_backward_##NAME(const T *x, const T *grad, T *dx, computed<T> *d_p, int64_t rows,     \
+                                                 int64_t D, int64_t F, Parameters<computed<T>> p, double eps,          \
+                                                 Dropout inside, Dropout end) {                                        \
+        feed_forward_backward(x, grad, dx, d_p, rows, D, F, p, eps, inside, end);                                      \
     }                                                                                                                  \
-    extern "C" void relu_dropout_backward_##NAME(T *grad, const T *y, int64_t n, int dropped) {                        \
-        relu_dropout_backward(grad, y, n, dropped);                                                                    \
+    extern "C" void attention_##NAME(const T *x, const T *memory, T *y, Sizes s, Mask mask,                            \
+                                     Parameters<computed<T>> p, double eps, Dropout inside, Dropout end) {             \
+        attention(x, memory, y, s, mask, p, eps, inside, end);                                                         \
     }                                                                                                                  \
-    extern "C" void norm_##NAME(const T *x, const computed<T> *gamma, const computed<T> *beta, T *y,                   \
-                                computed<T> *mean, computed<T> *rstd, int64_t rows, int64_t D, double eps) {           \
-        norm(x, gamma, beta, y, mean, rstd, rows, D, eps);                                                             \
+    extern "C" void attention_backward_##NAME(const T *x, const T *memory, const T *grad, T *dx, T *d_memory,          \
+                                              computed<T> *d_p, Sizes s, Mask mask, Parameters<computed<T>> p,         \
+                                              double eps, Dropout inside, Dropout end) {                               \
+        attention_backward(x, memory, grad, dx, d_memory, d_p, s, mask, p, eps, inside, end);                          \
     }                                                                                                                  \
-    extern "C" void norm_backward_##NAME(const T *dy, const T *x, const computed<T> *gamma, const computed<T> *mean,   \
-                                         const computed<T> *rstd, const T *residual, T *dx, computed<T> *d_gamma,      \
-                                         computed<T> *d_beta, int64_t rows, int64_t D) {                               \
-        norm_backward(dy, x, gamma, mean, rstd, residual, dx, d_gamma, d_beta, rows, D);                               \
+    extern "C" void norm_##NAME(const T *x, T *y, int64_t rows, int64_t D, const computed<T> *gamma,                   \
+                                const computed<T> *beta, double eps) {                                                 \
+        norm_alone(x, y, rows, D, gamma, beta, eps);                                                                   \
     }                                                                                                                  \
-    extern "C" void masked_softmax_##NAME(const T *scores, T *weights, T *kept_weights, Shape s, Mask m, double scale, \
-                                          uint64_t seed, int dropped) {                                                \
-        by_width(s.Tk, [&](auto W) {                                                                                   \
-            masked_softmax<T, W>(scores, weights, kept_weights, s, m, scale, seed, dropped);                           \
-        });                                                                                                            \
+    extern "C" void norm_backward_##NAME(const T *x, const T *grad, T *dx, computed<T> *d_p, int64_t rows, int64_t D,  \
+                                         const computed<T> *gamma, const computed<T> *beta, double eps) {              \
+        norm_alone_backward(x, grad, dx, d_p, rows, D, gamma, beta, eps);                                              \
     }                                                                                                                  \
-    extern "C" void masked_softmax_backward_##NAME(const T *grad, const T *weights, T *out, Shape s, double scale,     \
-                                                   uint64_t seed, int dropped) {                                       \
-        by_width(s.Tk, [&](auto W) { masked_softmax_backward<T, W>(grad, weights, out, s, scale, seed, dropped); });   \
-    }                                                                                                                  \
-    extern "C" void softmax_##NAME(T *x, int64_t rows, int64_t V) { softmax(x, rows, V); }                             \
-    extern "C" void split_heads_##NAME(const T *x, T *y, int64_t B, int64_t L, int64_t n, int64_t H, int64_t Dh,       \
-                                       bool back) {                                                                    \
-        split_heads(x, y, B, L, n, H, Dh, back);                                                                       \
-    }
+    extern "C" void softmax_##NAME(T *x, int64_t rows, int64_t V) { softmax(x, rows, V); }
 
 EXPORT(bf16, bfloat16)
 EXPORT(float, float32)

@@ -15,7 +15,8 @@ import shutil
 import subprocess
 import sysconfig
 import tempfile
-from ctypes import c_bool, c_double, c_int, c_int64, c_uint64, c_void_p
+from collections.abc import Sequence
+from ctypes import c_bool, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 
 import torch
@@ -23,32 +24,41 @@ from torch import Tensor
 
 logger = logging.getLogger("minitrans")
 
-LONGEST = 1024  # keys that `masked_softmax` can take
 SOURCE = Path(__file__).with_name("kernels.cpp")
+HEADER = Path(__file__).with_name("products.h")
 COMPILE = ["-std=c++17", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC"]
 if platform.machine() == "x86_64":
     COMPILE.append("-mprefer-vector-width=512")
 
 
-class _Shape(ctypes.Structure):
-    _fields_ = [(name, c_int64) for name in ("B", "H", "Tq", "Tk")]
+class Dropout(ctypes.Structure):
+    """Dropout by the stream of random bytes of a seed, with probability `dropped` / 256."""
+
+    _fields_ = [("seed", c_uint64), ("dropped", c_int32)]
+
+
+class _Sizes(ctypes.Structure):
+    _fields_ = [(name, c_int64) for name in ("B", "T", "S", "D", "H", "Dh")]
 
 
 class _Mask(ctypes.Structure):
-    _fields_ = [("admits", c_void_p), *((name, c_int64) for name in ("b", "h", "q", "k"))]
+    _fields_ = [("admits", c_void_p), ("b", c_int64), ("q", c_int64)]
+
+
+class _Parameters(ctypes.Structure):
+    _fields_ = [(name, c_void_p) for name in ("gamma", "beta", "w_in", "b_in", "w_out", "b_out")]
 
 
 _POINTER = c_void_p
+_SUBLAYER = [_Parameters, c_double, Dropout, Dropout]
 _ARGUMENTS = {
-    "dropout_add": [_POINTER] * 3 + [c_int64, c_uint64, c_int],
-    "relu_dropout": [_POINTER, c_int64, c_uint64, c_int],
-    "relu_dropout_backward": [_POINTER] * 2 + [c_int64, c_int],
-    "norm": [_POINTER] * 6 + [c_int64, c_int64, c_double],
-    "norm_backward": [_POINTER] * 9 + [c_int64, c_int64],
-    "masked_softmax": [_POINTER] * 3 + [_Shape, _Mask, c_double, c_uint64, c_int],
-    "masked_softmax_backward": [_POINTER] * 3 + [_Shape, c_double, c_uint64, c_int],
+    "feed_forward": [_POINTER] * 2 + [c_int64] * 3 + _SUBLAYER,
+    "feed_forward_backward": [_POINTER] * 4 + [c_int64] * 3 + _SUBLAYER,
+    "attention": [_POINTER] * 3 + [_Sizes, _Mask, *_SUBLAYER],
+    "attention_backward": [_POINTER] * 6 + [_Sizes, _Mask, *_SUBLAYER],
+    "norm": [_POINTER] * 2 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
+    "norm_backward": [_POINTER] * 4 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
     "softmax": [_POINTER, c_int64, c_int64],
-    "split_heads": [_POINTER] * 2 + [c_int64] * 5 + [c_bool],
 }
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
@@ -64,7 +74,7 @@ def _library() -> ctypes.CDLL | None:
     if not compiler:
         logger.warning("no C++ compiler is here, so training takes its plain and slower path; install one, such as g++")
         return None
-    key = hashlib.sha256(repr([SOURCE.read_bytes(), COMPILE, compiler, _processor()]).encode())
+    key = hashlib.sha256(repr([SOURCE.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
     path = cache / f"kernels-{key.hexdigest()[:32]}{sysconfig.get_config_var('SHLIB_SUFFIX')}"
     try:
@@ -80,9 +90,11 @@ def _library() -> ctypes.CDLL | None:
                     subprocess.run([*compiler, *step], check=True, capture_output=True, text=True)
                 os.replace(linked, path)
         library = ctypes.CDLL(str(path))
+        if not library.usable():
+            raise OSError("the system does not let it use the processor's tile unit")
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning(
-            "%s cannot compile %s, so training takes its plain and slower path (%s)", *compiler[:1], SOURCE, error
+            "%s cannot compile and load %s, so training takes its plain and slower path (%s)", *compiler[:1], SOURCE, error
         )
         return None
     for name, arguments in _ARGUMENTS.items():
@@ -105,85 +117,118 @@ def _call(name: str, x: Tensor, *arguments: object) -> None:
     function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
-def dropout_add(x: Tensor, residual: Tensor | None, seed: int, dropped: int) -> Tensor:
-    """`residual` plus `x` with each element dropped with probability `dropped` / 256; the shape is that of `x`."""
-    out = torch.empty_like(x)
-    _call("dropout_add", x, x, residual, out, x.numel(), seed, dropped)
-    return out
-
-
-def relu_dropout_(x: Tensor, seed: int, dropped: int) -> Tensor:
-    """Put relu and dropout of `x` in its place."""
-    _call("relu_dropout", x, x, x.numel(), seed, dropped)
-    return x
-
-
-def relu_dropout_backward_(grad: Tensor, y: Tensor, dropped: int) -> Tensor:
-    """Put the gradient at the argument of `relu_dropout_`, whose result was `y`, in the place of that at its result."""
-    _call("relu_dropout_backward", grad, grad, y, grad.numel(), dropped)
-    return grad
-
-
-def norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Layer norm of (..., D): the result, and the (rows,) mean and 1 / deviation for `norm_backward`."""
-    size = x.size(-1)
-    rows = x.numel() // size
-    y, mean, rstd = torch.empty_like(x), gamma.new_empty(rows), gamma.new_empty(rows)
-    _call("norm", x, x, gamma, beta, y, mean, rstd, rows, size, eps)
-    return y, mean, rstd
-
-
-def norm_backward(
-    dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, residual: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of `norm` at x, with `residual` added, at gamma and at beta."""
-    dx, d_gamma, d_beta = torch.empty_like(x), torch.empty_like(gamma), torch.empty_like(gamma)
-    rows, size = len(mean), x.size(-1)
-    _call("norm_backward", x, dy, x, gamma, mean, rstd, residual, dx, d_gamma, d_beta, rows, size)
-    return dx, d_gamma, d_beta
-
-
-def masked_softmax(scores: Tensor, mask: Tensor, scale: float, seed: int, dropped: int) -> tuple[Tensor, Tensor]:
-    """Attention weights of scale * scores (B, H, Tq, Tk), before and after dropout.
+def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
+    """`x + dropout(w_2 dropout(relu(w_1 norm(x) + b_1)) + b_2)`.
 
     Args:
-        scores: (B, H, Tq, Tk), Tk at most `LONGEST`.
-        mask: bool, broadcastable to the scores, True = may attend. A query that sees nothing has weights 0.
-        scale: What the scores are multiplied by.
-        seed: Of the dropout.
-        dropped: 256 times its probability.
+        x: (..., D).
+        parameters: gamma (D,), beta (D,), w_1 (F, D), b_1 (F,), w_2 (D, F), b_2 (D,).
+        eps: Of the norm.
+        inside: Dropout of the hidden layer.
+        end: Dropout of what is added to x.
     """
-    weights, kept_weights = torch.empty_like(scores), torch.empty_like(scores)
-    admits = _Mask(mask.data_ptr(), *mask.expand(scores.shape).stride())
-    _call("masked_softmax", scores, scores, weights, kept_weights, _Shape(*scores.shape), admits, scale, seed, dropped)
-    return weights, kept_weights
+    y = torch.empty_like(x)
+    rows, d_model = x.shape[:-1].numel(), x.size(-1)
+    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), _pointers(parameters), eps, inside, end)
+    return y
 
 
-def masked_softmax_backward(grad: Tensor, weights: Tensor, scale: float, seed: int, dropped: int) -> Tensor:
-    """The gradient at the scores, of that at the weights after dropout; the other arguments as in `masked_softmax`."""
-    out = torch.empty_like(grad)
-    _call("masked_softmax_backward", grad, grad, weights, out, _Shape(*grad.shape), scale, seed, dropped)
-    return out
+def feed_forward_backward(
+    grad: Tensor, x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout
+) -> tuple[Tensor, ...]:
+    """Gradients of `feed_forward` at x and at the parameters, for that at its result."""
+    dx, d_flat = torch.empty_like(x), _flat(parameters)
+    sizes = x.shape[:-1].numel(), x.size(-1), len(parameters[3])
+    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, _pointers(parameters), eps, inside, end)
+    return dx, *_views(d_flat, parameters)
+
+
+def attention(
+    x: Tensor,
+    memory: Tensor | None,
+    mask: Tensor,
+    n_heads: int,
+    parameters: Sequence[Tensor],
+    eps: float,
+    inside: Dropout,
+    end: Dropout,
+) -> Tensor:
+    """`x + dropout(w_o attention(norm(x), memory) + b_o)`; without a memory, norm(x) attends to itself.
+
+    Args:
+        x: (B, T, D).
+        memory: (B, S, D), or None; S is T then.
+        mask: bool (B or 1, 1, T or 1, S), True = may attend. A query that sees nothing has weights 0.
+        n_heads: H.
+        parameters: gamma (D,), beta (D,), w_qkv (3 H Dh, D), b_qkv (3 H Dh,), w_o (D, H Dh), b_o (D,).
+        eps: Of the norm.
+        inside: Dropout of the attention weights.
+        end: Dropout of what is added to x.
+    """
+    y = torch.empty_like(x)
+    sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
+    _call("attention", x, x, memory, y, sizes, admits, _pointers(parameters), eps, inside, end)
+    return y
+
+
+def attention_backward(
+    grad: Tensor,
+    x: Tensor,
+    memory: Tensor | None,
+    mask: Tensor,
+    n_heads: int,
+    parameters: Sequence[Tensor],
+    eps: float,
+    inside: Dropout,
+    end: Dropout,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of `attention` at x, at the memory (if there is one) and at the parameters, for that at its result."""
+    dx, d_flat = torch.empty_like(x), _flat(parameters)
+    d_memory = None if memory is None else torch.empty_like(memory)
+    sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
+    pointers = x, memory, grad, dx, d_memory, d_flat
+    _call("attention_backward", x, *pointers, sizes, admits, _pointers(parameters), eps, inside, end)
+    return dx, d_memory, *_views(d_flat, parameters)
+
+
+def _sizes(x: Tensor, mask: Tensor, n_heads: int, parameters: Sequence[Tensor]) -> _Sizes:
+    return _Sizes(*x.shape[:2], mask.size(-1), x.size(-1), n_heads, parameters[4].size(1) // n_heads)
+
+
+def _mask(mask: Tensor) -> _Mask:
+    assert mask.size(1) == 1 and mask.stride(3) == 1
+    return _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
+
+
+def _pointers(parameters: Sequence[Tensor]) -> _Parameters:
+    assert all(parameter.is_contiguous() for parameter in parameters)
+    return _Parameters(*(parameter.data_ptr() for parameter in parameters))
+
+
+def _flat(parameters: Sequence[Tensor]) -> Tensor:
+    return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters))
+
+
+def _views(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return tuple(part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True))
+
+
+def norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
+    """Layer norm of (..., D)."""
+    y = torch.empty_like(x)
+    _call("norm", x, x, y, x.shape[:-1].numel(), x.size(-1), gamma, beta, eps)
+    return y
+
+
+def norm_backward(grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, ...]:
+    """Gradients of `norm` at x, gamma and beta, for that at its result."""
+    dx, d_flat = torch.empty_like(x), _flat((gamma, beta))
+    _call("norm_backward", x, x, grad, dx, d_flat, x.shape[:-1].numel(), x.size(-1), gamma, beta, eps)
+    return dx, *_views(d_flat, (gamma, beta))
 
 
 def softmax_(x: Tensor) -> Tensor:
     """Put the softmax of each row in its place: (rows, V)."""
     _call("softmax", x, x, *x.shape)
     return x
-
-
-def split_heads(x: Tensor, n: int, n_heads: int) -> Tensor:
-    """(B, T, n*H*Dh) -> (n, B, H, T, Dh)."""
-    batch, length, size = x.shape
-    d_head = size // (n * n_heads)
-    out = x.new_empty(n, batch, n_heads, length, d_head)
-    _call("split_heads", x, x, out, batch, length, n, n_heads, d_head, False)
-    return out
-
-
-def merge_heads(x: Tensor) -> Tensor:
-    """(n, B, H, T, Dh) -> (B, T, n*H*Dh)."""
-    n, batch, n_heads, length, d_head = x.shape
-    out = x.new_empty(batch, length, n * n_heads * d_head)
-    _call("split_heads", x, x, out, batch, length, n, n_heads, d_head, True)
-    return out

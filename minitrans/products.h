@@ -1,0 +1,304 @@
+// Products of matrices that lie in a processor's caches, and the number formats of tensors.
+//
+// bfloat16 is multiplied by the processor's tile unit (AMX) where there is one, as float32 otherwise. Sums are float32,
+// for float64 float64.
+
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <type_traits>
+
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#define HAS_TILES 1
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+using std::int32_t, std::int64_t, std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
+
+// bfloat16: the upper half of a float32, rounded to nearest, ties to even.
+struct bf16 {
+    uint16_t bits;
+};
+
+template <class T> struct arithmetic {
+    using type = T;
+};
+template <> struct arithmetic<bf16> {
+    using type = float;
+};
+template <class T> using computed = typename arithmetic<T>::type;
+
+template <class To, class From> To bit_cast(From x) {
+    To y;
+    static_assert(sizeof x == sizeof y);
+    std::memcpy(&y, &x, sizeof x);
+    return y;
+}
+
+inline float load(bf16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
+inline float load(float x) { return x; }
+inline double load(double x) { return x; }
+
+inline uint32_t rounded(float x) {  // to bfloat16, in the upper half
+    const uint32_t bits = bit_cast<uint32_t>(x);
+    return bits + 0x7fff + (bits >> 16 & 1);
+}
+inline void store(bf16 *to, float x) { to->bits = uint16_t(rounded(x) >> 16); }
+inline void store(float *to, float x) { *to = x; }
+inline void store(double *to, double x) { *to = x; }
+
+constexpr int64_t PAD = 32;  // rows and columns have room up to a multiple of it, so that all loops are whole vectors
+inline int64_t padded(int64_t n) { return (n + PAD - 1) / PAD * PAD; }
+
+// Memory that grows and never shrinks, on a boundary of cache lines.
+template <class T> struct Buffer {
+    T *data = nullptr;
+    int64_t size = 0;
+
+    Buffer() = default;
+    Buffer(const Buffer &) = delete;
+    ~Buffer() { std::free(data); }
+    void reserve(int64_t n) {
+        if (n <= size) return;
+        std::free(data);
+        const size_t bytes = (size_t(n) * sizeof(T) + 63) / 64 * 64;
+        data = static_cast<T *>(std::aligned_alloc(64, bytes));
+        if (!data) throw std::bad_alloc();
+        std::memset(data, 0, bytes);
+        size = n;
+    }
+};
+
+// A matrix of numbers as they are computed with; beyond its last row and column there is room up to a multiple of PAD.
+template <class A> class Matrix {
+  public:
+    int64_t rows = 0, columns = 0, stride = 0;
+
+    void resize(int64_t new_rows, int64_t new_columns) {  // what it held is lost
+        rows = new_rows, columns = new_columns, stride = padded(columns);
+        buffer.reserve(padded(rows) * stride);
+    }
+    void clear(int64_t new_rows, int64_t new_columns) {
+        resize(new_rows, new_columns);
+        std::fill_n(buffer.data, padded(rows) * stride, A(0));
+    }
+    A *operator[](int64_t row) { return buffer.data + row * stride; }
+    const A *operator[](int64_t row) const { return buffer.data + row * stride; }
+
+  private:
+    Buffer<A> buffer;
+};
+
+enum Side { LEFT, RIGHT };
+
+// One side of a product, in the processor's vectors: row by row, as a Matrix is.
+template <class A> class VectorOperand {
+  public:
+    // Takes a matrix of rows x columns, `stride` apart, or its transpose.
+    template <class From>
+    void pack(Side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
+        m.resize(transposed ? columns : rows, transposed ? rows : columns);
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < columns; c++)
+                (transposed ? m[c][r] : m[r][c]) = A(load(from[r * stride + c]));
+    }
+    void pack(Side side, const Matrix<A> &from, bool transposed = false) {
+        pack(side, from[0], from.stride, from.rows, from.columns, transposed);
+    }
+    Matrix<A> m;
+};
+
+#if defined(__AVX512F__)
+constexpr int VECTOR = 64;  // bytes
+#elif defined(__AVX__)
+constexpr int VECTOR = 32;
+#else
+constexpr int VECTOR = 16;
+#endif
+
+// c = left right, or c += left right.
+template <class A>
+void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matrix<A> &c, bool add = false) {
+    typedef A Lanes __attribute__((vector_size(VECTOR), aligned(sizeof(A)), may_alias));
+    constexpr int LANES = VECTOR / sizeof(A), ROWS = 4, VECTORS = 2;  // of c, in registers at a time
+    const int64_t inner = left.m.columns;
+    if (!add) c.resize(left.m.rows, right.m.columns);
+    for (int64_t j = 0; j < right.m.columns; j += LANES * VECTORS)
+        for (int64_t i = 0; i < left.m.rows; i += ROWS) {
+            Lanes sum[ROWS][VECTORS] = {};
+            for (int64_t k = 0; k < inner; k++) {
+                const Lanes *row = reinterpret_cast<const Lanes *>(right.m[k] + j);
+                for (int r = 0; r < ROWS; r++)
+                    for (int v = 0; v < VECTORS; v++) sum[r][v] += left.m[i + r][k] * row[v];
+            }
+            for (int r = 0; r < ROWS; r++)
+                for (int v = 0; v < VECTORS; v++) {
+                    Lanes *to = reinterpret_cast<Lanes *>(c[i + r] + j) + v;
+                    *to = add ? *to + sum[r][v] : sum[r][v];
+                }
+        }
+}
+
+#if HAS_TILES
+// The tile unit multiplies 16 x 32 by 32 x 16 numbers. A tile is 16 rows of 64 bytes: of the left side a row holds 32
+// numbers; of the right side two rows' numbers, column by column.
+constexpr int64_t OUTER = 16, INNER = 32, TILE = OUTER * INNER;
+
+class TileOperand {
+  public:
+    int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
+    int64_t depth = 0;             // tiles along the inner side
+
+    // Takes a matrix of rows x columns, `stride` apart, or its transpose.
+    template <class From>
+    void pack(Side side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
+        const bool rows_are_outer = (side == LEFT) != transposed;
+        outer = rows_are_outer ? rows : columns, inner = rows_are_outer ? columns : rows;
+        depth = (inner + INNER - 1) / INNER;
+        buffer.reserve(padded(outer) / OUTER * depth * TILE);
+        bf16 *tile = buffer.data;
+        for (int64_t o = 0; o < outer; o += OUTER)
+            for (int64_t i = 0; i < inner; i += INNER, tile += TILE) {
+                const int64_t row = rows_are_outer ? o : i, column = rows_are_outer ? i : o;
+                const From *corner = from + row * stride + column;
+                const int64_t height = rows - row, width = columns - column;  // of what is left; the rest is 0
+                __m512i line[OUTER];
+                for (int64_t r = 0; r < OUTER; r++)
+                    if (rows_are_outer) {
+                        const From *at = corner + r * stride;
+                        line[r] = pair(read(at, r < height ? width : 0), read(at + 16, r < height ? width - 16 : 0));
+                    } else {
+                        const From *at = corner + 2 * r * stride;
+                        line[r] = by_turns(pair(read(at, 2 * r < height ? width : 0),
+                                                read(at + stride, 2 * r + 1 < height ? width : 0)));
+                    }
+                if (transposed) transpose(line);
+                for (int r = 0; r < OUTER; r++) _mm512_store_si512(tile + r * INNER, line[r]);
+            }
+    }
+    void pack(Side side, const Matrix<float> &from, bool transposed = false) {
+        pack(side, from[0], from.stride, from.rows, from.columns, transposed);
+    }
+    const bf16 *tiles(int64_t i) const { return buffer.data + i * depth * TILE; }
+
+  private:
+    Buffer<bf16> buffer;
+
+    // The first n of 16 numbers, 0 for the others.
+    static __m512 read(const float *from, int64_t n) { return _mm512_maskz_loadu_ps(first(n), from); }
+    static __m512 read(const bf16 *from, int64_t n) {
+        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), from));
+        return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    }
+    static __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1; }
+
+    // The 16 numbers of a, then those of b, in bfloat16.
+    static __m512i pair(__m512 a, __m512 b) {
+        const __m512bh both = _mm512_cvtne2ps_pbh(b, a);
+        return bit_cast<__m512i>(both);
+    }
+    static __m512i by_turns(__m512i both) {  // a0 b0 a1 b1 ...
+        const __m512i places = _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
+                                                _mm512_slli_epi32(_mm512_set_epi32(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16), 16));
+        return _mm512_permutexvar_epi16(places, both);
+    }
+
+    // Transposes a tile as 16 x 16 pairs of numbers: blocks beside the diagonal change places, from large to small.
+    static void transpose(__m512i *row) {
+        const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+#pragma GCC unroll 4
+        for (int size = 8; size > 0; size /= 2) {
+            const __m512i by = _mm512_set1_epi32(size), other = _mm512_set1_epi32(16);
+            const __mmask16 right = _mm512_test_epi32_mask(lane, by);
+            const __m512i above = _mm512_mask_add_epi32(lane, right, _mm512_sub_epi32(lane, by), other);
+            const __m512i below = _mm512_mask_add_epi32(_mm512_add_epi32(lane, by), right, lane, other);
+#pragma GCC unroll 16
+            for (int r = 0; r < 16; r++)
+                if (!(r & size)) {
+                    const __m512i a = row[r], b = row[r + size];
+                    row[r] = _mm512_permutex2var_epi32(a, above, b);
+                    row[r + size] = _mm512_permutex2var_epi32(a, below, b);
+                }
+        }
+    }
+};
+
+// Has the tile unit at hand; a thread that multiplies makes one first.
+class TileUnit {
+  public:
+    TileUnit() {
+        struct alignas(64) {
+            uint8_t palette = 1, start_row = 0, reserved[14] = {};
+            uint16_t row_bytes[16] = {};
+            uint8_t rows[16] = {};
+        } shape;
+        for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
+        _tile_loadconfig(&shape);
+    }
+    ~TileUnit() { _tile_release(); }
+    static bool allowed() {  // Linux asks to be asked
+        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    }
+};
+
+// M x N tiles of c, M and N at most 2; `left` and `right` are their first tiles.
+template <int M, int N>
+void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
+    const int64_t bytes = stride * sizeof(float);
+    float *below = c + OUTER * stride;
+    if (add) {
+        _tile_loadd(0, c, bytes);
+        if constexpr (N > 1) _tile_loadd(1, c + OUTER, bytes);
+        if constexpr (M > 1) _tile_loadd(2, below, bytes);
+        if constexpr (M > 1 && N > 1) _tile_loadd(3, below + OUTER, bytes);
+    } else {
+        _tile_zero(0);
+        if constexpr (N > 1) _tile_zero(1);
+        if constexpr (M > 1) _tile_zero(2);
+        if constexpr (M > 1 && N > 1) _tile_zero(3);
+    }
+    for (int64_t k = 0; k < depth; k++) {
+        _tile_loadd(4, left + k * TILE, 64);
+        _tile_loadd(6, right + k * TILE, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if constexpr (N > 1) {
+            _tile_loadd(7, right + (depth + k) * TILE, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if constexpr (M > 1) {
+            _tile_loadd(5, left + (depth + k) * TILE, 64);
+            _tile_dpbf16ps(2, 5, 6);
+        }
+        if constexpr (M > 1 && N > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+    _tile_stored(0, c, bytes);
+    if constexpr (N > 1) _tile_stored(1, c + OUTER, bytes);
+    if constexpr (M > 1) _tile_stored(2, below, bytes);
+    if constexpr (M > 1 && N > 1) _tile_stored(3, below + OUTER, bytes);
+}
+
+inline void multiply(const TileOperand &left, const TileOperand &right, Matrix<float> &c, bool add = false) {
+    if (!add) c.resize(left.outer, right.outer);
+    const int64_t m = (left.outer + OUTER - 1) / OUTER, n = (right.outer + OUTER - 1) / OUTER;
+    for (int64_t j = 0; j < n; j += 2)
+        for (int64_t i = 0; i < m; i += 2) {
+            const auto block = i + 1 < m ? (j + 1 < n ? multiply_tiles<2, 2> : multiply_tiles<2, 1>)
+                                         : (j + 1 < n ? multiply_tiles<1, 2> : multiply_tiles<1, 1>);
+            block(left.tiles(i), right.tiles(j), left.depth, c[i * OUTER] + j * OUTER, c.stride, add);
+        }
+}
+
+template <class T> using Operand = std::conditional_t<std::is_same_v<T, bf16>, TileOperand, VectorOperand<computed<T>>>;
+#else
+struct TileUnit {
+    static bool allowed() { return true; }
+};
+template <class T> using Operand = VectorOperand<computed<T>>;
+#endif
