@@ -177,6 +177,7 @@ template <class T> struct Work {
 };
 
 constexpr int64_t ROWS = 128;  // positions that are taken through a sub-layer at a time, about
+constexpr int64_t WORDS = 512;  // of the vocabulary, that the loss takes at a time
 
 // u = dropout(relu(u + bias))
 template <class A> void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
@@ -510,24 +511,98 @@ void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int6
     }
 }
 
-// Softmax of each row of x (rows, V), in place.
-template <class T> void softmax(T *x, int64_t rows, int64_t V) {
-    using A = computed<T>;
-#pragma omp parallel
+// The label-smoothed cross entropy of logits = h w^T, summed over the rows of h (rows, D); w is (V, D), e the smoothing.
+//
+// With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
+// gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. A few hundred words are taken at a time, with
+// all rows, and twice: for z, then for the gradients. So no more than a small block of logits exists at any time.
+template <class T, class A = computed<T>>
+double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_h, A *d_w, int64_t rows, int64_t D,
+                            int64_t V, double smoothing) {
+    const A lowest = std::numeric_limits<A>::lowest() / 2, e = A(smoothing);
+    const int64_t blocks = (rows + ROWS - 1) / ROWS;
+    static thread_local std::vector<Operand<T>> packed[2];
+    std::vector<Operand<T>> &left = packed[LEFT], &right = packed[RIGHT];
+    if (int64_t(left.size()) < blocks) left = std::vector<Operand<T>>(blocks), right = std::vector<Operand<T>>(blocks);
+    std::vector<Matrix<A>> tops(omp_get_max_threads()), d_hs(tops.size());  // rows: highest logit, sum of e^, sum
+    std::vector<A> z(rows), of_target(rows), mean(rows);
+#pragma omp parallel num_threads(tops.size())
     {
-        Matrix<A> &buffer = Work<T>::mine().u;
-        buffer.resize(1, V);
-        A *__restrict e = buffer[0];
+        const TileUnit unit;
+        Work<T> &work = Work<T>::mine();
+        Matrix<A> &top = tops[omp_get_thread_num()], &d_hidden = d_hs[omp_get_thread_num()], &logits = work.u;
+        Matrix<A> &d_words = work.d_u, &sum = work.f;
+        top.resize(3, rows);
+        for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < blocks; b++) {
+            const int64_t n = std::min(ROWS, rows - b * ROWS);
+            left[b].pack(LEFT, h + b * ROWS * D, D, n, D);
+            right[b].pack(RIGHT, h + b * ROWS * D, D, n, D);
+        }
+#pragma omp for schedule(static)
+        for (int64_t word = 0; word < V; word += WORDS) {
+            const int64_t words = std::min(WORDS, V - word);
+            work.right.pack(RIGHT, w + word * D, D, words, D, true);
+            for (int64_t b = 0; b < blocks; b++) {
+                multiply(left[b], work.right, logits);
+                for (int64_t i = 0; i < logits.rows; i++) {
+                    const int64_t r = b * ROWS + i;
+                    const A *__restrict row = logits[i];
+                    A highest = top[0][r], exponentials = 0, total = 0;
+                    for (int64_t j = 0; j < words; j++) highest = std::max(highest, row[j]), total += row[j];
+                    for (int64_t j = 0; j < words; j++) exponentials += exponential(row[j] - highest);
+                    top[1][r] = top[1][r] * exponential(top[0][r] - highest) + exponentials;
+                    top[0][r] = highest;
+                    top[2][r] += total;
+                }
+            }
+        }
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
-            T *__restrict row = x + r * V;
-            A top = std::numeric_limits<A>::lowest(), sum = 0;
-            for (int64_t k = 0; k < V; k++) e[k] = load(row[k]), top = std::max(top, e[k]);
-            for (int64_t k = 0; k < V; k++) e[k] = exponential(e[k] - top), sum += e[k];
-            const A over = 1 / sum;
-            for (int64_t k = 0; k < V; k++) store(row + k, e[k] * over);
+            A highest = lowest, exponentials = 0, total = 0;
+            for (auto &of : tops) highest = std::max(highest, of[0][r]), total += of[2][r];
+            for (auto &of : tops) exponentials += of[1][r] * exponential(of[0][r] - highest);
+            z[r] = highest + std::log(exponentials);
+            mean[r] = total / A(V);
         }
+        d_hidden.clear(blocks * ROWS, D);
+#pragma omp for schedule(static)
+        for (int64_t word = 0; word < V; word += WORDS) {
+            const int64_t words = std::min(WORDS, V - word);
+            work.right.pack(RIGHT, w + word * D, D, words, D, true);
+            work.h_right.pack(RIGHT, w + word * D, D, words, D);
+            d_words.clear(words, D);
+            for (int64_t b = 0; b < blocks; b++) {
+                multiply(left[b], work.right, logits);
+                for (int64_t i = 0; i < logits.rows; i++) {
+                    const int64_t r = b * ROWS + i, y = target[r] - word;
+                    A *__restrict row = logits[i];
+                    const bool here = 0 <= y && y < words;
+                    if (here) of_target[r] = row[y];
+                    for (int64_t j = 0; j < words; j++) row[j] = exponential(row[j] - z[r]) - e / A(V);
+                    if (here) row[y] -= 1 - e;
+                }
+                work.left.pack(LEFT, logits);
+                multiply(work.left, work.h_right, sum);
+                for (int64_t i = 0; i < sum.rows; i++)
+                    for (int64_t c = 0; c < D; c++) d_hidden[b * ROWS + i][c] += sum[i][c];
+                work.left.pack(LEFT, logits, true);
+                multiply(work.left, right[b], d_words, true);
+            }
+            for (int64_t i = 0; i < words; i++) std::copy_n(d_words[i], D, d_w + (word + i) * D);
+        }
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t c = 0; c < D; c++) {
+                A total = 0;
+                for (auto &of : d_hs) total += of[r][c];
+                store(d_h + r * D + c, total);
+            }
     }
+    double loss = 0;
+    for (int64_t r = 0; r < rows; r++) loss += z[r] - (1 - e) * of_target[r] - e * mean[r];
+    return loss;
 }
 
 extern "C" bool usable() { return TileUnit::allowed(); }
@@ -559,7 +634,10 @@ extern "C" bool usable() { return TileUnit::allowed(); }
                                          const computed<T> *gamma, const computed<T> *beta, double eps) {              \
         norm_alone_backward(x, grad, dx, d_p, rows, D, gamma, beta, eps);                                              \
     }                                                                                                                  \
-    extern "C" void softmax_##NAME(T *x, int64_t rows, int64_t V) { softmax(x, rows, V); }
+    extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target, T *d_h,     \
+                                                  computed<T> *d_w, int64_t rows, int64_t D, int64_t V, double e) {    \
+        return linear_cross_entropy(h, w, target, d_h, d_w, rows, D, V, e);                                            \
+    }
 
 EXPORT(bf16, bfloat16)
 EXPORT(float, float32)

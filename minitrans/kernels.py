@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Sequence
 from ctypes import c_bool, c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ _ARGUMENTS = {
     "attention_backward": [_POINTER] * 6 + [_Sizes, _Mask, *_SUBLAYER],
     "norm": [_POINTER] * 2 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
     "norm_backward": [_POINTER] * 4 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
-    "softmax": [_POINTER, c_int64, c_int64],
+    "linear_cross_entropy": [_POINTER] * 5 + [c_int64] * 3 + [c_double],
 }
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
@@ -100,7 +101,7 @@ def _library() -> ctypes.CDLL | None:
     for name, arguments in _ARGUMENTS.items():
         for dtype in _DTYPES.values():
             function = getattr(library, f"{name}_{dtype}")
-            function.argtypes, function.restype = arguments, None
+            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
     return library
 
 
@@ -111,10 +112,10 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
 
 
-def _call(name: str, x: Tensor, *arguments: object) -> None:
+def _call(name: str, x: Tensor, *arguments: object) -> Any:
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(_library(), f"{name}_{_DTYPES[x.dtype]}")
-    function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
+    return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
 def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
@@ -228,7 +229,18 @@ def norm_backward(grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: flo
     return dx, *_views(d_flat, (gamma, beta))
 
 
-def softmax_(x: Tensor) -> Tensor:
-    """Put the softmax of each row in its place: (rows, V)."""
-    _call("softmax", x, x, *x.shape)
-    return x
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
+) -> tuple[float, Tensor, Tensor]:
+    """Label-smoothed cross entropy of logits = hidden @ weight.T, summed over the rows, and its gradients at both.
+
+    Args:
+        hidden: (N, D).
+        weight: (V, D), float32, or float64 as hidden.
+        target: int64 (N,).
+        smoothing: In [0, 1).
+    """
+    d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
+    sizes = *hidden.shape, len(weight)
+    loss = _call("linear_cross_entropy", hidden, hidden, weight, target, d_hidden, d_weight, *sizes, smoothing)
+    return loss, d_hidden, d_weight

@@ -97,48 +97,70 @@ template <class A> class Matrix {
 
 enum Side { LEFT, RIGHT };
 
-// One side of a product, in the processor's vectors: row by row, as a Matrix is.
+#if defined(__AVX512F__)
+constexpr int VECTOR = 64, ROWS_AT_ONCE = 8;  // bytes, and rows of a product that are summed up in registers
+#elif defined(__AVX__)
+constexpr int VECTOR = 32, ROWS_AT_ONCE = 4;
+#else
+constexpr int VECTOR = 16, ROWS_AT_ONCE = 4;
+#endif
+
+// One side of a product by the processor's vectors. The left side lies row by row; the right side in panels of a few
+// columns, each row by row.
 template <class A> class VectorOperand {
   public:
+    static constexpr int64_t WIDTH = 2 * VECTOR / sizeof(A);
+    int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
+
     // Takes a matrix of rows x columns, `stride` apart, or its transpose.
     template <class From>
-    void pack(Side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
-        m.resize(transposed ? columns : rows, transposed ? rows : columns);
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < columns; c++)
-                (transposed ? m[c][r] : m[r][c]) = A(load(from[r * stride + c]));
+    void pack(Side side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
+        const bool rows_are_outer = (side == LEFT) != transposed;
+        outer = rows_are_outer ? rows : columns, inner = rows_are_outer ? columns : rows;
+        buffer.reserve(padded(outer) * inner);
+        const int64_t width = side == LEFT ? 1 : WIDTH;
+        for (int64_t o = 0; o < outer; o += width) {
+            A *__restrict to = buffer.data + o * inner;
+            const From *__restrict at = from + o * (rows_are_outer ? stride : 1);
+            const int64_t n = std::min(width, outer - o);
+            if (rows_are_outer)
+                for (int64_t k = 0; k < n; k++)
+                    for (int64_t i = 0; i < inner; i++) to[i * width + k] = load(at[k * stride + i]);
+            else
+                for (int64_t i = 0; i < inner; i++)
+                    for (int64_t k = 0; k < n; k++) to[i * width + k] = load(at[i * stride + k]);
+        }
     }
     void pack(Side side, const Matrix<A> &from, bool transposed = false) {
         pack(side, from[0], from.stride, from.rows, from.columns, transposed);
     }
-    Matrix<A> m;
-};
+    const A *at(int64_t o) const { return buffer.data + o * inner; }
 
-#if defined(__AVX512F__)
-constexpr int VECTOR = 64;  // bytes
-#elif defined(__AVX__)
-constexpr int VECTOR = 32;
-#else
-constexpr int VECTOR = 16;
-#endif
+  private:
+    Buffer<A> buffer;
+};
 
 // c = left right, or c += left right.
 template <class A>
 void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matrix<A> &c, bool add = false) {
     typedef A Lanes __attribute__((vector_size(VECTOR), aligned(sizeof(A)), may_alias));
-    constexpr int LANES = VECTOR / sizeof(A), ROWS = 4, VECTORS = 2;  // of c, in registers at a time
-    const int64_t inner = left.m.columns;
-    if (!add) c.resize(left.m.rows, right.m.columns);
-    for (int64_t j = 0; j < right.m.columns; j += LANES * VECTORS)
-        for (int64_t i = 0; i < left.m.rows; i += ROWS) {
-            Lanes sum[ROWS][VECTORS] = {};
-            for (int64_t k = 0; k < inner; k++) {
-                const Lanes *row = reinterpret_cast<const Lanes *>(right.m[k] + j);
-                for (int r = 0; r < ROWS; r++)
-                    for (int v = 0; v < VECTORS; v++) sum[r][v] += left.m[i + r][k] * row[v];
-            }
-            for (int r = 0; r < ROWS; r++)
-                for (int v = 0; v < VECTORS; v++) {
+    constexpr int LANES = VECTOR / sizeof(A);
+    const int64_t inner = left.inner;
+    if (!add) c.resize(left.outer, right.outer);
+    for (int64_t j = 0; j < right.outer; j += 2 * LANES)
+        for (int64_t i = 0; i < left.outer; i += ROWS_AT_ONCE) {
+            Lanes sum[ROWS_AT_ONCE][2] = {};
+            const A *rows = left.at(i);
+            const Lanes *panel = reinterpret_cast<const Lanes *>(right.at(j));
+            for (int64_t k = 0; k < inner; k++)
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS_AT_ONCE; r++) {
+                    sum[r][0] += rows[r * inner + k] * panel[2 * k];
+                    sum[r][1] += rows[r * inner + k] * panel[2 * k + 1];
+                }
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS_AT_ONCE; r++)
+                for (int v = 0; v < 2; v++) {
                     Lanes *to = reinterpret_cast<Lanes *>(c[i + r] + j) + v;
                     *to = add ? *to + sum[r][v] : sum[r][v];
                 }
