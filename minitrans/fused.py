@@ -5,6 +5,7 @@ one pre-norm sub-layer, x + dropout(f(norm(x))), and reads like the chain rule: 
 `backward` undoes from bottom to top, and d_x is the gradient at x. `N` = B T rows.
 """
 
+import math
 from typing import Any, cast
 
 import torch
@@ -31,18 +32,26 @@ def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tens
 
 def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
     src_mask = padding_mask(src_ids, model.config.pad_id)
-    x = model.embed(model.src_embedding, src_ids, 0)
+    x = embed(model, model.src_embedding, src_ids)
     for layer in cast(list[EncoderLayer], model.encoder.layers):
         x = self_attention(x, layer, src_mask)
         x = feed_forward(x, layer)
     memory = norm(x, model.encoder.norm)
-    x = model.embed(model.tgt_embedding, tgt_in, 0)
+    x = embed(model, model.tgt_embedding, tgt_in)
     causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
     for decoder_layer in cast(list[DecoderLayer], model.decoder.layers):
         x = self_attention(x, decoder_layer, causal)
         x = cross_attention(x, memory, decoder_layer, src_mask)
         x = feed_forward(x, decoder_layer)
     return norm(x, model.decoder.norm)
+
+
+def embed(model: Transformer, embedding: nn.Embedding, ids: Tensor) -> Tensor:
+    """`model.embed(embedding, ids, 0)`."""
+    model.check_length(ids.size(1))
+    positions, scale = model.positions[: ids.size(1)], math.sqrt(model.config.d_model)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else embedding.weight.dtype
+    return _apply(_Embed, ids.contiguous(), embedding.weight, positions, scale, _draw(model.dropout.p), dtype)
 
 
 def norm(x: Tensor, layer_norm: nn.LayerNorm) -> Tensor:
@@ -84,6 +93,21 @@ def _draw(p: float) -> kernels.Dropout:
 def _apply(function: Any, *arguments: Any) -> Tensor:
     result: Tensor = function.apply(*arguments)
     return result
+
+
+class _Embed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, ids: Tensor, table: Tensor, positions: Tensor, scale: float, *rest: Any) -> Tensor:
+        dropout, dtype = rest
+        ctx.save_for_backward(ids)
+        ctx.settings = len(table), scale, dropout
+        return kernels.embed(ids, table, positions, scale, dropout, dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        (ids,) = ctx.saved_tensors
+        return None, kernels.embed_backward(grad.contiguous(), ids, *ctx.settings), None, None, None, None
 
 
 class _Norm(torch.autograd.Function):

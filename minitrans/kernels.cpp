@@ -177,7 +177,7 @@ template <class T> struct Work {
 };
 
 constexpr int64_t ROWS = 128;  // positions that are taken through a sub-layer at a time, about
-constexpr int64_t WORDS = 512;  // of the vocabulary, that the loss takes at a time
+constexpr int64_t WORDS = 256;  // of the vocabulary, that the loss takes at a time
 
 // u = dropout(relu(u + bias))
 template <class A> void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
@@ -511,6 +511,43 @@ void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int6
     }
 }
 
+// y = dropout(scale table[ids] + positions): ids (B, T), table (V, D), positions (T, D).
+template <class T, class A = computed<T>>
+void embed(const int64_t *ids, const A *table, const A *positions, T *y, int64_t batch, int64_t length, int64_t D,
+           double scale, Dropout dropout) {
+#pragma omp parallel
+    {
+        Work<T> &w = Work<T>::mine();
+        w.f.resize(1, D);
+#pragma omp for schedule(static)
+        for (int64_t r = 0; r < batch * length; r++) {
+            const A *__restrict vector = table + ids[r] * D, *__restrict position = positions + r % length * D;
+            A *__restrict sum = w.f[0];
+            for (int64_t c = 0; c < D; c++) sum[c] = A(scale) * vector[c] + position[c];
+            dropout.apply(sum, dropout.bytes(w.words, r * D, D), D);
+            for (int64_t c = 0; c < D; c++) store(y + r * D + c, sum[c]);
+        }
+    }
+}
+
+// The gradient at the table, for the one at y; each thread sums up a part of the vocabulary.
+template <class T, class A = computed<T>>
+void embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t rows, int64_t V, int64_t D, double scale,
+                    Dropout dropout) {
+#pragma omp parallel
+    {
+        Work<T> &w = Work<T>::mine();
+        const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
+        const int64_t first = V * thread / threads, end = V * (thread + 1) / threads;
+        std::fill(d_table + first * D, d_table + end * D, A(0));
+        for (int64_t r = 0; r < rows; r++) {
+            if (ids[r] < first || ids[r] >= end) continue;
+            drop_gradient(grad + r * D, 1, D, dropout, r, w.d_f, w.words);
+            for (int64_t c = 0; c < D; c++) d_table[ids[r] * D + c] += A(scale) * w.d_f[0][c];
+        }
+    }
+}
+
 // The label-smoothed cross entropy of logits = h w^T, summed over the rows of h (rows, D); w is (V, D), e the smoothing.
 //
 // With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
@@ -633,6 +670,14 @@ extern "C" bool usable() { return TileUnit::allowed(); }
     extern "C" void norm_backward_##NAME(const T *x, const T *grad, T *dx, computed<T> *d_p, int64_t rows, int64_t D,  \
                                          const computed<T> *gamma, const computed<T> *beta, double eps) {              \
         norm_alone_backward(x, grad, dx, d_p, rows, D, gamma, beta, eps);                                              \
+    }                                                                                                                  \
+    extern "C" void embed_##NAME(const int64_t *ids, const computed<T> *table, const computed<T> *positions, T *y,     \
+                                 int64_t batch, int64_t length, int64_t D, double scale, Dropout dropout) {            \
+        embed(ids, table, positions, y, batch, length, D, scale, dropout);                                             \
+    }                                                                                                                  \
+    extern "C" void embed_backward_##NAME(const int64_t *ids, const T *grad, computed<T> *d_table, int64_t rows,       \
+                                          int64_t V, int64_t D, double scale, Dropout dropout) {                       \
+        embed_backward(ids, grad, d_table, rows, V, D, scale, dropout);                                                \
     }                                                                                                                  \
     extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target, T *d_h,     \
                                                   computed<T> *d_w, int64_t rows, int64_t D, int64_t V, double e) {    \

@@ -59,6 +59,8 @@ _ARGUMENTS = {
     "attention_backward": [_POINTER] * 6 + [_Sizes, _Mask, *_SUBLAYER],
     "norm": [_POINTER] * 2 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
     "norm_backward": [_POINTER] * 4 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
+    "embed": [_POINTER] * 4 + [c_int64] * 3 + [c_double, Dropout],
+    "embed_backward": [_POINTER] * 3 + [c_int64] * 3 + [c_double, Dropout],
     "linear_cross_entropy": [_POINTER] * 5 + [c_int64] * 3 + [c_double],
 }
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
@@ -227,6 +229,22 @@ def norm_backward(grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: flo
     dx, d_flat = torch.empty_like(x), _flat((gamma, beta))
     _call("norm_backward", x, x, grad, dx, d_flat, x.shape[:-1].numel(), x.size(-1), gamma, beta, eps)
     return dx, *_views(d_flat, (gamma, beta))
+
+
+def embed(
+    ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: Dropout, dtype: torch.dtype
+) -> Tensor:
+    """`dropout(scale * table[ids] + positions)` in a dtype: int64 (B, T), (V, D) and (T, D) -> (B, T, D)."""
+    y = table.new_empty(*ids.shape, table.size(1), dtype=dtype)
+    _call("embed", y, ids, table, positions, y, *y.shape, scale, dropout)
+    return y
+
+
+def embed_backward(grad: Tensor, ids: Tensor, vocab_size: int, scale: float, dropout: Dropout) -> Tensor:
+    """The gradient of `embed` at the table, for that at its result."""
+    d_table = grad.new_empty(vocab_size, grad.size(-1), dtype=torch.promote_types(grad.dtype, torch.float32))
+    _call("embed_backward", grad, ids, grad, d_table, ids.numel(), *d_table.shape, scale, dropout)
+    return d_table
 
 
 def linear_cross_entropy(

@@ -305,9 +305,13 @@ class Transformer(nn.Module):
     def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         """Token vectors, scaled by sqrt(D), plus position vectors from `offset` on: (B, T) -> (B, T, D)."""
         end = offset + ids.size(1)
-        if end > self.config.max_len:
-            raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
+        self.check_length(end)
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
         if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
+
+    def check_length(self, length: int) -> None:
+        """Raise a ValueError if a sequence is longer than `max_len`."""
+        if length > self.config.max_len:
+            raise ValueError(f"{length} tokens are more than model.max_len ({self.config.max_len})")

@@ -12,8 +12,9 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.bundle import TOKENIZER, Bundle, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
@@ -127,7 +128,7 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
     translations = ValidationTranslations(Translator(bundle), *data.texts("valid"))
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
-        EMAWeightAveraging(decay=config.training.ema_decay),
+        WeightAveraging(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(config.training.ema_decay)),
         LearningRateMonitor(),
         EarlyStopping("val_bleu", mode="max", patience=config.training.patience),
         TrainingProgress(translations, str(precision)),
