@@ -1,8 +1,7 @@
-"""The training pass on the compiled kernels: every sub-layer is one function, its gradient written out by hand.
+"""The training pass on the compiled kernels: each sub-layer is one kernel forward, and one backward.
 
-It computes what `Transformer.hidden` computes, with the same dropout, in fewer passes over memory. Each class below is
-one pre-norm sub-layer, x + dropout(f(norm(x))), and reads like the chain rule: what `forward` does from top to bottom,
-`backward` undoes from bottom to top, and d_x is the gradient at x. `N` = B T rows.
+It computes what `Transformer.hidden` computes, with the same dropout, and keeps of each sub-layer its input alone: the
+way back computes the rest again, which takes less time than fetching it from memory.
 """
 
 import math
@@ -25,19 +24,21 @@ def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tens
 
     That is the one below in training on a CPU where the kernels have been compiled.
     """
-    if model.training and torch.is_grad_enabled() and kernels.serve(model.output.weight):
-        return _hidden(model, src_ids, tgt_in)
+    weight = model.output.weight
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    if model.training and torch.is_grad_enabled() and kernels.serve(weight, dtype):
+        return _hidden(model, src_ids, tgt_in, dtype)
     return model.hidden(src_ids, tgt_in)
 
 
-def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> Tensor:
     src_mask = padding_mask(src_ids, model.config.pad_id)
-    x = embed(model, model.src_embedding, src_ids)
+    x = embed(model, model.src_embedding, src_ids, dtype)
     for layer in cast(list[EncoderLayer], model.encoder.layers):
         x = self_attention(x, layer, src_mask)
         x = feed_forward(x, layer)
     memory = norm(x, model.encoder.norm)
-    x = embed(model, model.tgt_embedding, tgt_in)
+    x = embed(model, model.tgt_embedding, tgt_in, dtype)
     causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
     for decoder_layer in cast(list[DecoderLayer], model.decoder.layers):
         x = self_attention(x, decoder_layer, causal)
@@ -46,11 +47,10 @@ def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
     return norm(x, model.decoder.norm)
 
 
-def embed(model: Transformer, embedding: nn.Embedding, ids: Tensor) -> Tensor:
-    """`model.embed(embedding, ids, 0)`."""
+def embed(model: Transformer, embedding: nn.Embedding, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """`model.embed(embedding, ids, 0)` in a dtype."""
     model.check_length(ids.size(1))
     positions, scale = model.positions[: ids.size(1)], math.sqrt(model.config.d_model)
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else embedding.weight.dtype
     return _apply(_Embed, ids.contiguous(), embedding.weight, positions, scale, _draw(model.dropout.p), dtype)
 
 
@@ -79,7 +79,14 @@ def cross_attention(x: Tensor, memory: Tensor, layer: DecoderLayer, mask: Tensor
 def _attention(
     x: Tensor, memory: Tensor | None, n: nn.LayerNorm, attention: MultiHeadAttention, mask: Tensor, p: float
 ) -> Tensor:
-    parameters = n.weight, n.bias, attention.w_qkv.weight, attention.w_qkv.bias, attention.w_o.weight, attention.w_o.bias
+    parameters = (
+        n.weight,
+        n.bias,
+        attention.w_qkv.weight,
+        attention.w_qkv.bias,
+        attention.w_o.weight,
+        attention.w_o.bias,
+    )
     settings = mask, attention.n_heads, n.eps, _draw(attention.dropout), _draw(p)
     return _apply(_Attention, x, memory, settings, *parameters)
 
@@ -120,7 +127,8 @@ class _Norm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        return *kernels.norm_backward(grad.contiguous(), *ctx.saved_tensors, ctx.eps), None
+        x, gamma, beta = ctx.saved_tensors
+        return *kernels.norm_backward(grad.contiguous(), x, gamma, beta, ctx.eps), None
 
 
 class _FeedForward(torch.autograd.Function):

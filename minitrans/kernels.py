@@ -1,7 +1,8 @@
 """kernels.cpp, compiled once for this machine's processor, as functions of tensors.
 
-All tensors lie on the CPU, are contiguous, and have one of the dtypes bfloat16, float32 and float64; statistics and
-parameters of norms are float32, or float64 beside float64.
+A kernel is a whole sub-layer of the Transformer in training, forward or backward. All tensors lie on the CPU and are
+contiguous. Inputs and results have one of the dtypes bfloat16, float32 and float64; parameters and their gradients are
+float32, or float64 beside float64.
 """
 
 import ctypes
@@ -66,9 +67,10 @@ _ARGUMENTS = {
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
-def serve(x: Tensor) -> bool:
-    """Whether the kernels take such a tensor; the first call on a machine compiles them."""
-    return x.device.type == "cpu" and x.dtype in _DTYPES and _library() is not None
+def serve(parameter: Tensor, dtype: torch.dtype) -> bool:
+    """Whether there are kernels for inputs of a dtype beside such a parameter; the first call on a machine compiles."""
+    fits = dtype in _DTYPES and parameter.dtype == torch.promote_types(dtype, torch.float32)
+    return fits and parameter.device.type == "cpu" and _library() is not None
 
 
 @functools.cache
@@ -93,11 +95,15 @@ def _library() -> ctypes.CDLL | None:
                     subprocess.run([*compiler, *step], check=True, capture_output=True, text=True)
                 os.replace(linked, path)
         library = ctypes.CDLL(str(path))
+        library.usable.restype = c_bool
         if not library.usable():
             raise OSError("the system does not let it use the processor's tile unit")
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning(
-            "%s cannot compile and load %s, so training takes its plain and slower path (%s)", *compiler[:1], SOURCE, error
+            "%s cannot compile and load %s, so training takes its plain and slower path (%s)",
+            *compiler[:1],
+            SOURCE,
+            error,
         )
         return None
     for name, arguments in _ARGUMENTS.items():
@@ -121,7 +127,7 @@ def _call(name: str, x: Tensor, *arguments: object) -> Any:
 
 
 def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
-    """`x + dropout(w_2 dropout(relu(w_1 norm(x) + b_1)) + b_2)`.
+    """The sub-layer `x + dropout(feed_forward(norm(x)))`.
 
     Args:
         x: (..., D).
@@ -156,7 +162,7 @@ def attention(
     inside: Dropout,
     end: Dropout,
 ) -> Tensor:
-    """`x + dropout(w_o attention(norm(x), memory) + b_o)`; without a memory, norm(x) attends to itself.
+    """The sub-layer `x + dropout(attention(norm(x), memory))`; without a memory, norm(x) attends to itself.
 
     Args:
         x: (B, T, D).
@@ -199,7 +205,7 @@ def _sizes(x: Tensor, mask: Tensor, n_heads: int, parameters: Sequence[Tensor]) 
 
 
 def _mask(mask: Tensor) -> _Mask:
-    assert mask.size(1) == 1 and mask.stride(3) == 1
+    assert mask.size(1) == mask.stride(3) == 1
     return _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
 
 
@@ -231,10 +237,13 @@ def norm_backward(grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: flo
     return dx, *_views(d_flat, (gamma, beta))
 
 
-def embed(
-    ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: Dropout, dtype: torch.dtype
-) -> Tensor:
-    """`dropout(scale * table[ids] + positions)` in a dtype: int64 (B, T), (V, D) and (T, D) -> (B, T, D)."""
+def embed(ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: Dropout, dtype: torch.dtype) -> Tensor:
+    """`dropout(scale * table[ids] + positions)` in a dtype: int64 (B, T), (V, D) and (T, D) -> (B, T, D).
+
+    Raises:
+        IndexError: An id is not below V, or negative.
+    """
+    _check_ids(ids, len(table))
     y = table.new_empty(*ids.shape, table.size(1), dtype=dtype)
     _call("embed", y, ids, table, positions, y, *y.shape, scale, dropout)
     return y
@@ -257,8 +266,17 @@ def linear_cross_entropy(
         weight: (V, D), float32, or float64 as hidden.
         target: int64 (N,).
         smoothing: In [0, 1).
+
+    Raises:
+        IndexError: A target is not below V, or negative.
     """
+    _check_ids(target, len(weight))
     d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
     sizes = *hidden.shape, len(weight)
     loss = _call("linear_cross_entropy", hidden, hidden, weight, target, d_hidden, d_weight, *sizes, smoothing)
     return loss, d_hidden, d_weight
+
+
+def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
+        raise IndexError(f"ids {ids.min()} to {ids.max()} are not all among the {vocab_size} of the vocabulary")

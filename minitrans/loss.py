@@ -70,7 +70,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
         """Compute the loss, a scalar: hidden (N, D), weight (V, D), target int64 (N,)."""
-        if kernels.serve(hidden):
+        if kernels.serve(weight, hidden.dtype):
             value, *gradients = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
             ctx.save_for_backward(*gradients)
             return weight.new_tensor(value)

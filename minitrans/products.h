@@ -106,7 +106,7 @@ constexpr int VECTOR = 16, ROWS_AT_ONCE = 4;
 #endif
 
 // One side of a product by the processor's vectors. The left side lies row by row; the right side in panels of a few
-// columns, each row by row.
+// columns, each row by row, the last one filled up with zeros.
 template <class A> class VectorOperand {
   public:
     static constexpr int64_t WIDTH = 2 * VECTOR / sizeof(A);
@@ -123,6 +123,7 @@ template <class A> class VectorOperand {
             A *__restrict to = buffer.data + o * inner;
             const From *__restrict at = from + o * (rows_are_outer ? stride : 1);
             const int64_t n = std::min(width, outer - o);
+            if (n < width) std::fill_n(to, inner * width, A(0));
             if (rows_are_outer)
                 for (int64_t k = 0; k < n; k++)
                     for (int64_t i = 0; i < inner; i++) to[i * width + k] = load(at[k * stride + i]);

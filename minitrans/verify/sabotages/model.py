@@ -1,5 +1,6 @@
 """Faults of layers, embeddings, training, and what is saved."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,32 +102,45 @@ def _(patch: Patch) -> None:
 
 @sabotage("fused.unmasked", "On compiled kernels every query sees every key.")
 def _(patch: Patch) -> None:
-    softmax = kernels.masked_softmax
+    attention = kernels.attention
 
-    def unmasked(scores: Tensor, mask: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        return softmax(scores, torch.ones_like(mask), *rest)
+    def unmasked(x: Tensor, memory: Tensor | None, mask: Tensor, *rest: Any) -> Tensor:
+        return attention(x, memory, torch.ones_like(mask), *rest)
 
-    patch(kernels, "masked_softmax", unmasked)
+    patch(kernels, "attention", unmasked)
 
 
 @sabotage("fused.other-dropout", "On compiled kernels the gradient drops other attention weights than the pass did.")
 def _(patch: Patch) -> None:
-    backward = kernels.masked_softmax_backward
+    backward: Callable[..., tuple[Tensor | None, ...]] = kernels.attention_backward
 
-    def other(grad: Tensor, weights: Tensor, scale: float, seed: int, dropped: int) -> Tensor:
-        return backward(grad, weights, scale, seed + 1, dropped)
+    def other(*arguments: Any) -> tuple[Tensor | None, ...]:
+        *others, inside, end = arguments
+        return backward(*others, kernels.Dropout(inside.seed + 1, inside.dropped), end)
 
-    patch(kernels, "masked_softmax_backward", other)
+    patch(kernels, "attention_backward", other)
 
 
-@sabotage("fused.no-residual", "On compiled kernels no gradient flows around a sub-layer.")
+@sabotage("fused.no-residual", "On compiled kernels no gradient flows around a feed-forward network.")
 def _(patch: Patch) -> None:
-    backward = kernels.norm_backward
+    backward = kernels.feed_forward_backward
 
-    def alone(dy: Tensor, x: Tensor, gamma: Tensor, mean: Tensor, rstd: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
-        return backward(dy, x, gamma, mean, rstd, None)
+    def alone(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+        d_x, *d_parameters = backward(grad, *rest)
+        return d_x - grad, *d_parameters
 
-    patch(kernels, "norm_backward", alone)
+    patch(kernels, "feed_forward_backward", alone)
+
+
+@sabotage("fused.forgotten-source", "On compiled kernels no gradient flows through cross-attention to the source.")
+def _(patch: Patch) -> None:
+    backward = kernels.attention_backward
+
+    def forgetful(*arguments: Any) -> tuple[Tensor | None, ...]:
+        d_x, d_memory, *d_parameters = backward(*arguments)
+        return d_x, None if d_memory is None else torch.zeros_like(d_memory), *d_parameters
+
+    patch(kernels, "attention_backward", forgetful)
 
 
 @sabotage("target.unshifted", "The decoder reads the very tokens that it has to predict: the target is not shifted.")
