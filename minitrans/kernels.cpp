@@ -13,6 +13,8 @@
 #include <omp.h>
 #include <vector>
 
+namespace {
+
 // e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
 inline double exponential(double x) { return std::exp(x); }
 inline float exponential(float x) {
@@ -296,7 +298,7 @@ void attend(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A>
     multiply(w.left, w.right, w.weights);
     w.dropped.resize(s.T, s.S);
     const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
-    const int64_t width = (s.S + 15) / 16 * 16;
+    const int64_t width = Operand<T>::whole(s.S);
     for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
         A *__restrict row = w.weights[t], *__restrict kept = w.dropped[t];
         const A *__restrict may = w.may[w.may.rows > 1 ? t : 0];
@@ -326,7 +328,7 @@ void attend_backward(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v
     w.right.pack(RIGHT, v.data, v.stride, s.S, s.Dh, true);
     multiply(w.left, w.right, w.d_scores);
     const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
-    const int64_t width = (s.S + 15) / 16 * 16;
+    const int64_t width = Operand<T>::whole(s.S);
     for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
         A *__restrict row = w.d_scores[t];
         const A *__restrict p = w.weights[t];
@@ -641,6 +643,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
     for (int64_t r = 0; r < rows; r++) loss += z[r] - (1 - e) * of_target[r] - e * mean[r];
     return loss;
 }
+
+}  // namespace
 
 extern "C" bool usable() { return TileUnit::allowed(); }
 

@@ -19,6 +19,8 @@
 #include <unistd.h>
 #endif
 
+namespace {  // of each library alone, should a process load two that were compiled differently
+
 using std::int32_t, std::int64_t, std::uint16_t, std::uint32_t, std::uint64_t, std::uint8_t;
 
 // bfloat16: the upper half of a float32, rounded to nearest, ties to even.
@@ -109,7 +111,7 @@ constexpr int VECTOR = 16, ROWS_AT_ONCE = 4;
 // columns, each row by row, the last one filled up with zeros.
 template <class A> class VectorOperand {
   public:
-    static constexpr int64_t WIDTH = 2 * VECTOR / sizeof(A);
+    static constexpr int64_t WIDTH = 2 * VECTOR / int64_t(sizeof(A));
     int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
 
     // Takes a matrix of rows x columns, `stride` apart, or its transpose.
@@ -136,6 +138,7 @@ template <class A> class VectorOperand {
         pack(side, from[0], from.stride, from.rows, from.columns, transposed);
     }
     const A *at(int64_t o) const { return buffer.data + o * inner; }
+    static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }  // columns of a product that are written
 
   private:
     Buffer<A> buffer;
@@ -209,6 +212,7 @@ class TileOperand {
         pack(side, from[0], from.stride, from.rows, from.columns, transposed);
     }
     const bf16 *tiles(int64_t i) const { return buffer.data + i * depth * TILE; }
+    static int64_t whole(int64_t n) { return (n + OUTER - 1) / OUTER * OUTER; }  // columns of a product that are written
 
   private:
     Buffer<bf16> buffer;
@@ -325,3 +329,5 @@ struct TileUnit {
 };
 template <class T> using Operand = VectorOperand<computed<T>>;
 #endif
+
+}  // namespace

@@ -1,6 +1,7 @@
 """Each compiled kernel against the plain formula in float64; and what happens where none can be compiled."""
 
 import logging
+import platform
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -283,6 +284,20 @@ def test_they_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     kernels._library.cache_clear()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
     assert kernels.serve(SCALAR, torch.float32)
+
+
+@pytest.mark.usefixtures("_uncached")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
+@pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx"])
+def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"c++ {without}")
+    test_feed_forward(129, 33, 50, SOME, SOME)
+    test_cross_attention(5, 33, 64, 12, 3, 7, SOME)
+    test_self_attention(40, SOME)
+    test_loss(129, 257, 0.1)
+    for dtype, relative in (torch.float32, 2e-5), (torch.bfloat16, 4e-2):
+        test_lower_dtypes_differ_by_their_rounding(dtype, relative, 150, 33)
+        test_nothing_is_left_over_from_another_call(dtype)
 
 
 @pytest.mark.usefixtures("_uncached")
