@@ -127,11 +127,6 @@ template <class A> void add_bias(Matrix<A> &y, const A *bias) {
         for (int64_t c = 0; c < y.columns; c++) y[r][c] += bias[c];
 }
 
-template <class A> void add_columns(const Matrix<A> &grad, A *sum) {
-    for (int64_t r = 0; r < grad.rows; r++)
-        for (int64_t c = 0; c < grad.columns; c++) sum[c] += grad[r][c];
-}
-
 // y = x + dropout(f + bias) for rows that begin at row `first` of the tensor.
 template <class T, class A = computed<T>>
 void add_dropped(const T *x, const Matrix<A> &f, const A *bias, Dropout dropout, int64_t first, T *y,
@@ -166,7 +161,6 @@ template <class T> struct Work {
     Buffer<uint64_t> words;
     // of attention alone
     Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, weights, dropped, d_scores, result, may;
-    Operand<T> h_left, source_left, h_right, source_right;
     // The gradients at the parameters, as far as this thread has summed them up.
     std::array<Matrix<A>, 2> of_norm;
     std::array<Matrix<A>, 6> of_feed_forward;
@@ -175,6 +169,18 @@ template <class T> struct Work {
     static Work &mine() {
         static thread_local Work work;
         return work;
+    }
+    // y = x w, for w packed on the right.
+    void multiply_by(const Operand<T> &w, View<const A> x, Matrix<A> &y, bool add = false) {
+        left.pack(LEFT, x);
+        multiply(left, w, y, add);
+    }
+    // The gradients of y = x w^T + b at w and b, for the one at y; x is packed on the right.
+    void add_gradients(const Matrix<A> &d_y, const Operand<T> &x, Matrix<A> &d_w, Matrix<A> &d_b) {
+        left.pack(LEFT, d_y.all(), true);
+        multiply(left, x, d_w, true);
+        for (int64_t r = 0; r < d_y.rows; r++)
+            for (int64_t c = 0; c < d_y.columns; c++) d_b[0][c] += d_y[r][c];
     }
 };
 
@@ -200,21 +206,18 @@ void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Paramete
                   Dropout end) {
     static thread_local Operand<T> weights[2];
     Operand<T> &w_in = weights[0], &w_out = weights[1];
-    w_in.pack(RIGHT, p.w_in, D, F, D, true);
-    w_out.pack(RIGHT, p.w_out, F, D, F, true);
+    w_in.pack(RIGHT, View<const A>{p.w_in, F, D, D}, true);
+    w_out.pack(RIGHT, View<const A>{p.w_out, D, F, F}, true);
 #pragma omp parallel
     {
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
-            const int64_t n = std::min(ROWS, rows - start);
-            norm(x + start * D, n, D, p.gamma, p.beta, A(eps), w.normed, w.h);
-            w.left.pack(LEFT, w.h);
-            multiply(w.left, w_in, w.u);
+            norm(x + start * D, std::min(ROWS, rows - start), D, p.gamma, p.beta, A(eps), w.normed, w.h);
+            w.multiply_by(w_in, w.h.all(), w.u);
             relu_dropped(w.u, p.b_in, inside, start, w.words);
-            w.left.pack(LEFT, w.u);
-            multiply(w.left, w_out, w.f);
+            w.multiply_by(w_out, w.u.all(), w.f);
             add_dropped(x + start * D, w.f, p.b_out, end, start, y + start * D, w.words);
         }
     }
@@ -226,9 +229,9 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
                            Parameters<A> p, double eps, Dropout inside, Dropout end) {
     static thread_local Operand<T> weights[3];
     Operand<T> &w_in = weights[0], &w_in_back = weights[1], &w_out_back = weights[2];
-    w_in.pack(RIGHT, p.w_in, D, F, D, true);
-    w_in_back.pack(RIGHT, p.w_in, D, F, D);
-    w_out_back.pack(RIGHT, p.w_out, F, D, F);
+    w_in.pack(RIGHT, View<const A>{p.w_in, F, D, D}, true);
+    w_in_back.pack(RIGHT, View<const A>{p.w_in, F, D, D});
+    w_out_back.pack(RIGHT, View<const A>{p.w_out, D, F, F});
     std::vector<std::array<Matrix<A>, 6> *> threads(omp_get_max_threads());
 #pragma omp parallel num_threads(threads.size())
     {
@@ -242,25 +245,18 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
         for (int64_t start = 0; start < rows; start += ROWS) {
             const int64_t n = std::min(ROWS, rows - start);
             norm(x + start * D, n, D, p.gamma, p.beta, A(eps), w.normed, w.h);
-            w.left.pack(LEFT, w.h);
-            multiply(w.left, w_in, w.u);
+            w.multiply_by(w_in, w.h.all(), w.u);
             relu_dropped(w.u, p.b_in, inside, start, w.words);
 
             drop_gradient(grad + start * D, n, D, end, start, w.d_f, w.words);
-            add_columns(w.d_f, d_b_out[0]);
-            w.left.pack(LEFT, w.d_f, true);
-            w.right.pack(RIGHT, w.u);
-            multiply(w.left, w.right, d_w_out, true);
-            w.left.pack(LEFT, w.d_f);
-            multiply(w.left, w_out_back, w.d_u);
+            w.right.pack(RIGHT, w.u.all());
+            w.add_gradients(w.d_f, w.right, d_w_out, d_b_out);
+            w.multiply_by(w_out_back, w.d_f.all(), w.d_u);
             for (int64_t r = 0; r < n; r++)
                 for (int64_t c = 0; c < F; c++) w.d_u[r][c] = w.u[r][c] > 0 ? w.d_u[r][c] * scale : A(0);
-            add_columns(w.d_u, d_b_in[0]);
-            w.left.pack(LEFT, w.d_u, true);
-            w.right.pack(RIGHT, w.h);
-            multiply(w.left, w.right, d_w_in, true);
-            w.left.pack(LEFT, w.d_u);
-            multiply(w.left, w_in_back, w.d_h);
+            w.right.pack(RIGHT, w.h.all());
+            w.add_gradients(w.d_u, w.right, d_w_in, d_b_in);
+            w.multiply_by(w_in_back, w.d_u.all(), w.d_h);
             norm_backward(w.d_h, w.normed, p.gamma, grad + start * D, dx + start * D, d_gamma, d_beta);
         }
         sum_up(threads, d_parameters);
@@ -277,29 +273,22 @@ struct Sizes {
     int64_t B, T, S, D, H, Dh;
 };
 
-// One head of one sentence: rows of Dh numbers, `stride` apart.
-template <class A> struct Head {
-    A *data;
-    int64_t stride;
+template <class A> void put(const Matrix<A> &from, View<A> to) {
+    for (int64_t r = 0; r < from.rows; r++) std::copy_n(from[r], from.columns, to[r]);
+}
 
-    Head(Matrix<A> &of, int64_t row, int64_t column) : data(of[row] + column), stride(of.stride) {}
-    void put(const Matrix<A> &from) {
-        for (int64_t r = 0; r < from.rows; r++) std::copy_n(from[r], from.columns, data + r * stride);
-    }
-};
-
-// weights = softmax(q k^T / sqrt(Dh)) over the admitted keys, 0 where there is none; dropped = dropout(weights);
-// heads = dropped v. `index` counts the heads of all sentences.
+// One head of one sentence: w.weights = softmax(q k^T / sqrt(Dh)) over the keys that w.may admits, 0 where there is none;
+// w.dropped = dropout(weights); head = dropped v. q is (T, Dh), k and v are (S, Dh). `index` counts all heads.
 template <class T, class A = computed<T>>
-void attend(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A> heads, Dropout dropout, int64_t index) {
-    const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(s.Dh));
-    w.left.pack(LEFT, q.data, q.stride, s.T, s.Dh);
-    w.right.pack(RIGHT, k.data, k.stride, s.S, s.Dh, true);
+void attend(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout dropout, int64_t index) {
+    const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(q.columns));
+    const int64_t width = Operand<T>::whole(k.rows);
+    w.right.pack(RIGHT, k, true);
+    w.left.pack(LEFT, q);
     multiply(w.left, w.right, w.weights);
-    w.dropped.resize(s.T, s.S);
-    const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
-    const int64_t width = Operand<T>::whole(s.S);
-    for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
+    w.dropped.resize(q.rows, k.rows);
+    const uint8_t *bytes = dropout.bytes(w.words, index * q.rows * k.rows, q.rows * k.rows);
+    for (int64_t t = 0; t < q.rows; t++, bytes += k.rows) {
         A *__restrict row = w.weights[t], *__restrict kept = w.dropped[t];
         const A *__restrict may = w.may[w.may.rows > 1 ? t : 0];
         A top = lowest, sum = 0;
@@ -309,27 +298,27 @@ void attend(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A>
         for (int64_t i = 0; i < width; i++) row[i] *= over, kept[i] = row[i];
         dropout.apply(kept, bytes, width);
     }
-    w.left.pack(LEFT, w.dropped);
-    w.right.pack(RIGHT, v.data, v.stride, s.S, s.Dh);
-    multiply(w.left, w.right, w.result);
-    heads.put(w.result);
+    w.right.pack(RIGHT, v);
+    w.multiply_by(w.right, w.dropped.all(), w.result);
+    put(w.result, head);
 }
 
-// After `attend`: the gradients at q, k and v, for the one at heads.
+// After `attend`: the gradients at q, k and v, for the one at its head.
 template <class T, class A = computed<T>>
-void attend_backward(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v, Head<A> d_heads, Head<A> d_q,
-                     Head<A> d_k, Head<A> d_v, Dropout dropout, int64_t index) {
-    const A scale = 1 / std::sqrt(A(s.Dh));
-    w.left.pack(LEFT, w.dropped, true);
-    w.right.pack(RIGHT, d_heads.data, d_heads.stride, s.T, s.Dh);
+void attend_backward(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> d_head, View<A> d_q, View<A> d_k, View<A> d_v,
+                     Dropout dropout, int64_t index) {
+    const A scale = 1 / std::sqrt(A(q.columns));
+    const int64_t width = Operand<T>::whole(k.rows);
+    w.right.pack(RIGHT, d_head);
+    w.left.pack(LEFT, w.dropped.all(), true);
     multiply(w.left, w.right, w.result);
-    d_v.put(w.result);
-    w.left.pack(LEFT, d_heads.data, d_heads.stride, s.T, s.Dh);
-    w.right.pack(RIGHT, v.data, v.stride, s.S, s.Dh, true);
+    put(w.result, d_v);
+
+    w.right.pack(RIGHT, v, true);
+    w.left.pack(LEFT, d_head);
     multiply(w.left, w.right, w.d_scores);
-    const uint8_t *bytes = dropout.bytes(w.words, index * s.T * s.S, s.T * s.S);
-    const int64_t width = Operand<T>::whole(s.S);
-    for (int64_t t = 0; t < s.T; t++, bytes += s.S) {
+    const uint8_t *bytes = dropout.bytes(w.words, index * q.rows * k.rows, q.rows * k.rows);
+    for (int64_t t = 0; t < q.rows; t++, bytes += k.rows) {
         A *__restrict row = w.d_scores[t];
         const A *__restrict p = w.weights[t];
         dropout.apply(row, bytes, width);
@@ -337,17 +326,17 @@ void attend_backward(Work<T> &w, const Sizes &s, Head<A> q, Head<A> k, Head<A> v
         for (int64_t i = 0; i < width; i++) dot += row[i] * p[i];
         for (int64_t i = 0; i < width; i++) row[i] = scale * p[i] * (row[i] - dot);
     }
-    w.left.pack(LEFT, w.d_scores);
-    w.right.pack(RIGHT, k.data, k.stride, s.S, s.Dh);
+    w.right.pack(RIGHT, k);
+    w.multiply_by(w.right, w.d_scores.all(), w.result);
+    put(w.result, d_q);
+
+    w.right.pack(RIGHT, q);
+    w.left.pack(LEFT, w.d_scores.all(), true);
     multiply(w.left, w.right, w.result);
-    d_q.put(w.result);
-    w.left.pack(LEFT, w.d_scores, true);
-    w.right.pack(RIGHT, q.data, q.stride, s.T, s.Dh);
-    multiply(w.left, w.right, w.result);
-    d_k.put(w.result);
+    put(w.result, d_k);
 }
 
-// may = 1 or 0 for each query (or for all, in one row) and key of sentence b.
+// w.may = 1 or 0 for each query (or for all, in one row) and key of sentence b.
 template <class A> void read_mask(Matrix<A> &may, const Mask &mask, const Sizes &s, int64_t b) {
     may.clear(mask.q ? s.T : 1, s.S);
     for (int64_t t = 0; t < may.rows; t++)
@@ -360,10 +349,9 @@ template <class T, class A = computed<T>>
 void project(Work<T> &w, const T *x, const T *memory, int64_t first, int64_t n, const Sizes &s, const Parameters<A> &p,
              A eps, const Operand<T> &w_q, const Operand<T> &w_kv) {
     norm(x + first * s.T * s.D, n * s.T, s.D, p.gamma, p.beta, eps, w.normed, w.h);
-    w.h_left.pack(LEFT, w.h);
-    if (memory) w.source_left.pack(LEFT, memory + first * s.S * s.D, s.D, n * s.S, s.D);
-    multiply(w.h_left, w_q, w.q);
-    multiply(memory ? w.source_left : w.h_left, w_kv, w.kv);
+    w.multiply_by(w_q, w.h.all(), w.q);
+    if (memory) w.left.pack(LEFT, View<const T>{memory + first * s.S * s.D, n * s.S, s.D, s.D});
+    multiply(w.left, w_kv, w.kv);
     add_bias(w.q, p.b_in);
     add_bias(w.kv, p.b_in + s.H * s.Dh);
     w.heads.resize(n * s.T, s.H * s.Dh);
@@ -375,10 +363,10 @@ void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters
                Dropout end) {
     static thread_local Operand<T> weights[3];
     Operand<T> &w_q = weights[0], &w_kv = weights[1], &w_out = weights[2];
-    const int64_t E = s.H * s.Dh;
-    w_q.pack(RIGHT, p.w_in, s.D, E, s.D, true);
-    w_kv.pack(RIGHT, p.w_in + E * s.D, s.D, 2 * E, s.D, true);
-    w_out.pack(RIGHT, p.w_out, E, s.D, E, true);
+    const int64_t E = s.H * s.Dh, D = s.D;
+    w_q.pack(RIGHT, View<const A>{p.w_in, E, D, D}, true);
+    w_kv.pack(RIGHT, View<const A>{p.w_in + E * D, 2 * E, D, D}, true);
+    w_out.pack(RIGHT, View<const A>{p.w_out, D, E, E}, true);
     const int64_t sentences = std::max<int64_t>(1, ROWS / std::max(s.T, s.S));
 #pragma omp parallel
     {
@@ -392,14 +380,14 @@ void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters
             for (int64_t b = 0; b < n; b++) {
                 if (mask.b) read_mask(w.may, mask, s, first + b);
                 for (int64_t h = 0; h < s.H; h++) {
-                    const Head<A> q(w.q, b * s.T, h * s.Dh), heads(w.heads, b * s.T, h * s.Dh);
-                    const Head<A> k(w.kv, b * s.S, h * s.Dh), v(w.kv, b * s.S, E + h * s.Dh);
-                    attend(w, s, q, k, v, heads, inside, (first + b) * s.H + h);
+                    const View<A> q = w.q.part(b * s.T, h * s.Dh, s.T, s.Dh);
+                    const View<A> k = w.kv.part(b * s.S, h * s.Dh, s.S, s.Dh);
+                    const View<A> v = w.kv.part(b * s.S, h * s.Dh + E, s.S, s.Dh);
+                    attend(w, q, k, v, w.heads.part(b * s.T, h * s.Dh, s.T, s.Dh), inside, (first + b) * s.H + h);
                 }
             }
-            w.left.pack(LEFT, w.heads);
-            multiply(w.left, w_out, w.f);
-            add_dropped(x + start * s.D, w.f, p.b_out, end, start, y + start * s.D, w.words);
+            w.multiply_by(w_out, w.heads.all(), w.f);
+            add_dropped(x + start * D, w.f, p.b_out, end, start, y + start * D, w.words);
         }
     }
 }
@@ -412,11 +400,11 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
     Operand<T> &w_q = weights[0], &w_kv = weights[1];
     Operand<T> &w_q_back = weights[2], &w_kv_back = weights[3], &w_out_back = weights[4];
     const int64_t E = s.H * s.Dh, D = s.D;
-    w_q.pack(RIGHT, p.w_in, D, E, D, true);
-    w_kv.pack(RIGHT, p.w_in + E * D, D, 2 * E, D, true);
-    w_q_back.pack(RIGHT, p.w_in, D, E, D);
-    w_kv_back.pack(RIGHT, p.w_in + E * D, D, 2 * E, D);
-    w_out_back.pack(RIGHT, p.w_out, E, D, E);
+    w_q.pack(RIGHT, View<const A>{p.w_in, E, D, D}, true);
+    w_kv.pack(RIGHT, View<const A>{p.w_in + E * D, 2 * E, D, D}, true);
+    w_q_back.pack(RIGHT, View<const A>{p.w_in, E, D, D});
+    w_kv_back.pack(RIGHT, View<const A>{p.w_in + E * D, 2 * E, D, D});
+    w_out_back.pack(RIGHT, View<const A>{p.w_out, D, E, E});
     const int64_t sentences = std::max<int64_t>(1, ROWS / std::max(s.T, s.S));
     std::vector<std::array<Matrix<A>, 8> *> threads(omp_get_max_threads());
 #pragma omp parallel num_threads(threads.size())
@@ -433,42 +421,31 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
             const int64_t n = std::min(sentences, s.B - first), start = first * s.T;
             project(w, x, memory, first, n, s, p, A(eps), w_q, w_kv);
             drop_gradient(grad + start * D, n * s.T, D, end, start, w.d_f, w.words);
-            w.left.pack(LEFT, w.d_f);
-            multiply(w.left, w_out_back, w.d_heads);
+            w.multiply_by(w_out_back, w.d_f.all(), w.d_heads);
             w.d_q.resize(n * s.T, E), w.d_kv.resize(n * s.S, 2 * E);
             for (int64_t b = 0; b < n; b++) {
                 if (mask.b) read_mask(w.may, mask, s, first + b);
                 for (int64_t h = 0; h < s.H; h++) {
-                    const Head<A> q(w.q, b * s.T, h * s.Dh), heads(w.heads, b * s.T, h * s.Dh);
-                    const Head<A> k(w.kv, b * s.S, h * s.Dh), v(w.kv, b * s.S, E + h * s.Dh);
-                    const Head<A> d_q(w.d_q, b * s.T, h * s.Dh), d_heads(w.d_heads, b * s.T, h * s.Dh);
-                    const Head<A> d_k(w.d_kv, b * s.S, h * s.Dh), d_v(w.d_kv, b * s.S, E + h * s.Dh);
-                    attend(w, s, q, k, v, heads, inside, (first + b) * s.H + h);
-                    attend_backward(w, s, q, k, v, d_heads, d_q, d_k, d_v, inside, (first + b) * s.H + h);
+                    const auto of_query = [&](Matrix<A> &m) { return m.part(b * s.T, h * s.Dh, s.T, s.Dh); };
+                    const auto of_key = [&](Matrix<A> &m, int64_t at) { return m.part(b * s.S, h * s.Dh + at, s.S, s.Dh); };
+                    const View<A> q = of_query(w.q), k = of_key(w.kv, 0), v = of_key(w.kv, E);
+                    const int64_t index = (first + b) * s.H + h;
+                    attend(w, q, k, v, of_query(w.heads), inside, index);
+                    attend_backward(w, q, k, v, of_query(w.d_heads), of_query(w.d_q), of_key(w.d_kv, 0),
+                                    of_key(w.d_kv, E), inside, index);
                 }
             }
-            add_columns(w.d_f, d_b_out[0]);
-            w.left.pack(LEFT, w.d_f, true);
-            w.right.pack(RIGHT, w.heads);
-            multiply(w.left, w.right, d_w_out, true);
-
-            add_columns(w.d_q, d_b_q[0]);
-            w.h_right.pack(RIGHT, w.h);
-            w.left.pack(LEFT, w.d_q, true);
-            multiply(w.left, w.h_right, d_w_q, true);
-            w.left.pack(LEFT, w.d_q);
-            multiply(w.left, w_q_back, w.d_h);
-
-            add_columns(w.d_kv, d_b_kv[0]);
-            if (memory) w.source_right.pack(RIGHT, memory + first * s.S * D, D, n * s.S, D);
-            w.left.pack(LEFT, w.d_kv, true);
-            multiply(w.left, memory ? w.source_right : w.h_right, d_w_kv, true);
-            w.left.pack(LEFT, w.d_kv);
-            Matrix<A> &d_source = memory ? w.d_source : w.d_h;
-            multiply(w.left, w_kv_back, d_source, !memory);
+            w.right.pack(RIGHT, w.heads.all());
+            w.add_gradients(w.d_f, w.right, d_w_out, d_b_out);
+            w.right.pack(RIGHT, w.h.all());
+            w.add_gradients(w.d_q, w.right, d_w_q, d_b_q);
+            w.multiply_by(w_q_back, w.d_q.all(), w.d_h);
+            if (memory) w.right.pack(RIGHT, View<const T>{memory + first * s.S * D, n * s.S, D, D});
+            w.add_gradients(w.d_kv, w.right, d_w_kv, d_b_kv);
+            w.multiply_by(w_kv_back, w.d_kv.all(), memory ? w.d_source : w.d_h, !memory);
             if (memory)
-                for (int64_t r = 0; r < d_source.rows; r++)
-                    for (int64_t c = 0; c < D; c++) store(d_memory + (first * s.S + r) * D + c, d_source[r][c]);
+                for (int64_t r = 0; r < n * s.S; r++)
+                    for (int64_t c = 0; c < D; c++) store(d_memory + (first * s.S + r) * D + c, w.d_source[r][c]);
             norm_backward(w.d_h, w.normed, p.gamma, grad + start * D, dx + start * D, d_gamma, d_beta);
         }
         sum_up(threads, d_parameters);
@@ -571,18 +548,19 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
         Work<T> &work = Work<T>::mine();
         Matrix<A> &top = tops[omp_get_thread_num()], &d_hidden = d_hs[omp_get_thread_num()], &logits = work.u;
         Matrix<A> &d_words = work.d_u, &sum = work.f;
+        static thread_local Operand<T> back;
         top.resize(3, rows);
         for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
 #pragma omp for schedule(static)
         for (int64_t b = 0; b < blocks; b++) {
             const int64_t n = std::min(ROWS, rows - b * ROWS);
-            left[b].pack(LEFT, h + b * ROWS * D, D, n, D);
-            right[b].pack(RIGHT, h + b * ROWS * D, D, n, D);
+            left[b].pack(LEFT, View<const T>{h + b * ROWS * D, n, D, D});
+            right[b].pack(RIGHT, View<const T>{h + b * ROWS * D, n, D, D});
         }
 #pragma omp for schedule(static)
         for (int64_t word = 0; word < V; word += WORDS) {
             const int64_t words = std::min(WORDS, V - word);
-            work.right.pack(RIGHT, w + word * D, D, words, D, true);
+            work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
             for (int64_t b = 0; b < blocks; b++) {
                 multiply(left[b], work.right, logits);
                 for (int64_t i = 0; i < logits.rows; i++) {
@@ -609,8 +587,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
 #pragma omp for schedule(static)
         for (int64_t word = 0; word < V; word += WORDS) {
             const int64_t words = std::min(WORDS, V - word);
-            work.right.pack(RIGHT, w + word * D, D, words, D, true);
-            work.h_right.pack(RIGHT, w + word * D, D, words, D);
+            work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
+            back.pack(RIGHT, View<const A>{w + word * D, words, D, D});
             d_words.clear(words, D);
             for (int64_t b = 0; b < blocks; b++) {
                 multiply(left[b], work.right, logits);
@@ -622,11 +600,10 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
                     for (int64_t j = 0; j < words; j++) row[j] = exponential(row[j] - z[r]) - e / A(V);
                     if (here) row[y] -= 1 - e;
                 }
-                work.left.pack(LEFT, logits);
-                multiply(work.left, work.h_right, sum);
+                work.multiply_by(back, logits.all(), sum);
                 for (int64_t i = 0; i < sum.rows; i++)
                     for (int64_t c = 0; c < D; c++) d_hidden[b * ROWS + i][c] += sum[i][c];
-                work.left.pack(LEFT, logits, true);
+                work.left.pack(LEFT, logits.all(), true);
                 multiply(work.left, right[b], d_words, true);
             }
             for (int64_t i = 0; i < words; i++) std::copy_n(d_words[i], D, d_w + (word + i) * D);

@@ -77,6 +77,14 @@ template <class T> struct Buffer {
     }
 };
 
+// A matrix somewhere in memory: rows of numbers, `stride` apart.
+template <class T> struct View {
+    T *data;
+    int64_t rows, columns, stride;
+
+    T *operator[](int64_t row) const { return data + row * stride; }
+};
+
 // A matrix of numbers as they are computed with; beyond its last row and column there is room up to a multiple of PAD.
 template <class A> class Matrix {
   public:
@@ -92,6 +100,10 @@ template <class A> class Matrix {
     }
     A *operator[](int64_t row) { return buffer.data + row * stride; }
     const A *operator[](int64_t row) const { return buffer.data + row * stride; }
+    View<const A> all() const { return {buffer.data, rows, columns, stride}; }
+    View<A> part(int64_t row, int64_t column, int64_t n_rows, int64_t n_columns) {
+        return {(*this)[row] + column, n_rows, n_columns, stride};
+    }
 
   private:
     Buffer<A> buffer;
@@ -114,16 +126,15 @@ template <class A> class VectorOperand {
     static constexpr int64_t WIDTH = 2 * VECTOR / int64_t(sizeof(A));
     int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
 
-    // Takes a matrix of rows x columns, `stride` apart, or its transpose.
-    template <class From>
-    void pack(Side side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
+    // Takes a matrix, or its transpose.
+    template <class From> void pack(Side side, View<From> from, bool transposed = false) {
         const bool rows_are_outer = (side == LEFT) != transposed;
-        outer = rows_are_outer ? rows : columns, inner = rows_are_outer ? columns : rows;
+        outer = rows_are_outer ? from.rows : from.columns, inner = rows_are_outer ? from.columns : from.rows;
         buffer.reserve(padded(outer) * inner);
-        const int64_t width = side == LEFT ? 1 : WIDTH;
+        const int64_t width = side == LEFT ? 1 : WIDTH, stride = from.stride;
         for (int64_t o = 0; o < outer; o += width) {
             A *__restrict to = buffer.data + o * inner;
-            const From *__restrict at = from + o * (rows_are_outer ? stride : 1);
+            const auto *__restrict at = from.data + o * (rows_are_outer ? stride : 1);
             const int64_t n = std::min(width, outer - o);
             if (n < width) std::fill_n(to, inner * width, A(0));
             if (rows_are_outer)
@@ -133,9 +144,6 @@ template <class A> class VectorOperand {
                 for (int64_t i = 0; i < inner; i++)
                     for (int64_t k = 0; k < n; k++) to[i * width + k] = load(at[i * stride + k]);
         }
-    }
-    void pack(Side side, const Matrix<A> &from, bool transposed = false) {
-        pack(side, from[0], from.stride, from.rows, from.columns, transposed);
     }
     const A *at(int64_t o) const { return buffer.data + o * inner; }
     static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }  // columns of a product that are written
@@ -181,35 +189,30 @@ class TileOperand {
     int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
     int64_t depth = 0;             // tiles along the inner side
 
-    // Takes a matrix of rows x columns, `stride` apart, or its transpose.
-    template <class From>
-    void pack(Side side, const From *from, int64_t stride, int64_t rows, int64_t columns, bool transposed = false) {
+    // Takes a matrix, or its transpose.
+    template <class From> void pack(Side side, View<From> from, bool transposed = false) {
         const bool rows_are_outer = (side == LEFT) != transposed;
-        outer = rows_are_outer ? rows : columns, inner = rows_are_outer ? columns : rows;
+        outer = rows_are_outer ? from.rows : from.columns, inner = rows_are_outer ? from.columns : from.rows;
         depth = (inner + INNER - 1) / INNER;
         buffer.reserve(padded(outer) / OUTER * depth * TILE);
         bf16 *tile = buffer.data;
         for (int64_t o = 0; o < outer; o += OUTER)
             for (int64_t i = 0; i < inner; i += INNER, tile += TILE) {
                 const int64_t row = rows_are_outer ? o : i, column = rows_are_outer ? i : o;
-                const From *corner = from + row * stride + column;
-                const int64_t height = rows - row, width = columns - column;  // of what is left; the rest is 0
+                const int64_t height = from.rows - row, width = from.columns - column;  // of what is left; the rest is 0
                 __m512i line[OUTER];
                 for (int64_t r = 0; r < OUTER; r++)
                     if (rows_are_outer) {
-                        const From *at = corner + r * stride;
+                        const auto *at = from[row + r] + column;
                         line[r] = pair(read(at, r < height ? width : 0), read(at + 16, r < height ? width - 16 : 0));
                     } else {
-                        const From *at = corner + 2 * r * stride;
+                        const auto *at = from[row + 2 * r] + column;
                         line[r] = by_turns(pair(read(at, 2 * r < height ? width : 0),
-                                                read(at + stride, 2 * r + 1 < height ? width : 0)));
+                                                read(at + from.stride, 2 * r + 1 < height ? width : 0)));
                     }
                 if (transposed) transpose(line);
                 for (int r = 0; r < OUTER; r++) _mm512_store_si512(tile + r * INNER, line[r]);
             }
-    }
-    void pack(Side side, const Matrix<float> &from, bool transposed = false) {
-        pack(side, from[0], from.stride, from.rows, from.columns, transposed);
     }
     const bf16 *tiles(int64_t i) const { return buffer.data + i * depth * TILE; }
     static int64_t whole(int64_t n) { return (n + OUTER - 1) / OUTER * OUTER; }  // columns of a product that are written
@@ -231,14 +234,15 @@ class TileOperand {
         return bit_cast<__m512i>(both);
     }
     static __m512i by_turns(__m512i both) {  // a0 b0 a1 b1 ...
-        const __m512i places = _mm512_add_epi32(_mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0),
-                                                _mm512_slli_epi32(_mm512_set_epi32(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16), 16));
+        const __m512i first_half = lanes(), second_half = _mm512_add_epi32(lanes(), _mm512_set1_epi32(16));
+        const __m512i places = _mm512_or_si512(first_half, _mm512_slli_epi32(second_half, 16));
         return _mm512_permutexvar_epi16(places, both);
     }
+    static __m512i lanes() { return _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0); }
 
     // Transposes a tile as 16 x 16 pairs of numbers: blocks beside the diagonal change places, from large to small.
     static void transpose(__m512i *row) {
-        const __m512i lane = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+        const __m512i lane = lanes();
 #pragma GCC unroll 4
         for (int size = 8; size > 0; size /= 2) {
             const __m512i by = _mm512_set1_epi32(size), other = _mm512_set1_epi32(16);
