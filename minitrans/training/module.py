@@ -86,7 +86,7 @@ class TranslationModule(LightningModule):
     ) -> None:
         """Clip the norm of the whole gradient. Lightning's own refuses fused optimizers under autocast."""
         if gradient_clip_val is not None:
-            torch.nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
+            torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers, so that a resumed run drops the same elements."""

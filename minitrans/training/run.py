@@ -12,9 +12,8 @@ import torch
 import yaml
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor, ModelCheckpoint, WeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
-from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.bundle import TOKENIZER, Bundle, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
@@ -125,10 +124,14 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
     """Lightning's Trainer with our loggers and callbacks; `ModelCheckpoint`s are called last, wherever they stand."""
     run_dir = config.run_dir
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
+    decay = config.training.ema_decay
+    every = max(
+        1, round(0.01 / (1 - decay))
+    )  # steps in which the weights move the average by a hundredth: often enough
     translations = ValidationTranslations(Translator(bundle), *data.texts("valid"))
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
-        WeightAveraging(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(config.training.ema_decay)),
+        EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
         LearningRateMonitor(),
         EarlyStopping("val_bleu", mode="max", patience=config.training.patience),
         TrainingProgress(translations, str(precision)),
