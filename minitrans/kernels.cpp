@@ -75,7 +75,7 @@ void norm(const T *x, int64_t rows, int64_t D, const A *gamma, const A *beta, A 
     }
 }
 
-// dx = `residual` (may be null) plus the gradient of `norm` at x, for the gradient dy; those at gamma and beta are added.
+// dx = `residual` (may be null) plus the gradient of `norm` at x, for the one at y; those at gamma and beta are added.
 template <class T, class A = computed<T>>
 void norm_backward(const Matrix<A> &dy, const Normed<A> &normed, const A *gamma, const T *residual, T *dx,
                    Matrix<A> &d_gamma, Matrix<A> &d_beta) {
@@ -132,8 +132,8 @@ template <class T, class A = computed<T>>
 void add_dropped(const T *x, const Matrix<A> &f, const A *bias, Dropout dropout, int64_t first, T *y,
                  Buffer<uint64_t> &words) {
     const uint8_t *bytes = dropout.bytes(words, first * f.columns, f.rows * f.columns);
+    const A scale = A(256) / A(256 - dropout.dropped);
     for (int64_t r = 0; r < f.rows; r++, x += f.columns, y += f.columns, bytes += f.columns) {
-        const A scale = A(256) / A(256 - dropout.dropped);
         const A *row = f[r];
         for (int64_t c = 0; c < f.columns; c++)
             store(y + c, load(x[c]) + (bytes[c] >= dropout.dropped ? (row[c] + bias[c]) * scale : A(0)));
@@ -161,6 +161,9 @@ template <class T> struct Work {
     Buffer<uint64_t> words;
     // of attention alone
     Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, weights, dropped, d_scores, result, may;
+    // of the loss alone
+    Matrix<A> top, d_hidden;  // rows of top: each position's highest logit, sum of e^(logit - highest), sum of logits
+    Operand<T> back;
     // The gradients at the parameters, as far as this thread has summed them up.
     std::array<Matrix<A>, 2> of_norm;
     std::array<Matrix<A>, 6> of_feed_forward;
@@ -184,11 +187,12 @@ template <class T> struct Work {
     }
 };
 
-constexpr int64_t ROWS = 128;  // positions that are taken through a sub-layer at a time, about
+constexpr int64_t ROWS = 128;   // positions that are taken through a sub-layer at a time, about
 constexpr int64_t WORDS = 256;  // of the vocabulary, that the loss takes at a time
 
 // u = dropout(relu(u + bias))
-template <class A> void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
+template <class A>
+void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
     const uint8_t *bytes = dropout.bytes(words, first * u.columns, u.rows * u.columns);
     const A scale = A(256) / A(256 - dropout.dropped);
     for (int64_t r = 0; r < u.rows; r++, bytes += u.columns) {
@@ -232,12 +236,15 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
     w_in.pack(RIGHT, View<const A>{p.w_in, F, D, D}, true);
     w_in_back.pack(RIGHT, View<const A>{p.w_in, F, D, D});
     w_out_back.pack(RIGHT, View<const A>{p.w_out, D, F, F});
-    std::vector<std::array<Matrix<A>, 6> *> threads(omp_get_max_threads());
-#pragma omp parallel num_threads(threads.size())
+    std::vector<std::array<Matrix<A>, 6> *> threads;
+#pragma omp parallel
     {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
-        auto &[d_gamma, d_beta, d_w_in, d_b_in, d_w_out, d_b_out] = *(threads[omp_get_thread_num()] = &w.of_feed_forward);
+        auto &[d_gamma, d_beta, d_w_in, d_b_in, d_w_out, d_b_out] =
+            *(threads[omp_get_thread_num()] = &w.of_feed_forward);
         d_gamma.clear(1, D), d_beta.clear(1, D);
         d_w_in.clear(F, D), d_b_in.clear(1, F), d_w_out.clear(D, F), d_b_out.clear(1, D);
         const A scale = A(256) / A(256 - inside.dropped);
@@ -277,8 +284,8 @@ template <class A> void put(const Matrix<A> &from, View<A> to) {
     for (int64_t r = 0; r < from.rows; r++) std::copy_n(from[r], from.columns, to[r]);
 }
 
-// One head of one sentence: w.weights = softmax(q k^T / sqrt(Dh)) over the keys that w.may admits, 0 where there is none;
-// w.dropped = dropout(weights); head = dropped v. q is (T, Dh), k and v are (S, Dh). `index` counts all heads.
+// One head of one sentence: w.weights = softmax(q k^T / sqrt(Dh)) over the keys that w.may admits, 0 where there is
+// none; w.dropped = dropout(weights); head = dropped v. q is (T, Dh), k and v are (S, Dh). `index` counts all heads.
 template <class T, class A = computed<T>>
 void attend(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout dropout, int64_t index) {
     const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(q.columns));
@@ -406,9 +413,11 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
     w_kv_back.pack(RIGHT, View<const A>{p.w_in + E * D, 2 * E, D, D});
     w_out_back.pack(RIGHT, View<const A>{p.w_out, D, E, E});
     const int64_t sentences = std::max<int64_t>(1, ROWS / std::max(s.T, s.S));
-    std::vector<std::array<Matrix<A>, 8> *> threads(omp_get_max_threads());
-#pragma omp parallel num_threads(threads.size())
+    std::vector<std::array<Matrix<A>, 8> *> threads;
+#pragma omp parallel
     {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
         auto &[d_gamma, d_beta, d_w_q, d_w_kv, d_b_q, d_b_kv, d_w_out, d_b_out] =
@@ -427,7 +436,9 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
                 if (mask.b) read_mask(w.may, mask, s, first + b);
                 for (int64_t h = 0; h < s.H; h++) {
                     const auto of_query = [&](Matrix<A> &m) { return m.part(b * s.T, h * s.Dh, s.T, s.Dh); };
-                    const auto of_key = [&](Matrix<A> &m, int64_t at) { return m.part(b * s.S, h * s.Dh + at, s.S, s.Dh); };
+                    const auto of_key = [&](Matrix<A> &m, int64_t column) {
+                        return m.part(b * s.S, h * s.Dh + column, s.S, s.Dh);
+                    };
                     const View<A> q = of_query(w.q), k = of_key(w.kv, 0), v = of_key(w.kv, E);
                     const int64_t index = (first + b) * s.H + h;
                     attend(w, q, k, v, of_query(w.heads), inside, index);
@@ -471,9 +482,11 @@ void norm_alone(const T *x, T *y, int64_t rows, int64_t D, const A *gamma, const
 template <class T, class A = computed<T>>
 void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int64_t rows, int64_t D, const A *gamma,
                          const A *beta, double eps) {
-    std::vector<std::array<Matrix<A>, 2> *> threads(omp_get_max_threads());
-#pragma omp parallel num_threads(threads.size())
+    std::vector<std::array<Matrix<A>, 2> *> threads;
+#pragma omp parallel
     {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
         Work<T> &w = Work<T>::mine();
         auto &[d_gamma, d_beta] = *(threads[omp_get_thread_num()] = &w.of_norm);
         d_gamma.clear(1, D), d_beta.clear(1, D);
@@ -527,7 +540,7 @@ void embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t rows,
     }
 }
 
-// The label-smoothed cross entropy of logits = h w^T, summed over the rows of h (rows, D); w is (V, D), e the smoothing.
+// The label-smoothed cross entropy of logits = h w^T, summed over h's rows (rows, D); w is (V, D), e the smoothing.
 //
 // With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
 // gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. A few hundred words are taken at a time, with
@@ -540,15 +553,17 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
     static thread_local std::vector<Operand<T>> packed[2];
     std::vector<Operand<T>> &left = packed[LEFT], &right = packed[RIGHT];
     if (int64_t(left.size()) < blocks) left = std::vector<Operand<T>>(blocks), right = std::vector<Operand<T>>(blocks);
-    std::vector<Matrix<A>> tops(omp_get_max_threads()), d_hs(tops.size());  // rows: highest logit, sum of e^, sum
+    std::vector<Work<T> *> threads;
     std::vector<A> z(rows), of_target(rows), mean(rows);
-#pragma omp parallel num_threads(tops.size())
+#pragma omp parallel
     {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
         const TileUnit unit;
         Work<T> &work = Work<T>::mine();
-        Matrix<A> &top = tops[omp_get_thread_num()], &d_hidden = d_hs[omp_get_thread_num()], &logits = work.u;
+        threads[omp_get_thread_num()] = &work;
+        Matrix<A> &top = work.top, &d_hidden = work.d_hidden, &logits = work.u;
         Matrix<A> &d_words = work.d_u, &sum = work.f;
-        static thread_local Operand<T> back;
         top.resize(3, rows);
         for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
 #pragma omp for schedule(static)
@@ -578,8 +593,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
             A highest = lowest, exponentials = 0, total = 0;
-            for (auto &of : tops) highest = std::max(highest, of[0][r]), total += of[2][r];
-            for (auto &of : tops) exponentials += of[1][r] * exponential(of[0][r] - highest);
+            for (Work<T> *of : threads) highest = std::max(highest, of->top[0][r]), total += of->top[2][r];
+            for (Work<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - highest);
             z[r] = highest + std::log(exponentials);
             mean[r] = total / A(V);
         }
@@ -588,7 +603,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
         for (int64_t word = 0; word < V; word += WORDS) {
             const int64_t words = std::min(WORDS, V - word);
             work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
-            back.pack(RIGHT, View<const A>{w + word * D, words, D, D});
+            work.back.pack(RIGHT, View<const A>{w + word * D, words, D, D});
             d_words.clear(words, D);
             for (int64_t b = 0; b < blocks; b++) {
                 multiply(left[b], work.right, logits);
@@ -600,7 +615,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
                     for (int64_t j = 0; j < words; j++) row[j] = exponential(row[j] - z[r]) - e / A(V);
                     if (here) row[y] -= 1 - e;
                 }
-                work.multiply_by(back, logits.all(), sum);
+                work.multiply_by(work.back, logits.all(), sum);
                 for (int64_t i = 0; i < sum.rows; i++)
                     for (int64_t c = 0; c < D; c++) d_hidden[b * ROWS + i][c] += sum[i][c];
                 work.left.pack(LEFT, logits.all(), true);
@@ -612,7 +627,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < D; c++) {
                 A total = 0;
-                for (auto &of : d_hs) total += of[r][c];
+                for (Work<T> *of : threads) total += of->d_hidden[r][c];
                 store(d_h + r * D + c, total);
             }
     }

@@ -60,7 +60,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Loss and both gradients in one pass over ROWS rows at a time: no others have logits meanwhile.
+    """Loss and both gradients at once, by the compiled kernel, or ROWS rows at a time: no others have logits meanwhile.
 
     With p = softmax(h W^T), the loss of a row is -(1 - e) log p_y - e mean_j log p_j. As log p_j is a logit less a
     constant of the row, that is -log p_y + e (h W_y - mean_j h W_j), two inner products. Its derivative by the logits

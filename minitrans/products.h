@@ -146,7 +146,8 @@ template <class A> class VectorOperand {
         }
     }
     const A *at(int64_t o) const { return buffer.data + o * inner; }
-    static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }  // columns of a product that are written
+    // How many columns a product of n columns writes.
+    static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
   private:
     Buffer<A> buffer;
@@ -199,7 +200,7 @@ class TileOperand {
         for (int64_t o = 0; o < outer; o += OUTER)
             for (int64_t i = 0; i < inner; i += INNER, tile += TILE) {
                 const int64_t row = rows_are_outer ? o : i, column = rows_are_outer ? i : o;
-                const int64_t height = from.rows - row, width = from.columns - column;  // of what is left; the rest is 0
+                const int64_t height = from.rows - row, width = from.columns - column;  // what is left; beyond is 0
                 __m512i line[OUTER];
                 for (int64_t r = 0; r < OUTER; r++)
                     if (rows_are_outer) {
@@ -215,7 +216,8 @@ class TileOperand {
             }
     }
     const bf16 *tiles(int64_t i) const { return buffer.data + i * depth * TILE; }
-    static int64_t whole(int64_t n) { return (n + OUTER - 1) / OUTER * OUTER; }  // columns of a product that are written
+    // How many columns a product of n columns writes.
+    static int64_t whole(int64_t n) { return (n + OUTER - 1) / OUTER * OUTER; }
 
   private:
     Buffer<bf16> buffer;

@@ -25,7 +25,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "loss", "decoding"]
+MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "fused", "loss", "decoding"]
 TESTS = [*MODULES, "incremental", "reference"]  # a mutant meets the tests of its own module first
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 TIME_LIMIT = 300  # seconds for all tests of a mutant; the unmutated code needs about ten
@@ -499,6 +499,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*mutated, sep="\n")
         return 0
 
+    torch.set_num_threads(1)  # of each child; more would wait for each other
     torch.arange(1, device="meta")  # imports for a second; better once than in each child
     gc.freeze()  # and what is imported so far need not be searched for garbage by each
     originals = [Mutant(module, 0, "", "", "", ast.unparse(ast.parse(source))) for module, source in sources.items()]
