@@ -142,7 +142,7 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(
     [
         ("batches.skipped", {"batches.resumed"}),
         ("heat-map.unmarked", {"C22"}),
-        ("embedding.unscaled", {"model.torch", "model.numpy"}),
+        ("embedding.unscaled", {"model.torch", "model.numpy", "fused.pass"}),
         ("layer.no-relu", {"model.layers", "model.torch", "model.numpy", "fused.pass"}),
         ("rows.not-mask", {"cache.rows"}),
         ("cache.on-module", {"cache.two"}),
