@@ -278,5 +278,6 @@ def linear_cross_entropy(
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:
+    assert ids.dtype == torch.int64
     if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise IndexError(f"ids {ids.min()} to {ids.max()} are not all among the {vocab_size} of the vocabulary")
