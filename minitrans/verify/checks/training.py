@@ -45,7 +45,7 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
 
 @check(
     "loss.chunks",
-    "The loss of training, computed a few positions at a time, and both its gradients are those of the plain formula.",
+    "The loss of training, which never holds all logits, and both its gradients are those of the plain formula.",
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
 )
 def chunks_are_the_whole(subject: Subject) -> float:
