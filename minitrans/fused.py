@@ -19,39 +19,51 @@ from minitrans.masks import causal_mask, padding_mask
 from minitrans.model import Transformer
 
 
-def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
     """What `model.hidden` returns, by the fastest way that there is: int64 (B, S) and (B, T) -> (B, T, D).
 
     That is the one below in training on a CPU where the kernels have been compiled.
+
+    Returns:
+        The hidden states, and the output matrix (V, D) to go on with. Where it is the table of the embeddings too, its
+        gradient must come from one function that made it anew: the embeddings add theirs to it in place.
     """
     weight = model.output.weight
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
     if model.training and torch.is_grad_enabled() and kernels.serve(weight, dtype):
         return _hidden(model, src_ids, tgt_in, dtype)
-    return model.hidden(src_ids, tgt_in)
+    return model.hidden(src_ids, tgt_in), weight
 
 
-def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> Tensor:
+def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     src_mask = padding_mask(src_ids, model.config.pad_id)
-    x = embed(model, model.src_embedding, src_ids, dtype)
+    x, table = embed(model, model.src_embedding.weight, src_ids, dtype)
     for layer in cast(list[EncoderLayer], model.encoder.layers):
         x = self_attention(x, layer, src_mask)
         x = feed_forward(x, layer)
     memory = norm(x, model.encoder.norm)
-    x = embed(model, model.tgt_embedding, tgt_in, dtype)
+    tied = model.config.tie_embeddings
+    x, table = embed(model, table if tied else model.tgt_embedding.weight, tgt_in, dtype)
     causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
     for decoder_layer in cast(list[DecoderLayer], model.decoder.layers):
         x = self_attention(x, decoder_layer, causal)
         x = cross_attention(x, memory, decoder_layer, src_mask)
         x = feed_forward(x, decoder_layer)
-    return norm(x, model.decoder.norm)
+    return norm(x, model.decoder.norm), table if tied else model.output.weight
 
 
-def embed(model: Transformer, embedding: nn.Embedding, ids: Tensor, dtype: torch.dtype) -> Tensor:
-    """`model.embed(embedding, ids, 0)` in a dtype."""
+def embed(model: Transformer, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`model.embed` from position 0 on, in a dtype; and the table, for whatever reads it next.
+
+    The gradient of a table that is read several times then comes back through each of its readers, and none makes
+    another one of that size: a vocabulary is the largest thing in a small model.
+    """
     model.check_length(ids.size(1))
     positions, scale = model.positions[: ids.size(1)], math.sqrt(model.config.d_model)
-    return _apply(_Embed, ids.contiguous(), embedding.weight, positions, scale, _draw(model.dropout.p), dtype)
+    result: tuple[Tensor, Tensor] = _Embed.apply(  # type: ignore[no-untyped-call]
+        ids.contiguous(), table, positions, scale, _draw(model.dropout.p), dtype
+    )
+    return result
 
 
 def norm(x: Tensor, layer_norm: nn.LayerNorm) -> Tensor:
@@ -104,17 +116,21 @@ def _apply(function: Any, *arguments: Any) -> Tensor:
 
 class _Embed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, ids: Tensor, table: Tensor, positions: Tensor, scale: float, *rest: Any) -> Tensor:
+    def forward(
+        ctx: Any, ids: Tensor, table: Tensor, positions: Tensor, scale: float, *rest: Any
+    ) -> tuple[Tensor, Tensor]:
         dropout, dtype = rest
         ctx.save_for_backward(ids)
-        ctx.settings = len(table), scale, dropout
-        return kernels.embed(ids, table, positions, scale, dropout, dtype)
+        ctx.settings = scale, dropout
+        return kernels.embed(ids, table, positions, scale, dropout, dtype), table
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, d_table: Tensor) -> tuple[Tensor | None, ...]:
         (ids,) = ctx.saved_tensors
-        return None, kernels.embed_backward(grad.contiguous(), ids, *ctx.settings), None, None, None, None
+        d_table = d_table.contiguous()
+        kernels.add_embed_backward(grad.contiguous(), ids, d_table, *ctx.settings)
+        return None, d_table, None, None, None, None
 
 
 class _Norm(torch.autograd.Function):

@@ -522,16 +522,15 @@ void embed(const int64_t *ids, const A *table, const A *positions, T *y, int64_t
     }
 }
 
-// The gradient at the table, for the one at y; each thread sums up a part of the vocabulary.
+// Adds the gradient at the table, for the one at y, to d_table; each thread sums up a part of the vocabulary.
 template <class T, class A = computed<T>>
-void embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t rows, int64_t V, int64_t D, double scale,
-                    Dropout dropout) {
+void add_embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t rows, int64_t V, int64_t D,
+                        double scale, Dropout dropout) {
 #pragma omp parallel
     {
         Work<T> &w = Work<T>::mine();
         const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
         const int64_t first = V * thread / threads, end = V * (thread + 1) / threads;
-        std::fill(d_table + first * D, d_table + end * D, A(0));
         for (int64_t r = 0; r < rows; r++) {
             if (ids[r] < first || ids[r] >= end) continue;
             drop_gradient(grad + r * D, 1, D, dropout, r, w.d_f, w.words);
@@ -540,21 +539,36 @@ void embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t rows,
     }
 }
 
+// Room for one packed operand for each block of rows, kept from call to call.
+template <class T>
+std::vector<Operand<T>> &packed_blocks(Side side, int64_t rows) {
+    static thread_local std::vector<Operand<T>> packed[2];
+    const size_t blocks = (rows + ROWS - 1) / ROWS;
+    if (packed[side].size() < blocks) packed[side] = std::vector<Operand<T>>(blocks);
+    return packed[side];
+}
+
+// Fills them with h (rows, D); all threads together.
+template <class T>
+void pack_blocks(std::vector<Operand<T>> &packed, Side side, const T *h, int64_t rows, int64_t D) {
+#pragma omp for schedule(static)
+    for (int64_t first = 0; first < rows; first += ROWS)
+        packed[first / ROWS].pack(side, View<const T>{h + first * D, std::min(ROWS, rows - first), D, D});
+}
+
 // The label-smoothed cross entropy of logits = h w^T, summed over h's rows (rows, D); w is (V, D), e the smoothing.
 //
 // With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
 // gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. A few hundred words are taken at a time, with
-// all rows, and twice: for z, then for the gradients. So no more than a small block of logits exists at any time.
+// all rows, so that no more than a small block of logits exists at any time; the way back computes them again. z (rows)
+// is all that it needs besides.
 template <class T, class A = computed<T>>
-double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_h, A *d_w, int64_t rows, int64_t D,
-                            int64_t V, double smoothing) {
+double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z, int64_t rows, int64_t D, int64_t V,
+                            double smoothing) {
     const A lowest = std::numeric_limits<A>::lowest() / 2, e = A(smoothing);
-    const int64_t blocks = (rows + ROWS - 1) / ROWS;
-    static thread_local std::vector<Operand<T>> packed[2];
-    std::vector<Operand<T>> &left = packed[LEFT], &right = packed[RIGHT];
-    if (int64_t(left.size()) < blocks) left = std::vector<Operand<T>>(blocks), right = std::vector<Operand<T>>(blocks);
+    std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows);
     std::vector<Work<T> *> threads;
-    std::vector<A> z(rows), of_target(rows), mean(rows);
+    std::vector<A> of_target(rows), mean(rows);
 #pragma omp parallel
     {
 #pragma omp single
@@ -562,24 +576,17 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
         const TileUnit unit;
         Work<T> &work = Work<T>::mine();
         threads[omp_get_thread_num()] = &work;
-        Matrix<A> &top = work.top, &d_hidden = work.d_hidden, &logits = work.u;
-        Matrix<A> &d_words = work.d_u, &sum = work.f;
+        Matrix<A> &top = work.top, &logits = work.u;
         top.resize(3, rows);
         for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < blocks; b++) {
-            const int64_t n = std::min(ROWS, rows - b * ROWS);
-            left[b].pack(LEFT, View<const T>{h + b * ROWS * D, n, D, D});
-            right[b].pack(RIGHT, View<const T>{h + b * ROWS * D, n, D, D});
-        }
+        pack_blocks(left, LEFT, h, rows, D);
 #pragma omp for schedule(static)
         for (int64_t word = 0; word < V; word += WORDS) {
             const int64_t words = std::min(WORDS, V - word);
             work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
-            for (int64_t b = 0; b < blocks; b++) {
+            for (int64_t r = 0, b = 0; r < rows; b++) {
                 multiply(left[b], work.right, logits);
-                for (int64_t i = 0; i < logits.rows; i++) {
-                    const int64_t r = b * ROWS + i;
+                for (int64_t i = 0; i < logits.rows; i++, r++) {
                     const A *__restrict row = logits[i];
                     A highest = top[0][r], exponentials = 0, total = 0;
                     for (int64_t j = 0; j < words; j++) highest = std::max(highest, row[j]), total += row[j];
@@ -587,6 +594,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
                     top[1][r] = top[1][r] * exponential(top[0][r] - highest) + exponentials;
                     top[0][r] = highest;
                     top[2][r] += total;
+                    if (word <= target[r] && target[r] < word + words) of_target[r] = row[target[r] - word];
                 }
             }
         }
@@ -598,42 +606,61 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
             z[r] = highest + std::log(exponentials);
             mean[r] = total / A(V);
         }
-        d_hidden.clear(blocks * ROWS, D);
+    }
+    double loss = 0;
+    for (int64_t r = 0; r < rows; r++) loss += z[r] - (1 - e) * of_target[r] - e * mean[r];
+    return loss;
+}
+
+// The gradients of scale times that loss: d_h (rows, D) and d_w (V, D).
+template <class T, class A = computed<T>>
+void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target, const A *z, T *d_h, A *d_w,
+                                   int64_t rows, int64_t D, int64_t V, double smoothing, double scale) {
+    const A e = A(smoothing);
+    std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows), &right = packed_blocks<T>(RIGHT, rows);
+    std::vector<Work<T> *> threads;
+#pragma omp parallel
+    {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
+        const TileUnit unit;
+        Work<T> &work = Work<T>::mine();
+        threads[omp_get_thread_num()] = &work;
+        Matrix<A> &d_hidden = work.d_hidden, &logits = work.u, &d_words = work.d_u, &sum = work.f;
+        d_hidden.clear(rows, D);
+        pack_blocks(left, LEFT, h, rows, D);
+        pack_blocks(right, RIGHT, h, rows, D);
 #pragma omp for schedule(static)
         for (int64_t word = 0; word < V; word += WORDS) {
             const int64_t words = std::min(WORDS, V - word);
             work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
             work.back.pack(RIGHT, View<const A>{w + word * D, words, D, D});
             d_words.clear(words, D);
-            for (int64_t b = 0; b < blocks; b++) {
+            for (int64_t first = 0, b = 0; first < rows; first += ROWS, b++) {
                 multiply(left[b], work.right, logits);
                 for (int64_t i = 0; i < logits.rows; i++) {
-                    const int64_t r = b * ROWS + i, y = target[r] - word;
+                    const int64_t r = first + i, y = target[r] - word;
                     A *__restrict row = logits[i];
-                    const bool here = 0 <= y && y < words;
-                    if (here) of_target[r] = row[y];
                     for (int64_t j = 0; j < words; j++) row[j] = exponential(row[j] - z[r]) - e / A(V);
-                    if (here) row[y] -= 1 - e;
+                    if (0 <= y && y < words) row[y] -= 1 - e;
                 }
                 work.multiply_by(work.back, logits.all(), sum);
                 for (int64_t i = 0; i < sum.rows; i++)
-                    for (int64_t c = 0; c < D; c++) d_hidden[b * ROWS + i][c] += sum[i][c];
+                    for (int64_t c = 0; c < D; c++) d_hidden[first + i][c] += sum[i][c];
                 work.left.pack(LEFT, logits.all(), true);
                 multiply(work.left, right[b], d_words, true);
             }
-            for (int64_t i = 0; i < words; i++) std::copy_n(d_words[i], D, d_w + (word + i) * D);
+            for (int64_t i = 0; i < words; i++)
+                for (int64_t c = 0; c < D; c++) d_w[(word + i) * D + c] = A(scale) * d_words[i][c];
         }
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < D; c++) {
                 A total = 0;
                 for (Work<T> *of : threads) total += of->d_hidden[r][c];
-                store(d_h + r * D + c, total);
+                store(d_h + r * D + c, A(scale) * total);
             }
     }
-    double loss = 0;
-    for (int64_t r = 0; r < rows; r++) loss += z[r] - (1 - e) * of_target[r] - e * mean[r];
-    return loss;
 }
 
 }  // namespace
@@ -671,13 +698,18 @@ extern "C" bool usable() { return TileUnit::allowed(); }
                                  int64_t batch, int64_t length, int64_t D, double scale, Dropout dropout) {            \
         embed(ids, table, positions, y, batch, length, D, scale, dropout);                                             \
     }                                                                                                                  \
-    extern "C" void embed_backward_##NAME(const int64_t *ids, const T *grad, computed<T> *d_table, int64_t rows,       \
-                                          int64_t V, int64_t D, double scale, Dropout dropout) {                       \
-        embed_backward(ids, grad, d_table, rows, V, D, scale, dropout);                                                \
+    extern "C" void add_embed_backward_##NAME(const int64_t *ids, const T *grad, computed<T> *d_table, int64_t rows,   \
+                                              int64_t V, int64_t D, double scale, Dropout dropout) {                   \
+        add_embed_backward(ids, grad, d_table, rows, V, D, scale, dropout);                                            \
     }                                                                                                                  \
-    extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target, T *d_h,     \
-                                                  computed<T> *d_w, int64_t rows, int64_t D, int64_t V, double e) {    \
-        return linear_cross_entropy(h, w, target, d_h, d_w, rows, D, V, e);                                            \
+    extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target,             \
+                                                  computed<T> *z, int64_t rows, int64_t D, int64_t V, double e) {      \
+        return linear_cross_entropy(h, w, target, z, rows, D, V, e);                                                   \
+    }                                                                                                                  \
+    extern "C" void linear_cross_entropy_backward_##NAME(                                                              \
+        const T *h, const computed<T> *w, const int64_t *target, const computed<T> *z, T *d_h, computed<T> *d_w,       \
+        int64_t rows, int64_t D, int64_t V, double e, double scale) {                                                  \
+        linear_cross_entropy_backward(h, w, target, z, d_h, d_w, rows, D, V, e, scale);                                \
     }
 
 EXPORT(bf16, bfloat16)

@@ -61,8 +61,9 @@ _ARGUMENTS = {
     "norm": [_POINTER] * 2 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
     "norm_backward": [_POINTER] * 4 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
     "embed": [_POINTER] * 4 + [c_int64] * 3 + [c_double, Dropout],
-    "embed_backward": [_POINTER] * 3 + [c_int64] * 3 + [c_double, Dropout],
-    "linear_cross_entropy": [_POINTER] * 5 + [c_int64] * 3 + [c_double],
+    "add_embed_backward": [_POINTER] * 3 + [c_int64] * 3 + [c_double, Dropout],
+    "linear_cross_entropy": [_POINTER] * 4 + [c_int64] * 3 + [c_double],
+    "linear_cross_entropy_backward": [_POINTER] * 6 + [c_int64] * 3 + [c_double] * 2,
 }
 _DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
@@ -249,17 +250,13 @@ def embed(ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: 
     return y
 
 
-def embed_backward(grad: Tensor, ids: Tensor, vocab_size: int, scale: float, dropout: Dropout) -> Tensor:
-    """The gradient of `embed` at the table, for that at its result."""
-    d_table = grad.new_empty(vocab_size, grad.size(-1), dtype=torch.promote_types(grad.dtype, torch.float32))
-    _call("embed_backward", grad, ids, grad, d_table, ids.numel(), *d_table.shape, scale, dropout)
-    return d_table
+def add_embed_backward(grad: Tensor, ids: Tensor, d_table: Tensor, scale: float, dropout: Dropout) -> None:
+    """Add the gradient of `embed` at the table, for that at its result, to `d_table` (V, D)."""
+    _call("add_embed_backward", grad, ids, grad, d_table, ids.numel(), *d_table.shape, scale, dropout)
 
 
-def linear_cross_entropy(
-    hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float
-) -> tuple[float, Tensor, Tensor]:
-    """Label-smoothed cross entropy of logits = hidden @ weight.T, summed over the rows, and its gradients at both.
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[float, Tensor]:
+    """Label-smoothed cross entropy of logits = hidden @ weight.T, summed over the rows.
 
     Args:
         hidden: (N, D).
@@ -267,14 +264,29 @@ def linear_cross_entropy(
         target: int64 (N,).
         smoothing: In [0, 1).
 
+    Returns:
+        The sum, and what the way back needs: (N,) of the dtype of `weight`, the logarithm of each row's sum of
+        exponentials.
+
     Raises:
         IndexError: A target is not below V, or negative.
     """
     _check_ids(target, len(weight))
+    z = weight.new_empty(len(hidden))
+    loss = _call("linear_cross_entropy", hidden, hidden, weight, target, z, *hidden.shape, len(weight), smoothing)
+    return loss, z
+
+
+def linear_cross_entropy_backward(
+    hidden: Tensor, weight: Tensor, target: Tensor, z: Tensor, smoothing: float, scale: float
+) -> tuple[Tensor, Tensor]:
+    """The gradients of `scale` times that loss at hidden and weight."""
     d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
     sizes = *hidden.shape, len(weight)
-    loss = _call("linear_cross_entropy", hidden, hidden, weight, target, d_hidden, d_weight, *sizes, smoothing)
-    return loss, d_hidden, d_weight
+    _call(
+        "linear_cross_entropy_backward", hidden, hidden, weight, target, z, d_hidden, d_weight, *sizes, smoothing, scale
+    )
+    return d_hidden, d_weight
 
 
 def _check_ids(ids: Tensor, vocab_size: int) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from minitrans import kernels
 
@@ -45,63 +46,45 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
         Scalar of the dtype of `weight`: the sum over the real positions, in nats.
 
     Raises:
-        RuntimeError: It is differentiated twice.
+        RuntimeError: It is differentiated twice, where there is a compiled kernel for it.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):  # which on a GPU leaves what a norm gives in float32
         hidden = hidden.to(torch.get_autocast_dtype(device))
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
-    rows = hidden.flatten(0, 1).index_select(0, real)
+    rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
     with torch.autocast(device, enabled=False):
-        loss: Tensor = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-            rows, weight, tgt_out.flatten()[real], smoothing
-        )
-    return loss
+        if kernels.serve(weight, rows.dtype):
+            loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
+            return loss
+
+        def loss_of(h: Tensor, y: Tensor) -> Tensor:
+            logits = (h @ weight.to(h.dtype).T).to(weight.dtype)
+            return label_smoothed_cross_entropy(logits[None], y[None], pad_id, smoothing)
+
+        # Always ROWS rows at a time: oneDNN compiles its products anew for each shape.
+        padding = -len(rows) % ROWS if len(rows) else ROWS
+        h, y = F.pad(rows, (0, 0, 0, padding)), F.pad(target, (0, padding), value=pad_id)
+        chunks = zip(h.split(ROWS), y.split(ROWS), strict=True)
+        losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+        return torch.stack(losses).sum()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Loss and both gradients at once, by the compiled kernel, or ROWS rows at a time: no others have logits meanwhile.
-
-    With p = softmax(h W^T), the loss of a row is -(1 - e) log p_y - e mean_j log p_j. As log p_j is a logit less a
-    constant of the row, that is -log p_y + e (h W_y - mean_j h W_j), two inner products. Its derivative by the logits
-    is p - (1 - e) onehot(y) - e / V: the first term costs two matrix products, the other two a vector each.
-    """
+    """The compiled kernel: hidden (N, D), weight (V, D), target int64 (N,) -> the sum over the rows."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        """Compute the loss, a scalar: hidden (N, D), weight (V, D), target int64 (N,)."""
-        if kernels.serve(weight, hidden.dtype):
-            value, *gradients = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
-            ctx.save_for_backward(*gradients)
-            return weight.new_tensor(value)
-        n = len(hidden)
-        w = weight.to(hidden.dtype)
-        # Always ROWS rows at a time: oneDNN compiles its products anew for each shape. Rows of 0 add 0 to the gradient.
-        h, y = F.pad(hidden, (0, 0, 0, -n % ROWS)), F.pad(target, (0, -n % ROWS))
-        d_hidden, d_weight = torch.empty_like(h), torch.zeros_like(weight)
-        right = h.new_empty(len(h), 1)  # the probability of the right piece
-        for start in range(0, n, ROWS):
-            rows = slice(start, start + ROWS)
-            logits = h[rows] @ w.T  # (ROWS, V)
-            p = torch.softmax(logits, dim=-1)
-            torch.gather(p, 1, y[rows, None], out=right[rows])
-            torch.mm(p, w, out=d_hidden[rows])
-            d_weight += p.T @ h[rows]
-
-        h, d_hidden = hidden.to(weight.dtype), d_hidden[:n]
-        w_y, w_mean = weight[target], weight.mean(0)
-        dtype = torch.finfo(right.dtype)  # its smallest number makes the loss of what seems impossible finite
-        log_p = right[:n].clamp_min(dtype.smallest_normal * dtype.eps).to(weight.dtype).log()
-        loss = smoothing * ((h * w_y).sum() - h.sum(0) @ w_mean) - log_p.sum()
-        d_hidden -= (1 - smoothing) * w_y + smoothing * w_mean
-        d_weight -= smoothing / len(weight) * h.sum(0)
-        d_weight.index_add_(0, target, h, alpha=smoothing - 1)
-        ctx.save_for_backward(d_hidden, d_weight)
-        return loss
+        loss, z = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
+        ctx.save_for_backward(hidden, weight, target, z)
+        ctx.smoothing = smoothing
+        return weight.new_tensor(loss)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Scale the gradients that the forward pass has left."""
-        d_hidden, d_weight = ctx.saved_tensors
-        return d_hidden * grad, d_weight * grad, None, None
+        hidden, weight, target, z = ctx.saved_tensors
+        d_hidden, d_weight = kernels.linear_cross_entropy_backward(
+            hidden, weight, target, z, ctx.smoothing, grad.item()
+        )
+        return d_hidden, d_weight, None, None

@@ -17,20 +17,25 @@ def batch(src_lengths: list[int], tgt_lengths: list[int]) -> tuple[Tensor, Tenso
     return random_ids(1, src_lengths, max(src_lengths)), random_ids(2, tgt_lengths, max(tgt_lengths))
 
 
+def plain(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
+    return model.hidden(src_ids, tgt_in), model.output.weight
+
+
 def both(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Hidden states and the gradient at every parameter, by the kernels and by the plain pass; the same dropout."""
     results = []
-    for run in (fused.training_hidden, Transformer.hidden):
+    for run in (fused.training_hidden, plain):
         torch.manual_seed(7)
-        hidden = run(model, src_ids, tgt_in)
+        hidden, output = run(model, src_ids, tgt_in)
         weights = torch.sin(torch.arange(hidden.numel(), dtype=torch.float64)).view_as(hidden).to(hidden.dtype)
-        gradients = torch.autograd.grad((hidden * weights).sum(), list(model.parameters()))
-        results.append([hidden.detach(), *gradients])
+        end = (hidden * weights).sum() + output.square().sum()
+        results.append([hidden.detach(), *torch.autograd.grad(end, list(model.parameters()))])
     return results[0], results[1]
 
 
-def worst(ours: list[Tensor], plain: list[Tensor]) -> float:
-    return max(((a - b).abs().max() / b.abs().max().clamp_min(1e-300)).item() for a, b in zip(ours, plain, strict=True))
+def worst(ours: list[Tensor], theirs: list[Tensor]) -> float:
+    pairs = zip(ours, theirs, strict=True)
+    return max(((a - b).abs().max() / b.abs().max().clamp_min(1e-300)).item() for a, b in pairs)
 
 
 @settings(max_examples=40)
@@ -40,10 +45,17 @@ def worst(ours: list[Tensor], plain: list[Tensor]) -> float:
     st.sampled_from([(6, 2, None), (8, 1, 5), (12, 3, None)]),
     st.sampled_from([0.0, 0.1, 0.5]),
     st.sampled_from([0.0, 0.3]),
+    st.booleans(),
     st.integers(0, 1000),
 )
 def test_hidden_states_and_gradients_equal_the_plain_pass(
-    src_lengths: list[int], tgt_length: int, sizes: tuple[int, int, int | None], p: float, attention_p: float, seed: int
+    src_lengths: list[int],
+    tgt_length: int,
+    sizes: tuple[int, int, int | None],
+    p: float,
+    attention_p: float,
+    tied: bool,
+    seed: int,
 ) -> None:
     d_model, n_heads, d_head = sizes
     config = TransformerConfig(
@@ -59,6 +71,7 @@ def test_hidden_states_and_gradients_equal_the_plain_pass(
         max_len=50,
         dropout=p,
         attention_dropout=attention_p,
+        tie_embeddings=tied,
     )
     torch.manual_seed(seed)
     model = Transformer(config).double().train()
@@ -77,10 +90,10 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
     src_ids, tgt_in = batch([9, 4], [12, 12])
     exact = both(model.double(), src_ids, tgt_in)[1]
     with torch.autocast("cpu", torch.bfloat16):
-        ours, plain = both(model.float(), src_ids, tgt_in)
+        ours, theirs = both(model.float(), src_ids, tgt_in)
     assert ours[0].dtype == torch.bfloat16
     assert all(gradient.dtype == torch.float32 for gradient in ours[1:])
-    for a, b, truth in zip(ours, plain, exact, strict=True):
+    for a, b, truth in zip(ours, theirs, exact, strict=True):
         errors = [((x.double() - truth).norm() / truth.norm()).item() for x in (a, b)]
         assert errors[0] <= 1.5 * errors[1] + 0.01
 
@@ -91,6 +104,26 @@ def test_the_same_seed_gives_the_same_bits() -> None:
     src_ids, tgt_in = batch([5, 3, 1], [4, 4, 4])
     first, second = both(model, src_ids, tgt_in)[0], both(model, src_ids, tgt_in)[0]
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_a_table_that_nothing_else_reads_has_a_gradient_of_its_own() -> None:
+    model = random_model(4).train()
+    hidden, _ = fused.training_hidden(model, *batch([5, 3], [4, 4]))
+    ours, theirs = (
+        torch.autograd.grad(h.square().sum(), model.src_embedding.weight)[0]
+        for h in (hidden, plain(model, *batch([5, 3], [4, 4]))[0])
+    )
+    assert (ours - theirs).abs().max() <= 1e-11 * theirs.abs().max()
+
+
+def test_a_gradient_that_is_one_number_everywhere_can_be_added_to() -> None:
+    """What `sum` sends back is a single element, seen at every place."""
+    model = random_model(4).train()
+    gradients = []
+    for run in (fused.training_hidden, plain):
+        hidden, output = run(model, *batch([5, 3], [4, 4]))
+        gradients.append(torch.autograd.grad(hidden.square().sum() + output.sum(), model.src_embedding.weight)[0])
+    assert (gradients[0] - gradients[1]).abs().max() <= 1e-11 * gradients[1].abs().max()
 
 
 def test_it_serves_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,6 +164,12 @@ def test_attention_with_large_scores(size: float) -> None:
     check_attention([x, None, gamma, beta, w_qkv, *rest], seen, 2, NONE, NONE, 1e-6)
 
 
+def embed_backward(grad: Tensor, ids: Tensor, table: Tensor, dropout: Dropout) -> Tensor:
+    d_table = torch.full_like(table, 7.0)
+    kernels.add_embed_backward(grad, ids, d_table, 3.0, dropout)
+    return d_table - 7.0
+
+
 @pytest.mark.parametrize("tied", [1, 300])  # tokens of one id; more than a thread's share of the vocabulary
 @pytest.mark.parametrize("dropout", [NONE, SOME])
 def test_embed(tied: int, dropout: Dropout) -> None:
@@ -171,18 +177,24 @@ def test_embed(tied: int, dropout: Dropout) -> None:
     ids = torch.arange(30 * 7).view(30, 7) // tied % 10
     check(
         lambda table: kernels.embed(ids, table, positions, 3.0, dropout, torch.float64),
-        lambda grad, table: (kernels.embed_backward(grad, ids, len(table), 3.0, dropout),),
+        lambda grad, table: (embed_backward(grad, ids, table, dropout),),
         lambda table: dropped(3.0 * table[ids] + positions, dropout),
         [table],
     )
 
 
 def check_loss(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float, relative: float) -> None:
-    loss, *gradients = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
+    loss, z = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
+    gradients = kernels.linear_cross_entropy_backward(hidden, weight, target, z, smoothing, scale=3.0)
     h, w = (x.double().requires_grad_() for x in (hidden, weight))
     plain = label_smoothed_cross_entropy((h @ w.T)[None], target[None], -1, smoothing)
     assert loss == pytest.approx(plain.item(), rel=relative, abs=relative)
-    assert_close(gradients, torch.autograd.grad(plain, (h, w)), relative)
+    assert_close(gradients, torch.autograd.grad(3.0 * plain, (h, w)), relative)
+
+
+def loss_gradients(hidden: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    _, z = kernels.linear_cross_entropy(hidden, weight, target, 0.1)
+    return kernels.linear_cross_entropy_backward(hidden, weight, target, z, 0.1, 1.0)
 
 
 @pytest.mark.parametrize("rows", [1, 127, 128, 129, 300])
@@ -194,10 +206,10 @@ def test_loss(rows: int, vocab: int, smoothing: float) -> None:
 
 
 def test_a_loss_of_nothing_is_nothing() -> None:
-    loss, d_hidden, d_weight = kernels.linear_cross_entropy(
-        random_tensor(0, 0, 4), random_tensor(1, 5, 4), torch.empty(0, dtype=torch.int64), 0.1
-    )
-    assert (loss, d_hidden.numel(), d_weight.abs().sum().item()) == (0.0, 0, 0.0)
+    hidden, weight, target = random_tensor(0, 0, 4), random_tensor(1, 5, 4), torch.empty(0, dtype=torch.int64)
+    loss, z = kernels.linear_cross_entropy(hidden, weight, target, 0.1)
+    d_hidden, d_weight = kernels.linear_cross_entropy_backward(hidden, weight, target, z, 0.1, 1.0)
+    assert (loss, z.numel(), d_hidden.numel(), d_weight.abs().sum().item()) == (0.0, 0, 0, 0.0)
 
 
 @pytest.mark.parametrize("wrong", [-1, 5])
@@ -240,7 +252,7 @@ def test_nothing_is_left_over_from_another_call(dtype: torch.dtype) -> None:
         made = [
             kernels.attention(x, None, mask, 2, p, EPS, SOME, SOME),
             *kernels.attention_backward(x, x, None, mask, 2, p, EPS, SOME, SOME),
-            *kernels.linear_cross_entropy(x[:, 0].contiguous(), p[2], target, 0.1)[1:],
+            *loss_gradients(x[:, 0].contiguous(), p[2], target),
         ]
         return [z for z in made if z is not None]
 
@@ -260,7 +272,7 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
         made = [
             kernels.attention(x, None, mask, 2, p, EPS, SOME, SOME),
             *kernels.attention_backward(x, x, None, mask, 2, p, EPS, SOME, SOME),
-            *kernels.linear_cross_entropy(x.flatten(0, 1), p[2], torch.arange(1000) % 48, 0.1)[1:],
+            *loss_gradients(x.flatten(0, 1), p[2], torch.arange(1000) % 48),
         ]
         results.append(made)
     torch.set_num_threads(threads)

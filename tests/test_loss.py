@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -27,9 +28,9 @@ def with_and_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest
 def test_the_kernel_serves_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     served = []
 
-    def kernel(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[float, Tensor, Tensor]:
+    def kernel(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[float, Tensor]:
         served.append((hidden.shape, weight.shape))
-        return 7.0, torch.zeros_like(hidden), torch.zeros_like(weight)
+        return 7.0, torch.zeros(len(hidden))
 
     monkeypatch.setattr(kernels, "serve", lambda *_: True)
     monkeypatch.setattr(kernels, "linear_cross_entropy", kernel)
@@ -182,11 +183,12 @@ def test_only_what_is_asked_for_gets_a_gradient() -> None:
     assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
 
 
-def test_a_second_derivative_is_refused() -> None:
+def test_the_kernel_refuses_a_second_derivative() -> None:
     hidden, weight, tgt_out = random_case([4])
     loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1) ** 2
     (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
+    compiled = kernels.serve(weight, torch.float64)
+    with pytest.raises(RuntimeError, match="once_differentiable") if compiled else nullcontext():
         gradient.sum().backward()
 
 
@@ -206,17 +208,13 @@ def test_the_smallest_vocabularies(v: int, n: int) -> None:
         assert (one - other).abs().max() <= 1e-12 * n
 
 
-@pytest.mark.parametrize(
-    ("dtype", "most"), [(torch.float32, 103.3), (torch.float64, 744.5), (torch.bfloat16, 92.2), (torch.float16, 16.7)]
-)
-def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, most: float) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
-    weight = torch.tensor([[2000.0], [-2000.0]], dtype=dtype, requires_grad=True)
+    weight = torch.tensor([[2048.0], [-2048.0]], dtype=dtype, requires_grad=True)
     loss, by_hidden, by_weight = results(linear_cross_entropy, hidden, weight, torch.tensor([[0, 1]]), smoothing=0.0)
-    if kernels.serve(weight, dtype):
-        most = 4000.0  # from the logits, without a probability in between
-    assert loss.item() == pytest.approx(most, rel=4e-3)
-    assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4000.0], abs=1e-30)
+    assert loss.item() == 4096.0
+    assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4096.0], abs=1e-30)
     assert by_weight.flatten().tolist() == [1.0, -1.0]
 
 

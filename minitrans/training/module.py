@@ -60,8 +60,8 @@ class TranslationModule(LightningModule):
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
-        hidden = training_hidden(self.model, batch.src_ids, batch.tgt_in)
-        loss = linear_cross_entropy(hidden, self.model.output.weight, batch.tgt_out, pad_id, smoothing)
+        hidden, output = training_hidden(self.model, batch.src_ids, batch.tgt_in)
+        loss = linear_cross_entropy(hidden, output, batch.tgt_out, pad_id, smoothing)
         return loss / n_tokens, n_tokens
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -82,13 +82,13 @@ def training_takes_the_same_pass(subject: Subject) -> float:
         elif isinstance(module, MultiHeadAttention):
             module.dropout = 0.3
     noise = subject.noise(*subject.tgt_in.shape, model.config.d_model, seed=42)
-    parameters = [parameter for name, parameter in model.named_parameters() if name != "output.weight"]
     results = []
     with torch.random.fork_rng(devices=[]):
-        for run in (training_hidden, Transformer.hidden):
+        for run in (training_hidden, lambda *args: (Transformer.hidden(*args), model.output.weight)):
             torch.manual_seed(41)
-            hidden = run(model, subject.src_ids, subject.tgt_in)
-            results.append([hidden.detach(), *torch.autograd.grad((hidden * noise).mean(), parameters)])
+            hidden, output = run(model, subject.src_ids, subject.tgt_in)
+            end = (hidden * noise).mean() + output.square().mean()
+            results.append([hidden.detach(), *torch.autograd.grad(end, list(model.parameters()))])
     return worst([deviation(a, b) for a, b in zip(*results, strict=True)])
 
 

@@ -97,7 +97,8 @@ def _(patch: Patch) -> None:
 
 @sabotage("loss.unscaled-gradient", "The gradient of the loss is that of the sum, though the mean is taken.")
 def _(patch: Patch) -> None:
-    patch(_LinearCrossEntropy, "backward", staticmethod(lambda ctx, grad: (*ctx.saved_tensors, None, None)))
+    backward = _LinearCrossEntropy.backward
+    patch(_LinearCrossEntropy, "backward", staticmethod(lambda ctx, grad: backward(ctx, torch.ones_like(grad))))
 
 
 @sabotage("fused.unmasked", "On compiled kernels every query sees every key.")
@@ -108,6 +109,16 @@ def _(patch: Patch) -> None:
         return attention(x, memory, torch.ones_like(mask), *rest)
 
     patch(kernels, "attention", unmasked)
+
+
+@sabotage("fused.overwritten-table", "On compiled kernels the embeddings' gradient replaces the output projection's.")
+def _(patch: Patch) -> None:
+    add = kernels.add_embed_backward
+
+    def replace(grad: Tensor, ids: Tensor, d_table: Tensor, *rest: Any) -> None:
+        add(grad, ids, d_table.zero_(), *rest)
+
+    patch(kernels, "add_embed_backward", replace)
 
 
 @sabotage("fused.other-dropout", "On compiled kernels the gradient drops other attention weights than the pass did.")
