@@ -53,6 +53,16 @@ def make_parser(command: str) -> Parser:
         parser.add_argument(
             "--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: %(default)s)"
         )
+        parser.add_argument(
+            "--beam", type=positive, default=1, metavar="K", help="beams to search with (default: %(default)s, greedy)"
+        )
+        parser.add_argument(
+            "--length-penalty",
+            type=float,
+            default=1.0,
+            metavar="A",
+            help="beams are ranked by log-probability / length ** A (default: %(default)s)",
+        )
         parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
         parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: %(default)s)")
         parser.add_argument(
@@ -65,6 +75,9 @@ def make_parser(command: str) -> Parser:
         parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to translate")
         parser.add_argument("--input", metavar="F", help="file to translate (default: standard input)")
         parser.add_argument("--output", metavar="F", help="file to write (default: standard output)")
+        parser.add_argument(
+            "--n-best", type=positive, metavar="N", help="write the best N of K: number of the line, score, translation"
+        )
     if command == "evaluate":
         parser.add_argument("--source", metavar="F", required=True, help="file to translate")
         parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
@@ -119,6 +132,8 @@ def run_command(argv: Sequence[str]) -> int:
     if command == "train":
         return train_command(argv[1:])
     args = make_parser(command).parse_intermixed_args(argv[1:])
+    if command != "verify" and args.beam > 1 and args.no_cache:
+        raise UserError("--no-cache and --beam do not go together: beam search always uses the cache")
     if args.threads is not None:
         import torch
 
@@ -146,6 +161,8 @@ def translate_command(args: argparse.Namespace) -> int:
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
+    if args.n_best and args.n_best > args.beam:
+        raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
     with contextlib.ExitStack() as stack:
         prompting = False
         if args.texts:
@@ -159,11 +176,25 @@ def translate_command(args: argparse.Namespace) -> int:
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         lines, done = iter(lines), 0
         while chunk := list(islice(lines, 1 if prompting else CHUNK_LINES)):
-            for translation in translator.translate(chunk, args.batch_tokens, not args.no_cache, first_line=done + 1):
-                out.write(translation.encode() + b"\n")
+            for line in translated(translator, chunk, done + 1, args):
+                out.write(line.encode() + b"\n")
             out.flush()
             done += len(chunk)
     return 0
+
+
+def translated(
+    translator: "Translator", lines: Sequence[str], first_line: int, args: argparse.Namespace
+) -> Iterator[str]:
+    """What to write for some lines, the first of which has the number `first_line`."""
+    if not args.n_best:
+        yield from translator.translate(
+            lines, args.batch_tokens, not args.no_cache, first_line, args.beam, args.length_penalty
+        )
+        return
+    found = translator.n_best(lines, args.beam, args.length_penalty, args.batch_tokens, first_line)
+    for number, translations in enumerate(found, first_line):
+        yield from (f"{number}\t{score:.4f}\t{text}" for text, score in translations[: args.n_best])
 
 
 def open_input(path: str) -> BinaryIO:
@@ -201,7 +232,9 @@ def evaluate_command(args: argparse.Namespace) -> int:
         raise UserError(f"{args.source} is empty; there is nothing to score")
     translator = load_translator(args)
     began = time.perf_counter()
-    translations = translator.translate(sources, args.batch_tokens, not args.no_cache)
+    translations = translator.translate(
+        sources, args.batch_tokens, not args.no_cache, beam=args.beam, length_penalty=args.length_penalty
+    )
     seconds = time.perf_counter() - began
     from minitrans.scoring import score
 

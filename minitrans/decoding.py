@@ -1,7 +1,10 @@
 """Turn a source into a target, token by token: ids in, ids out."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from minitrans.model import Transformer
 
@@ -16,11 +19,27 @@ def length_limit(src_len: int, max_len: int) -> int:
     return min(max_len, 2 * src_len + 10)
 
 
+def _limits(src_mask: Tensor, max_len: int) -> list[int]:
+    return [length_limit(n, max_len) for n in src_mask.sum(-1).flatten().tolist()]
+
+
 def likeliest_token(logits: Tensor, model: Transformer) -> Tensor:
     """The greedy choice: logits (B, V) -> int64 (B,). PAD and BOS are never chosen, for they are not output."""
     logits = logits.clone()
     logits[:, [model.config.pad_id, model.config.bos_id]] = -torch.inf
     return logits.argmax(-1)
+
+
+def likeliest_tokens(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
+    """The n likeliest tokens, or all there are, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
+
+    The first is the greedy choice. PAD and BOS have the log-probability -inf.
+    """
+    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
+    log_p[:, [model.config.pad_id, model.config.bos_id]] = -torch.inf
+    first = likeliest_token(logits, model)[:, None]  # among equals topk may see any first
+    others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
+    return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 
 
 @torch.inference_mode()
@@ -43,7 +62,7 @@ def greedy_decode(model: Transformer, src_ids: Tensor, use_cache: bool = True) -
     if not len(src_ids):
         return []
     memory, src_mask = model.encode(src_ids)
-    limits = src_ids.new_tensor([length_limit(n, config.max_len) for n in src_mask.sum(-1).flatten().tolist()])
+    limits = src_ids.new_tensor(_limits(src_mask, config.max_len))
     longest = int(limits.max())
     cache = model.init_cache(memory, src_mask, longest) if use_cache else None
     tokens = src_ids.new_full((len(src_ids), 1 + longest), config.pad_id)
@@ -69,3 +88,87 @@ def greedy_decode(model: Transformer, src_ids: Tensor, use_cache: bool = True) -
                 cache.select_rows(keep)
     ends = {config.eos_id, config.pad_id}
     return [row[1 : next((i for i, id_ in enumerate(row) if id_ in ends), None)] for row in tokens.tolist()]
+
+
+class Hypothesis(NamedTuple):
+    """What beam search found for a source.
+
+    Attributes:
+        ids: Target tokens, without BOS and EOS.
+        log_prob: Log-probability of the tokens, and of EOS where that ended them, in nats.
+        score: What it was ranked by: log_prob / n ** length_penalty for n tokens, EOS counted.
+    """
+
+    ids: list[int]
+    log_prob: float
+    score: float
+
+
+@torch.inference_mode()
+def beam_search(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float = 1.0) -> list[list[Hypothesis]]:
+    """Follow the likeliest beginnings of each row, `beam` of them, until as many have ended.
+
+    A beginning ends with EOS, where that is one of the row's `beam` best continuations, or at the row's length limit.
+    With one beam this is greedy decoding.
+
+    Args:
+        model: In eval mode.
+        src_ids: int64 (B, S), padded on the right.
+        beam: How many beginnings of a row are followed, K.
+        length_penalty: 0 ranks by log-probability, which prefers short outputs; 1 by its mean over the tokens.
+
+    Returns:
+        For each row its hypotheses, the best first: K, or fewer where the vocabulary has no more.
+
+    Raises:
+        ValueError: The source is longer than `max_len`.
+
+    Source: Wu et al. 2016, section 7, with a plain power of the length.
+    """
+    config = model.config
+    if not len(src_ids):
+        return []
+    memory, src_mask = model.encode(src_ids)
+    limits = _limits(src_mask, config.max_len)
+    longest = max(limits)
+    cache = model.init_cache(memory, src_mask, longest)
+    found: list[list[Hypothesis]] = [[] for _ in limits]
+
+    def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
+        if len(found[row]) < beam and log_prob > -torch.inf:
+            ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
+            found[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty))
+
+    rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
+    tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)
+    tokens[..., 0] = config.bos_id
+    log_probs = memory.new_zeros(len(rows), 1, dtype=torch.promote_types(torch.float32, memory.dtype))  # (R, W)
+    for t in range(longest):
+        logits = model.step(tokens[..., t].reshape(-1, 1), cache)[:, -1]
+        continuations, ids = likeliest_tokens(logits, 2 * beam, model)  # for each beginning; 2K, so that K do not end
+        totals = (log_probs.view(-1, 1) + continuations).view(len(rows), -1)
+        log_probs, order = (x[:, : 2 * beam] for x in totals.sort(descending=True, stable=True))
+        chosen = ids.view(len(rows), -1).gather(1, order)
+        parents = order // ids.size(1) + tokens.size(1) * torch.arange(len(rows), device=order.device)[:, None]
+        tokens = tokens.flatten(0, 1)[parents]  # (R, 2K, .)
+        tokens[..., t + 1] = chosen
+
+        ended = chosen == config.eos_id
+        for r, w in ended[:, :beam].nonzero().tolist():
+            finish(rows[r], tokens[r, w], t + 1, log_probs[r, w].item())
+        log_probs, kept = (
+            x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=True)
+        )
+        tokens, parents = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.size(2))), parents.gather(1, kept)
+        for r in (r for r, row in enumerate(rows) if limits[row] == t + 1):
+            for w, log_prob in enumerate(log_probs[r].tolist()):
+                finish(rows[r], tokens[r, w], t + 1, log_prob)
+
+        going = [r for r, row in enumerate(rows) if len(found[row]) < beam and t + 1 < limits[row]]
+        if not going:
+            break
+        rows = [rows[r] for r in going]
+        keep = torch.tensor(going, device=order.device)
+        tokens, log_probs = tokens[keep], log_probs[keep]
+        cache.select_rows(parents[keep].flatten())
+    return [sorted(hypotheses, key=lambda h: h.score, reverse=True) for hypotheses in found]

@@ -73,6 +73,26 @@ def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capt
     assert len(set(outputs)) == 1
 
 
+def test_beams_and_the_n_best(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"I love you.\n\nMachine learning is fun.\n")))
+    assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
+    assert rows[2] == ["2", "0.0000", ""]
+    assert float(rows[0][1]) >= float(rows[1][1])
+    assert cli.main(["translate", str(tiny_run), "--beam", "3", "I love you.", "", "Machine learning is fun."]) == 0
+    assert capsys.readouterr().out.splitlines() == [rows[0][2], "", rows[3][2]]
+
+
+def test_flags_of_beam_search_that_do_not_fit(tiny_run: Path, capsys: Capture) -> None:
+    assert "--n-best 3 is more than --beam 2" in fails(
+        capsys, "translate", tiny_run, "--beam", "2", "--n-best", "3", "a"
+    )
+    assert "--no-cache" in fails(capsys, "translate", tiny_run, "--beam", "2", "--no-cache", "a")
+    assert "--beam" in fails(capsys, "translate", tiny_run, "--beam", "0", "a")
+
+
 def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes(b"fine\nnot \xff fine\n")

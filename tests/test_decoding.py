@@ -1,5 +1,6 @@
-"""Greedy decoding: the same tokens with a cache, without one, and from one masked pass over its own output."""
+"""Greedy decoding with a cache, without one, and from one masked pass over its output; beam search and a plain one."""
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from minitrans import decoding
 from minitrans.cache import DecoderCache
-from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit, likeliest_token
 from minitrans.loss import label_smoothed_cross_entropy
 from minitrans.model import Transformer
 
@@ -329,3 +330,136 @@ def test_control_step_losses_report_a_leak_of_the_future(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("minitrans.model.causal_mask", everything)
     assert deviation_of_step_losses(random_model(3), 0.1) > 1e-3
+
+
+# Beam search
+
+
+@torch.no_grad()
+def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float) -> list[Hypothesis]:
+    """The same for one row without padding, from the whole vocabulary and full passes, without batches or a cache."""
+    limit = length_limit(len(source), model.config.max_len)
+    beginnings: list[tuple[float, list[int]]] = [(0.0, [])]
+    found: list[tuple[float, list[int]]] = []
+    for t in range(1, limit + 1):
+        candidates = []
+        for log_prob, ids in beginnings:
+            log_p = model(source[None], torch.tensor([[BOS, *ids]]))[0, -1].log_softmax(-1).tolist()
+            candidates += [(log_prob + p, [*ids, i]) for i, p in enumerate(log_p) if i not in (PAD, BOS)]
+        candidates.sort(key=lambda candidate: -candidate[0])
+        found += [candidate for candidate in candidates[:beam] if candidate[1][-1] == EOS]
+        beginnings = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
+        if t == limit:
+            found += beginnings
+        if len(found) >= beam:
+            break
+    hypotheses = [
+        Hypothesis([i for i in ids if i != EOS], p, p / len(ids) ** length_penalty) for p, ids in found[:beam]
+    ]
+    return sorted(hypotheses, key=lambda h: -h.score)
+
+
+def assert_same(found: list[Hypothesis], want: list[Hypothesis]) -> None:
+    assert [h.ids for h in found] == [h.ids for h in want]
+    for one, other in zip(found, want, strict=True):
+        assert one[1:] == pytest.approx(other[1:], rel=1e-11)
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
+@pytest.mark.parametrize("beam", [1, 2, 3, 5, 20])
+def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    for source, found in zip(src_ids, beam_search(model, src_ids, beam, length_penalty), strict=True):
+        assert len(found) == beam
+        assert_same(found, plain_beam_search(model, source[source != PAD], beam, length_penalty))
+
+
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
+def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int) -> None:
+    model, src_ids = make_model(seed, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4)
+    for source, found in zip(src_ids, beam_search(model, src_ids, beam), strict=True):
+        assert_same(found, plain_beam_search(model, source[source != PAD], beam, 1.0))
+
+
+@pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
+def test_beams_for_everything_find_the_best_there_is(length_penalty: float) -> None:
+    """PAD and BOS aside there are three words and EOS, and at most three tokens: 1 + 3 + 9 + 27 outputs."""
+    for seed in range(5):
+        model = make_model(seed, vocab_size=6, max_len=3)
+        source = torch.tensor([0, 2])
+        (found,) = beam_search(model, source[None], 40, length_penalty)
+        words = [i for i in range(6) if i not in (PAD, BOS, EOS)]
+        outputs = [list(ids) for n in range(4) for ids in itertools.product(words, repeat=n)]
+        scores = {}
+        for ids in outputs:
+            tgt_out = ids if len(ids) == 3 else [*ids, EOS]
+            scores[tuple(ids)] = teacher_forced(model, source, tgt_out) / len(tgt_out) ** length_penalty
+        assert {tuple(h.ids): h.score for h in found} == pytest.approx(scores)
+        assert tuple(found[0].ids) == max(scores, key=lambda ids: scores[ids])
+
+
+@torch.no_grad()
+def teacher_forced(model: Transformer, source: Tensor, tgt_out: list[int]) -> float:
+    log_p = model(source[None], torch.tensor([[BOS, *tgt_out[:-1]]]))[0].log_softmax(-1)
+    return sum(log_p[t, i].item() for t, i in enumerate(tgt_out))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("seed", range(5))
+def test_one_beam_is_greedy_decoding(seed: int, dtype: torch.dtype) -> None:
+    model, src_ids = make_model(seed).to(dtype), make_sources(seed)
+    assert [[h.ids for h in found] for found in beam_search(model, src_ids, 1)] == [
+        [ids] for ids in greedy_decode(model, src_ids)
+    ]
+
+
+def test_one_beam_is_greedy_where_all_tokens_are_as_likely() -> None:
+    model = always(make_model(0), 0)
+    with torch.no_grad():
+        model.output.weight.zero_()
+    src_ids = make_sources(0)
+    assert [found[0].ids for found in beam_search(model, src_ids, 1)] == greedy_decode(model, src_ids)
+
+
+@pytest.mark.parametrize("beam", [2, 5])
+def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    for source, limit, found in zip(src_ids, LIMITS, beam_search(model, src_ids, beam, 0.6), strict=True):
+        assert len({tuple(h.ids) for h in found}) == beam
+        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+        for h in found:
+            tgt_out = h.ids if len(h.ids) == limit else [*h.ids, EOS]
+            assert h.log_prob == pytest.approx(teacher_forced(model, source[source != PAD], tgt_out), rel=1e-11)
+            assert h.score == pytest.approx(h.log_prob / len(tgt_out) ** 0.6, rel=1e-12)
+
+
+def test_a_row_of_beams_does_not_depend_on_the_others() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    together = beam_search(model, src_ids, 3)
+    for source, found in zip(src_ids, together, strict=True):
+        assert_same(found, beam_search(model, source[source != PAD][None], 3)[0])
+
+
+def test_rows_whose_beams_have_ended_leave_the_batch(fed: list[tuple[int, int]]) -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    beam_search(model, src_ids, 3)
+    n_rows = [rows for rows, _ in fed]
+    assert {n for _, n in fed} == {1}
+    assert n_rows[:2] == [9, 27]  # at first a row has one beginning
+    assert n_rows[1:] == sorted(n_rows[1:], reverse=True)
+    assert n_rows[-1] < 27
+
+
+def test_a_vocabulary_smaller_than_the_beams_gives_what_there_is() -> None:
+    model = make_model(0, vocab_size=6, max_len=1)
+    (found,) = beam_search(model, torch.tensor([[0]]), 50)
+    assert sorted(h.ids for h in found) == [[], [0], [2], [4]]
+
+
+def test_beam_search_of_nothing_is_nothing() -> None:
+    assert beam_search(make_model(0), torch.empty(0, 3, dtype=torch.int64), 2) == []
+
+
+def test_beam_search_refuses_a_source_that_is_too_long() -> None:
+    with pytest.raises(ValueError, match=str(MAX_LEN)):
+        beam_search(make_model(0), torch.zeros(1, MAX_LEN + 1, dtype=torch.int64), 2)

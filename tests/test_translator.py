@@ -4,8 +4,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from minitrans import Translator
+from minitrans.decoding import Hypothesis
+from minitrans.model import Transformer
 from minitrans.translator import Translator as Class
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
@@ -79,3 +82,34 @@ def test_a_long_line_is_cut_with_a_warning_that_names_it(translator: Class, capl
         f"line 42 is cut: it has {len(translator.bundle.tokenizer.encode('cat ' * 10_000))} tokens, "
         f"the model takes {longest}"
     ]
+
+
+def test_one_beam_gives_the_greedy_translations(translator: Class) -> None:
+    best = translator.n_best(SENTENCES, beam=1)
+    assert [[t.text for t in found] for found in best] == [[line] for line in translator.translate(SENTENCES)]
+
+
+def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
+    n_best = translator.n_best(SENTENCES, beam=4, length_penalty=0.5)
+    assert translator.translate(SENTENCES, beam=4, length_penalty=0.5) == [found[0].text for found in n_best]
+    assert [len(found) for found in n_best] == [4, 1, 4, 1, 4, 4]
+    assert n_best[1] == [("", 0.0)]
+    for found in n_best:
+        assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    alone = [translator.n_best([line], beam=4, length_penalty=0.5)[0] for line in SENTENCES]
+    assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
+
+
+def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
+    translator: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def spy(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float) -> list[list[Hypothesis]]:
+        shapes.append(src_ids.shape)
+        return [[Hypothesis([], 0.0, 0.0)]] * len(src_ids)
+
+    monkeypatch.setattr("minitrans.translator.beam_search", spy)
+    translator.n_best(SENTENCES * 20, beam=5, batch_tokens=200)
+    assert len(shapes) > 1
+    assert all(rows * width * 5 <= 200 for rows, width in shapes)

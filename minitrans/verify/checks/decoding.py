@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from minitrans.attention import MultiHeadAttention
 from minitrans.data.batching import collate
-from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.decoding import beam_search, greedy_decode, length_limit, likeliest_token
 from minitrans.dropout import Dropout
 from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer, TransformerConfig
@@ -249,6 +249,42 @@ def greedy_is_greedy(subject: Subject) -> float:
             expected = ids if len(ids) == limit else [*ids, config.eos_id]
             n_different += ids != uncached[b] or chosen[b][: len(expected)] != expected or config.eos_id in ids
     return float(n_different) if subject.decode_batches else math.inf
+
+
+@check(
+    "beam.greedy",
+    "Beam search with one beam is greedy decoding, token for token.",
+    "sentences with a different token",
+    tolerance=0.0,
+)
+def one_beam_is_greedy(subject: Subject) -> float:
+    """All sentences that are there to decode."""
+    n_different = 0
+    for src_ids in subject.decode_batches:
+        found = [[hypothesis.ids for hypothesis in row] for row in beam_search(subject.model, src_ids, beam=1)]
+        n_different += sum(a != [b] for a, b in zip(found, greedy_decode(subject.model, src_ids), strict=True))
+    return float(n_different) if subject.decode_batches else math.inf
+
+
+@check(
+    "beam.score",
+    "The score that beam search reports is the teacher-forced score of its output.",
+    f"log-probability a token of {BEAMS} outputs for every source, against full passes over them",
+    lower=LOWER,
+)
+@torch.no_grad()
+def beam_scores_are_teacher_forced(subject: Subject) -> float:
+    """Outputs that end with EOS, and outputs that their length limit ends."""
+    model, config = subject.model, subject.model.config
+    deviations = []
+    for src, _ in subject.pairs():
+        src_ids, limit = torch.tensor([src]), length_limit(len(src), config.max_len)
+        for ids, _, score in beam_search(model, src_ids, BEAMS, length_penalty=1.0)[0]:
+            tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
+            tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
+            log_p = F.log_softmax(model(src_ids, tgt_in).double(), -1).gather(-1, tgt_out[..., None])
+            deviations.append(deviation(torch.tensor([score], dtype=subject.dtype), log_p.mean()[None]))
+    return worst(deviations)
 
 
 @check(

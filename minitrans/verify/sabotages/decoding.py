@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from minitrans import decoding
 from minitrans.attention import attention_weights
 from minitrans.cache import DecoderCache, LayerCache
-from minitrans.decoding import greedy_decode, length_limit, likeliest_token
+from minitrans.decoding import greedy_decode, length_limit, likeliest_token, likeliest_tokens
 from minitrans.model import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
@@ -227,3 +227,21 @@ def _(patch: Patch) -> None:
             return greedy_decode(model, src_ids, use_cache)
 
     patch.everywhere(greedy_decode, of_batch)
+
+
+@sabotage("beam.logits", "Beam search adds up logits instead of log-probabilities.")
+def _(patch: Patch) -> None:
+    def unnormalised(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
+        _, ids = likeliest_tokens(logits, n, model)
+        return logits.gather(1, ids), ids
+
+    patch.everywhere(likeliest_tokens, unnormalised)
+
+
+@sabotage("beam.second-best", "Beam search never sees the likeliest token.")
+def _(patch: Patch) -> None:
+    def others(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
+        log_p, ids = likeliest_tokens(logits, n + 1, model)
+        return log_p[:, 1:], ids[:, 1:]
+
+    patch.everywhere(likeliest_tokens, others)
