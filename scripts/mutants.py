@@ -16,6 +16,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -448,6 +449,15 @@ def start(mutant: Mutant) -> int:
         os._exit(1)
 
 
+def warm_up() -> None:
+    """Run the tests once, so that no child has to import and set up what they use of the libraries."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+        pytest.main([*PYTEST_OPTIONS, *(str(ROOT / "tests" / f"test_{test}.py") for test in TESTS)])
+    for name in list(sys.modules):
+        if name.split(".")[0] == "minitrans" or name == "conftest" or name.startswith("test_"):
+            del sys.modules[name]
+
+
 def run(mutated: Iterable[Mutant], jobs: int) -> Iterator[tuple[Mutant, bool]]:
     """Run the tests on each mutant, some at a time; yield it and whether it survived, in the order they end."""
     running: dict[int, Mutant] = {}
@@ -500,8 +510,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
     torch.set_num_threads(1)  # of each child; more would wait for each other
-    torch.arange(1, device="meta")  # imports for a second; better once than in each child
-    gc.freeze()  # and what is imported so far need not be searched for garbage by each
+    warm_up()
+    gc.freeze()  # what is imported so far need not be searched for garbage by each child
     originals = [Mutant(module, 0, "", "", "", ast.unparse(ast.parse(source))) for module, source in sources.items()]
     if not all(survived for _, survived in run(originals, arguments.jobs)):
         print("the tests fail on the unmutated code", file=sys.stderr)
