@@ -1,8 +1,10 @@
 """A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import get_type_hints
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,6 +16,7 @@ from minitrans.model import Transformer, TransformerConfig
 from minitrans.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
+_LONGEST = 1 << 20  # the one size that no weight confirms: memory is taken for so many positions
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ def load_bundle(folder: Path) -> Bundle:
     Raises:
         UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike Path.is_dir, false for a name that is too long
         raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
     missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
@@ -76,8 +79,15 @@ def load_bundle(folder: Path) -> Bundle:
 def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
-        return TransformerConfig(**sizes["model"]), str(sizes["source"]), str(sizes["target"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        config = TransformerConfig(**sizes["model"])
+        for name, kind in get_type_hints(TransformerConfig).items():
+            value = getattr(config, name)
+            if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
+                raise TypeError(f"{name} is {value!r}")
+        if config.max_len > _LONGEST:
+            raise ValueError(f"max_len is {config.max_len}")
+        return config, str(sizes["source"]), str(sizes["target"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
 

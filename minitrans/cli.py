@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from minitrans.errors import UserError
+from minitrans.text import clean
 
 if TYPE_CHECKING:
     from minitrans.scoring import Scores
@@ -49,7 +50,12 @@ def make_parser(command: str) -> Parser:
         )
         parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
     else:
-        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument(
+            "run",
+            metavar="RUN",
+            nargs="+" if command == "evaluate" else None,
+            help="run folder" + ("; of several, each is compared with the first" if command == "evaluate" else ""),
+        )
         parser.add_argument(
             "--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: %(default)s)"
         )
@@ -81,6 +87,11 @@ def make_parser(command: str) -> Parser:
     if command == "evaluate":
         parser.add_argument("--source", metavar="F", required=True, help="file to translate")
         parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
+        parser.add_argument(
+            "--tokenize",
+            choices=["none", "13a", "intl", "zh", "char"],
+            help="how BLEU splits words; none: at spaces alone (default: what suits the target language)",
+        )
     if command in ("evaluate", "verify"):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
@@ -108,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         if "--debug" in argv:
             raise
-        print(f"minitrans: error: {error}", file=sys.stderr)
+        print(f"minitrans: error: {clean(str(error))}", file=sys.stderr)  # a name in it may hold a line break
         return 2
     except KeyboardInterrupt as error:
         print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
@@ -148,8 +159,7 @@ def train_command(argv: Sequence[str]) -> int:
     config = parse_config(argv)
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
-    for split, scores in train(config).items():
-        print_scores(split, scores)
+    print_scores(list(train(config).items()))
     print(f"run folder: {config.run_dir}")
     return 0
 
@@ -172,7 +182,7 @@ def translate_command(args: argparse.Namespace) -> int:
         else:
             prompting = sys.stdin.isatty()
             lines = iter_lines(prompted(sys.stdin.buffer) if prompting else sys.stdin.buffer, "standard input")
-        translator = load_translator(args)
+        translator = load_translator(args.run, args)
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         lines, done = iter(lines), 0
         while chunk := list(islice(lines, 1 if prompting else CHUNK_LINES)):
@@ -218,7 +228,6 @@ def prompted(stream: BinaryIO) -> Iterator[bytes]:
 
 def evaluate_command(args: argparse.Namespace) -> int:
     """`minitrans evaluate`."""
-    import time
     from dataclasses import asdict
 
     from minitrans.text import read_lines
@@ -230,22 +239,53 @@ def evaluate_command(args: argparse.Namespace) -> int:
         )
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
-    translator = load_translator(args)
+    translators = [load_translator(run, args) for run in args.run]
+    languages = [(translator.bundle.source, translator.bundle.target) for translator in translators]
+    for run, pair in zip(args.run, languages, strict=True):
+        if pair != languages[0]:
+            raise UserError(
+                f"{run} translates {' to '.join(pair)}, {args.run[0]} {' to '.join(languages[0])}; "
+                "compare runs that translate the same languages"
+            )
+    translated = [translate_timed(translator, sources, args) for translator in translators]
+    from minitrans.scoring import compare, spread
+
+    scores = compare([translations for translations, _ in translated], references, languages[0][1], args.tokenize)
+    several = len(scores) > 1
+    if args.json:
+        runs: list[dict[str, object]] = [
+            {name: value for name, value in asdict(found).items() if value is not None}
+            | {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
+            for found, (_, seconds) in zip(scores, translated, strict=True)
+        ]
+        named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
+        print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
+        return 0
+    print_scores(list(zip(args.run if several else [Path(args.source).name], scores, strict=True)))
+    if several:
+        mean, std = spread(scores)["mean"], spread(scores)["std"]
+        print(
+            f"mean (std): BLEU {mean['bleu']:.2f} ({std['bleu']:.2f})  chrF {mean['chrf']:.2f} ({std['chrf']:.2f})  "
+            f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
+        )
+        print(f"p: paired bootstrap against {args.run[0]}; * marks p < 0.05")
+    seconds = sum(taken for _, taken in translated)
+    print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
+    return 0
+
+
+def translate_timed(
+    translator: "Translator", sources: Sequence[str], args: argparse.Namespace
+) -> tuple[list[str], float]:
+    """The translations of all sources, and the seconds that they took."""
+    import time
+
     began = time.perf_counter()
     translations = translator.translate(
         sources, args.batch_tokens, not args.no_cache, beam=args.beam, length_penalty=args.length_penalty
     )
     seconds = time.perf_counter() - began
-    from minitrans.scoring import score
-
-    scores = score(translations, references, translator.bundle.target)
-    speed = len(sources) / seconds
-    if args.json:
-        print(json.dumps(asdict(scores) | {"seconds": seconds, "sentences_per_second": speed}))
-    else:
-        print_scores(Path(args.source).name, scores)
-        print(f"{seconds:.1f} s, {speed:.0f} sentences/s")
-    return 0
+    return translations, seconds
 
 
 def verify_command(args: argparse.Namespace) -> int:
@@ -279,21 +319,32 @@ def verify_command(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def load_translator(args: argparse.Namespace) -> "Translator":
+def load_translator(run: str, args: argparse.Namespace) -> "Translator":
     """The run's translator, on the device and in the precision asked for."""
     import torch
 
     from minitrans.translator import Translator
 
     try:
-        return Translator.load(args.run, args.device, getattr(torch, args.precision))
+        return Translator.load(run, args.device, getattr(torch, args.precision))
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
 
 
-def print_scores(name: str, scores: "Scores") -> None:
-    """One line of scores."""
-    print(
-        f"{name}: BLEU {scores.bleu:.2f}  chrF {scores.chrf:.2f}  exact match {scores.exact_match:.1f}%  "
-        f"({scores.sentences} sentences)  {scores.bleu_signature}"
-    )
+def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
+    """One line for each, then how they were computed."""
+    for name, scores in named:
+        print(
+            f"{name}: BLEU {scores.bleu:.2f}{certainty(scores.bleu_interval, scores.bleu_p)}  "
+            f"chrF {scores.chrf:.2f}{certainty(scores.chrf_interval, scores.chrf_p)}  "
+            f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
+        )
+    print(f"BLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}")
+
+
+def certainty(interval: tuple[float, float] | None, p: float | None) -> str:
+    """A score's interval and p-value, where it has them."""
+    if interval is None:
+        return ""
+    compared = "" if p is None else f", p = {p:.3f}{'*' if p < 0.05 else ''}"
+    return f" (95% CI {interval[0]:.2f}-{interval[1]:.2f}{compared})"

@@ -77,7 +77,9 @@ class Tokenizer:
             if not proto:  # SentencePiece takes no bytes for "load nothing"
                 raise RuntimeError("it is empty")
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
-        except RuntimeError as error:
+            for i in range(self._processor.vocab_size()):
+                self._processor.id_to_piece(i)  # raises where it is no UTF-8
+        except (RuntimeError, UnicodeDecodeError) as error:
             raise UserError("not a SentencePiece model; train the tokenizer again or copy the file again") from error
         self.digest: str = hashlib.sha256(proto).hexdigest()
         self.vocab_size: int = self._processor.vocab_size()

@@ -69,6 +69,27 @@ def test_sizes_with_an_unknown_field(run: Path) -> None:
         load_bundle(run)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"n_layers": 1.0}, "n_layers is 1.0"), ({"max_len": 10**12}, "max_len is 10{12}"), ({"d_head": "16"}, "'<'")],
+)
+def test_sizes_that_make_no_sense(run: Path, changes: dict[str, object], message: str) -> None:
+    change_sizes(run, **changes)
+    with pytest.raises(UserError, match=rf"model.json is damaged .*{message}"):
+        load_bundle(run)
+
+
+def test_sizes_in_brackets_without_end(run: Path) -> None:
+    (run / SIZES).write_text("[" * 100_000)
+    with pytest.raises(UserError, match=r"model.json is damaged"):
+        load_bundle(run)
+
+
+def test_a_name_too_long_for_a_folder() -> None:
+    with pytest.raises(UserError, match="is not a folder"):
+        load_bundle(Path("a" * 10_000))
+
+
 def test_tokenizer_and_model_of_different_sizes(run: Path) -> None:
     n_pieces = load_bundle(run).tokenizer.vocab_size
     change_sizes(run, vocab_size=n_pieces + 1)

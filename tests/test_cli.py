@@ -3,13 +3,16 @@
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from safetensors.torch import load_file, save_file
 
 from minitrans import cli, verify
 from minitrans.verify.check import CHECKS
@@ -160,14 +163,89 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, tmp_path: Path
     assert set(found) == {
         "bleu",
         "bleu_signature",
+        "bleu_interval",
         "chrf",
         "chrf_signature",
+        "chrf_interval",
         "exact_match",
         "sentences",
         "seconds",
         "sentences_per_second",
     }
     assert (found["exact_match"], found["sentences"]) == (100.0, 2)
+
+
+def other_run(run: Path, folder: Path, **sizes: str) -> Path:
+    """A copy of a run that translates badly."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    weights = load_file(folder / "model.safetensors")
+    noise = torch.Generator().manual_seed(1)
+    save_file(
+        {name: w + 0.5 * torch.randn(w.shape, generator=noise) for name, w in weights.items()},
+        folder / "model.safetensors",
+    )
+    told = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(told | sizes))
+    return folder
+
+
+@pytest.fixture
+def own_words(tiny_run: Path, tmp_path: Path) -> list[str]:
+    """Flags that score translations of the test split against those of `tiny_run`."""
+    source, reference = tiny_run.parent / "test.en", tmp_path / "own.zh"
+    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(reference)]) == 0
+    return ["--source", str(source), "--reference", str(reference)]
+
+
+def test_evaluate_prints_scores_with_intervals_and_signatures(
+    tiny_run: Path, own_words: list[str], capsys: Capture
+) -> None:
+    assert cli.main(["evaluate", str(tiny_run), *own_words]) == 0
+    scores, bleu, chrf, speed = capsys.readouterr().out.splitlines()
+    sure = r" 100.00 \(95% CI 100.00-100.00\)"
+    assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
+    assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
+    assert chrf.startswith("chrF nrefs:1|bs:1000|seed:12345|")
+    assert speed.endswith(" sentences/s")
+
+
+def test_evaluate_compares_runs_with_the_first(
+    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
+) -> None:
+    other = other_run(tiny_run, tmp_path / "other")
+    runs = [str(tiny_run), str(other), str(tiny_run)]
+    assert cli.main(["evaluate", *runs, *own_words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"runs", "mean", "std"}
+    assert [run["run"] for run in found["runs"]] == runs
+    first, worse, same = found["runs"]
+    assert "bleu_p" not in first
+    assert first["bleu"] == same["bleu"] > worse["bleu"]
+    assert worse["bleu_p"] < 0.05 < same["bleu_p"]
+    assert found["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
+    assert set(found["mean"]) == set(found["std"]) == {"bleu", "chrf", "exact_match"}
+
+    assert cli.main(["evaluate", *runs, *own_words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[0] for line in lines[:3]] == runs
+    assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
+    assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
+    mean, std = found["mean"]["bleu"], found["std"]["bleu"]
+    assert lines[5].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
+
+
+def test_evaluate_refuses_runs_of_different_languages(
+    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
+) -> None:
+    other = other_run(tiny_run, tmp_path / "other", target="de")
+    message = fails(capsys, "evaluate", tiny_run, other, *own_words)
+    assert f"{other} translates en to de, {tiny_run} en to zh; compare runs that" in message
+
+
+def test_evaluate_with_another_tokenizer(tiny_run: Path, own_words: list[str], capsys: Capture) -> None:
+    assert cli.main(["evaluate", str(tiny_run), *own_words, "--tokenize", "none", "--json"]) == 0
+    assert "tok:none" in json.loads(capsys.readouterr().out)["bleu_signature"]
+    assert "--tokenize" in fails(capsys, "evaluate", tiny_run, *own_words, "--tokenize", "moses")
 
 
 def test_evaluate_refuses_files_of_different_length(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -284,7 +362,7 @@ def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
 
 
 def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Capture) -> None:
-    def interrupt(args: object) -> None:
+    def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli, "load_translator", interrupt)

@@ -204,6 +204,17 @@ def test_load_a_damaged_file(tmp_path: Path, tokenizer: Tokenizer, keep: int) ->
         Tokenizer.load(path)
 
 
+def test_load_a_file_with_pieces_that_are_no_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.model"
+    tokenizer.save(path)
+    whole = path.read_bytes()
+    for piece in (b"<0x41>", "鱼".encode()):
+        assert whole.count(piece) == 1
+        path.write_bytes(whole.replace(piece, b"\xff" * len(piece)))
+        with pytest.raises(UserError, match=r"tokenizer\.model: not a SentencePiece model"):
+            Tokenizer.load(path)
+
+
 def foreign_model(pad_id: int, bos_id: int, eos_id: int) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(

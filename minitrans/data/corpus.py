@@ -6,11 +6,14 @@ import json
 import logging
 import os
 import re
+import reprlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
+from textwrap import shorten
+from typing import get_type_hints
 
 import datasets
 import numpy as np
@@ -66,6 +69,9 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """Check the values."""
+        for name, kind in get_type_hints(DataConfig).items():
+            if not isinstance(getattr(self, name), kind):
+                raise UserError(f"data.{name} is {getattr(self, name)!r}, which is of the wrong type")
         for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
             if not value:
                 raise UserError(f"data.{flag} is empty; give one")
@@ -115,7 +121,7 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     text = "\n".join(read_lines(run / "config.yaml"))
     try:
         config = DataConfig(**yaml.safe_load(text)["data"])
-    except (yaml.YAMLError, KeyError, TypeError) as error:
+    except Exception as error:  # whatever YAML and the settings make of a damaged file
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
@@ -292,7 +298,7 @@ def _without_empty_sides(train: Dataset, where: str) -> Dataset:
 
 def _is_local(path: str) -> bool:
     """Tell a folder, there or not, from a hub name: owner/name where `owner` is no folder here."""
-    return Path(path).parent.is_dir() or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
+    return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
 def _read_hub(config: DataConfig) -> dict[str, Dataset]:
@@ -367,7 +373,8 @@ def _tables(pairs: Iterator[tuple[str, str]], path: Path) -> Iterator[pa.Table]:
         try:
             table = pa.table(list(zip(*chunk, strict=True)), schema=_SCHEMA)
         except UnicodeEncodeError as error:  # from JSON such as "\ud800"
-            raise UserError(f"{path}: {error.object!r} holds half a surrogate pair, which is no character") from error
+            text = reprlib.repr(error.object)
+            raise UserError(f"{path}: {text} holds half a surrogate pair, which is no character") from error
         yield table
 
 
@@ -418,7 +425,7 @@ def _json_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
             where = f"{path}, line {number}"
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
                 raise UserError(f"{where}: not JSON ({error})") from error
             row = row["translation"] if isinstance(row, dict) and "translation" in row else row
             names = list(row) if isinstance(row, dict) else []
@@ -434,7 +441,7 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
             for batch in file.iter_batches(_CHUNK):
                 batch.validate(full=True)  # UTF-8 included
                 yield batch
-    except (OSError, pa.ArrowInvalid) as error:
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:  # the last from the name of a column
         raise UserError(f"{path}: not a readable Parquet file ({clean(str(error))})") from error
 
 
@@ -456,6 +463,7 @@ def _place(names: list[str], language: str, where: str) -> int:
     """Return the place of a language among the columns."""
     if language not in names:
         raise UserError(
-            f"{where}: no column {language}, only: {', '.join(names) or 'nothing'}; set data.source and data.target"
+            f"{where}: no column {language}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "
+            "set data.source and data.target"
         )
     return names.index(language)

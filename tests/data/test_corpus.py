@@ -225,14 +225,17 @@ JSONL = '{"en": "one", "zh": "一"}\n'
         ({"train.tsv": TSV + "two\n"}, r"train\.tsv, line 3: 1 fields, but the header has 2"),
         ({"train.tsv": TSV + "a\tb\tc\n"}, r"train\.tsv, line 3: 3 fields, but the header has 2"),
         ({"train.tsv": TSV.encode() + b"\xff\tb\n"}, r"train\.tsv, line 3: byte 1 is not valid UTF-8"),
+        ({"train.tsv": "e\rn\t\u2028\t" + "a" * 10_000}, r"train\.tsv: no column en, only: e n, , \[\.\.\.\];"),
         ({"train.csv": "en,zh\na\n"}, r"train\.csv, line 2: 1 fields, but the header has 2"),
         ({"train.csv": 'en,zh\na,"b\n'}, r"train\.csv, line 2: unexpected end of data; check the quotation marks"),
         ({"train.jsonl": JSONL + "{\n"}, r"train\.jsonl, line 2: not JSON"),
+        ({"train.jsonl": "[" * 100_000}, r"train\.jsonl, line 1: not JSON"),
         ({"train.jsonl": "3\n"}, r"train\.jsonl, line 1: no column en, only: nothing"),
         ({"train.jsonl": JSONL + '{"en": "a"}\n'}, r"train\.jsonl, line 2: no column zh, only: en"),
         ({"train.jsonl": '{"en": "a", "zh": null}\n'}, r"train\.jsonl, line 1: en and zh must both be strings"),
         ({"train.jsonl": '{"en": 3, "zh": "a"}\n'}, r"train\.jsonl, line 1: en and zh must both be strings"),
         ({"train.jsonl": '{"en": "\\ud800", "zh": "a"}\n'}, r"train\.jsonl: .*half a surrogate pair"),
+        ({"train.jsonl": JSONL + json.dumps({"en": "\ud800" * 10_000, "zh": "a"})}, r"train\.jsonl: .{,40} holds half"),
         ({"train.parquet": b"PAR1"}, r"train\.parquet: not a readable Parquet file"),
     ],
 )
@@ -249,6 +252,10 @@ def test_faults_in_a_parquet_file(tmp_path: Path) -> None:
     invalid = pa.array([b"\xff"]).view(pa.string())
     pq.write_table(pa.table({"en": invalid, "zh": ["a"]}), tmp_path / "train.parquet")
     with pytest.raises(UserError, match=r"train\.parquet: not a readable Parquet file .*UTF8"):
+        load_corpus(config(tmp_path))
+    content = (tmp_path / "train.parquet").read_bytes()
+    (tmp_path / "train.parquet").write_bytes(content.replace(b"zh", b"z\xe8"))
+    with pytest.raises(UserError, match=r"train\.parquet: not a readable Parquet file .*decode"):
         load_corpus(config(tmp_path))
 
 
@@ -323,7 +330,19 @@ def test_run_corpus(tmp_path: Path) -> None:
     assert pairs_of(run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 
 
-@pytest.mark.parametrize("text", ["", "data: [", "data: {path: x}", "data: {path: x, source: a, target: b, sauce: c}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "data: [",
+        "[" * 10_000,
+        "data: !!int x",
+        "data: {path: 3, source: a, target: b}",
+        "data: {path: x, source: a, target: b, workers: 1.0}",
+        "data: {path: x}",
+        "data: {path: x, source: a, target: b, sauce: c}",
+    ],
+)
 def test_run_corpus_without_a_usable_config(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"config.yaml": text})
     with pytest.raises(UserError, match=r"config\.yaml: no usable data section"):

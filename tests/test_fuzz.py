@@ -1,0 +1,312 @@
+"""Arbitrary bytes wherever bytes are read: lines out equal lines in, or one clear error; never a traceback."""
+
+import io
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrans import cli, verify
+from minitrans.bundle import SIZES, TOKENIZER, WEIGHTS
+from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.errors import UserError
+from minitrans.text import clean
+from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.translator import Translator
+from minitrans.verify.check import Report
+
+AWKWARD = [
+    *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),
+    *(c.encode() for c in "\ufeff\u2028\u2029\x85\xa0\u2581\ufffd\U0001f468\u200d\u0301\ue000\U0010ffff"),
+    *(b"\xff", b"\x80", b"\xc3", b"\xe6\x88", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff\xfea\0\n\0"),
+    *(b"{", b"}", b"[", b"]", b":", b"null", b"NaN", b"1e9", b"-1", b".0", b"9" * 9, b"\\ud800", b'"\\n', b"[" * 9999),
+    *(b"en", b"zh", b"en\tzh\n", b"en,zh\n", b'{"en": "a", "zh": "b"}\n', b"{}\n", b"- ", b"!!int ", b"&a *a"),
+    *(b"I love you.", "我爱你。".encode(), b"<unk>", b"</s>", b"<0x0A>", b"a" * 10_000, "我 ".encode() * 3_000),
+]
+text_bytes = st.lists(
+    st.one_of(st.sampled_from(AWKWARD), st.text(max_size=8).map(str.encode), st.binary(max_size=4)), max_size=12
+).map(b"".join)
+
+PAIRS = [("one", "一"), ('two "big" ones', "两个，“大”的"), ("three, \u2028 three", "三\u3000三")]
+ROWS = [{"id": i, "en": en, "zh": zh} for i, (en, zh) in enumerate(PAIRS)]
+
+
+def parquet() -> bytes:
+    file = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(ROWS), file)
+    return file.getvalue()
+
+
+CORPORA = {
+    "tsv": "\n".join(["id\ten\tzh", *(f"{i}\t{en}\t{zh}" for i, (en, zh) in enumerate(PAIRS))]).encode(),
+    "csv": 'id,en,zh\r\n0,one,一\r\n1,"two ""big"" ones",两个，“大”的\r\n2,"three, \n three",三\r\n'.encode(),
+    "jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
+    "parquet": parquet(),
+}
+
+
+def damaged(valid: bytes) -> st.SearchStrategy[bytes]:
+    """A file with up to three faults: bits flipped, its end lost, a piece lost, repeated, or put in."""
+    near_the_start = st.integers(0, min(len(valid), 600))
+    fault = st.tuples(
+        st.sampled_from(["flip", "cut", "lose", "repeat", "put"]),
+        near_the_start | st.integers(0, len(valid)),
+        st.sampled_from([1, 2, 7, 100]),
+        st.integers(1, 255),
+        st.sampled_from(AWKWARD),
+    )
+
+    def apply(faults: list[tuple[str, int, int, int, bytes]]) -> bytes:
+        content = bytearray(valid)
+        for kind, start, length, bits, piece in faults:
+            if kind == "flip" and start < len(content):
+                content[start] ^= bits
+            elif kind == "cut":
+                del content[start:]
+            elif kind == "lose":
+                del content[start : start + length]
+            elif kind == "repeat":
+                content[start:start] = content[start : start + length]
+            elif kind == "put":
+                content[start:start] = piece
+        return bytes(content)
+
+    return st.lists(fault, min_size=1, max_size=3).map(apply)
+
+
+def lines_in(content: bytes) -> list[str] | None:
+    """The lines of a file; None if it is no UTF-8."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return None
+    *lines, rest = text.split("\n")
+    return [line.removesuffix("\r") for line in (lines if rest == "" else [*lines, rest])]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder, which is the working folder, and no network: a damaged config may name any folder."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+        patch.chdir(folder)
+        yield folder
+
+
+def run(*argv: str | Path, stdin: bytes = b"") -> bytes | None:
+    """What a command of this process writes; None if it ends with code 2, one line of error and no output."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        code = cli.main([str(a) for a in argv])
+        out.flush()
+    assert isinstance(out.buffer, io.BytesIO)
+    written, message = out.buffer.getvalue(), err.getvalue()
+    if code == 0:
+        assert message == ""
+        return written
+    assert (code, written) == (2, b"")
+    assert message.startswith("minitrans: error: ")
+    assert len(message.splitlines()) == 1
+    return None
+
+
+# -- translate ------------------------------------------------------------------------------------------------------
+
+
+@given(content=text_bytes, from_file=st.booleans())
+def test_translate_writes_a_line_for_each_line_or_one_error(
+    tiny_run: Path, elsewhere: Path, translator: Translator, content: bytes, from_file: bool
+) -> None:
+    (elsewhere / "in.txt").write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "load_translator", lambda *_: translator)  # once, not for each example
+        if from_file:
+            written = run("translate", tiny_run, "--input", elsewhere / "in.txt")
+        else:
+            written = run("translate", tiny_run, stdin=content)
+    sources = lines_in(content)
+    if sources is None or written is None:
+        assert sources is None
+        assert written is None
+        return
+    translations = lines_in(written)
+    assert translations is not None
+    assert len(translations) == len(sources)
+    for source, translation in zip(sources, translations, strict=True):
+        assert translation == clean(translation)
+        assert source or not translation
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+# -- the corpus reader ----------------------------------------------------------------------------------------------
+
+
+def load(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
+    """The pairs of each split; None if the corpus is refused, with one line that is not too long."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_bytes(content)
+        try:
+            corpus = load_corpus(DataConfig(folder, "en", "zh", cache_dir=os.path.join(folder, "cache")))
+        except UserError as error:
+            message = str(error)
+        else:
+            return {
+                split: list(zip(pairs["source"][:], pairs["target"][:], strict=True)) for split, pairs in corpus.items()
+            }
+    assert len(message.splitlines()) == 1
+    assert len(message) < 1000
+    return None
+
+
+def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None) -> None:
+    """Compare what is read from `train` and `test` files of the same content with the pairs that they hold."""
+    corpus = load({**files, "valid.tsv": CORPORA["tsv"]})
+    full = [pair for pair in expected or [] if all(map(clean, pair))]
+    if not full:
+        assert corpus is None
+    else:
+        assert corpus is not None
+        assert (corpus["train"], corpus["test"]) == (full, expected)
+
+
+one_line = text_bytes.map(lambda content: content.replace(b"\n", b" "))
+sides = st.lists(st.tuples(one_line, one_line), max_size=6).map(
+    lambda pairs: [b"\n".join(side) for side in zip(*pairs, strict=True)]
+)
+
+
+@given(st.one_of(sides.filter(bool), st.lists(text_bytes, min_size=2, max_size=2)))
+def test_two_files_of_lines_are_read_or_refused(sides: list[bytes]) -> None:
+    files = {
+        f"{split}.{side}": text for split in ("train", "test") for side, text in zip(("en", "zh"), sides, strict=True)
+    }
+    sources, targets = map(lines_in, sides)
+    expected = None
+    if sources is not None and targets is not None and len(sources) == len(targets):
+        expected = list(zip(sources, targets, strict=True))
+    check_corpus(files, expected)
+
+
+@given(st.one_of(damaged(CORPORA["tsv"]), text_bytes.map(b"en\tzh\n".__add__), text_bytes))
+def test_a_tsv_is_read_or_refused(content: bytes) -> None:
+    header, *rows = [line.split("\t") for line in lines_in(content) or []] or [[]]
+    told = {"en", "zh"} <= set(header) and all(len(row) == len(header) for row in rows)
+    places = [header.index(side) for side in ("en", "zh")] if told else []
+    expected = [(row[places[0]], row[places[1]]) for row in rows] if told else None
+    check_corpus({"train.tsv": content, "test.tsv": content}, expected)
+
+
+@given(st.one_of(damaged(CORPORA["jsonl"]), text_bytes))
+def test_json_lines_are_read_or_refused(content: bytes) -> None:
+    corpus = load({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPORA["tsv"]})
+    if corpus is not None:
+        rows = [json.loads(line) for line in lines_in(content) or []]
+        rows = [row.get("translation", row) for row in rows]
+        assert corpus["test"] == [(row["en"], row["zh"]) for row in rows]
+
+
+@given(st.one_of(damaged(CORPORA["csv"]), text_bytes.map(b"en,zh\n".__add__), text_bytes))
+def test_a_csv_is_read_or_refused(content: bytes) -> None:
+    corpus = load({"train.csv": content, "test.csv": content, "valid.tsv": CORPORA["tsv"]})
+    if corpus is not None:
+        lines = lines_in(content)
+        assert lines is not None
+        assert 0 < len(corpus["train"]) <= len(corpus["test"]) < len(lines)
+
+
+@given(st.one_of(damaged(CORPORA["parquet"]), text_bytes))
+def test_a_parquet_file_is_read_or_refused(content: bytes) -> None:
+    corpus = load({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPORA["tsv"]})
+    if corpus is not None:
+        assert 0 < len(corpus["train"]) <= len(corpus["test"])
+
+
+@pytest.mark.parametrize("suffix", CORPORA)
+def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
+    content = CORPORA[suffix]
+    corpus = load({f"train.{suffix}": content, "valid.tsv": CORPORA["tsv"]})
+    assert corpus is not None
+    assert len(corpus["train"]) == len(PAIRS)
+
+
+# -- run folders ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def broken_run(tiny_run: Path, elsewhere: Path) -> Path:
+    """A copy of a run, to damage."""
+    for name in (SIZES, WEIGHTS, TOKENIZER, "config.yaml"):
+        (elsewhere / "run").mkdir(exist_ok=True)
+        shutil.copy(tiny_run / name, elsewhere / "run" / name)
+    return elsewhere / "run"
+
+
+@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER])
+@given(data=st.data())
+def test_a_damaged_run_translates_or_is_refused(broken_run: Path, name: str, data: st.DataObject) -> None:
+    whole = (broken_run / name).read_bytes()
+    try:
+        (broken_run / name).write_bytes(data.draw(damaged(whole) | text_bytes))
+        written = run("translate", broken_run, "I love you.", "")
+    finally:
+        (broken_run / name).write_bytes(whole)
+    assert written is None or written.count(b"\n") == 2
+
+
+@given(data=st.data())
+def test_a_damaged_config_finds_its_corpus_or_is_refused(
+    broken_run: Path, fresh_report: Report, data: st.DataObject
+) -> None:
+    whole = (broken_run / "config.yaml").read_bytes()
+    section = whole.index(b"data:")
+    try:
+        (broken_run / "config.yaml").write_bytes(
+            data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(verify, "run", lambda subject: fresh_report)
+            written = run("verify", broken_run)
+    finally:
+        (broken_run / "config.yaml").write_bytes(whole)
+    assert written is None or b"0 failed" in written
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+@given(data=st.data())
+def test_a_damaged_tokenizer_works_or_is_refused(
+    tokenizers: dict[str, bytes], model_type: str, data: st.DataObject
+) -> None:
+    try:
+        tokenizer = Tokenizer(data.draw(damaged(tokenizers[model_type])))
+    except UserError:
+        return
+    for line in ("I love you. 我爱你。", "\U0010ffff"):
+        assert all(0 <= i < tokenizer.vocab_size for i in tokenizer.encode(line))
+    for i in range(tokenizer.vocab_size):
+        assert clean(tokenizer.decode([i])) == tokenizer.decode([i])
+        assert tokenizer.piece(i)
+
+
+@pytest.fixture(scope="module")
+def tokenizers() -> dict[str, bytes]:
+    sentences = [side for pair in PAIRS for side in pair]
+    trained = {kind: Tokenizer.train(sentences, TokenizerConfig(300, kind)) for kind in ("unigram", "bpe")}
+    return {kind: tokenizer.__reduce__()[1][0] for kind, tokenizer in trained.items()}
