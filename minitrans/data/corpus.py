@@ -319,8 +319,8 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, config: DataConf
     Raises:
         UserError: No pair is left.
     """
-    lengths = [pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids")]
-    faults = wrong_lengths(*lengths, max_len, *(config.lengths if config else ()))
+    src, tgt = (pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
+    faults = wrong_lengths(src, tgt, max_len, *config.lengths) if config else wrong_lengths(src, tgt, max_len)
     kept = leave_out(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
@@ -484,10 +484,10 @@ def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
             raise UserError(f"{path}: {other.name} is there too; keep one of them")
     files: dict[str, list[Path]] = {}
     for split in sorted({split for split, suffix in found if suffix in sides}):
-        for side, other in (sides, sides[::-1]):
+        for side, other_side in (sides, sides[::-1]):
             if (split, side) not in found:
                 raise UserError(
-                    f"{folder / f'{split}{side}'} is missing, the other side of {found[split, other]}; "
+                    f"{folder / f'{split}{side}'} is missing, the other side of {found[split, other_side]}; "
                     "add it, one sentence a line"
                 )
         files[split] = [found[split, side] for side in sides]

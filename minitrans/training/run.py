@@ -66,6 +66,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
     module = TranslationModule(bundle.model, config.training)
 
     trainer = _make_trainer(config, bundle, data)
+    if config.data.streaming and trainer.world_size > 1:
+        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if not config.resume:
         _make_run_dir(config, tokenizer)
     _fit(trainer, module, data, config)

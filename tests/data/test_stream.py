@@ -169,7 +169,7 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
     unbroken = fit(data(), ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), limits)
     assert len(unbroken.seen) == 25
     assert len(set(unbroken.seen)) > 20
-    assert unbroken.validated >= 6 * len(VALID)
+    assert unbroken.validated >= 5 * len(VALID)
     for step in (1, 7, 8, 13, 21, 24):
         keep_none = ModelCheckpoint(tmp_path, save_top_k=0, every_n_train_steps=1)
         resumed = fit(data(), keep_none, limits, resume=tmp_path / f"step={step}.ckpt")
@@ -227,6 +227,7 @@ def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, mo
         file.write(b"\xff\n")
     with pytest.raises(UserError, match=r"train\.en, line 81: byte 1 is not valid UTF-8"):
         one_pass(loader(config(folder), tokenizer), 1000)
+    write(folder)
     packed = gzip.compress((folder / "train.zh").read_bytes())
     (folder / "train.zh").unlink()
     (folder / "train.zh.gz").write_bytes(packed[:-9])

@@ -116,17 +116,20 @@ def stop_at_the_second_validation(self: ValidationTranslations, trainer: Trainer
 translate = ValidationTranslations.on_validation_epoch_end
 
 
+@pytest.mark.parametrize(
+    "flags", [(), ("--data.streaming", "true", "--data.shuffle_buffer", "150")], ids=["", "stream"]
+)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(corpus, whole, max_steps=45) == 0
+    assert train(corpus, whole, *flags, max_steps=45) == 0
     # Checkpoints after steps 7, 14, 21, 28 and, in the middle of an epoch, 35; then stopped while step 39 validates.
     monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
-    assert train(corpus, broken, max_steps=45) == 130
+    assert train(corpus, broken, *flags, max_steps=45) == 130
     monkeypatch.undo()
     assert not (broken / "model.json").exists()
-    assert train(corpus, broken, "--resume", max_steps=45) == 0
+    assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
     assert (whole / "README.md").read_text() == (broken / "README.md").read_text().replace(str(broken), str(whole))
