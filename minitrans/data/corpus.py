@@ -407,7 +407,7 @@ def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: Da
     report(repeated_sources(hashes["valid"], tests), "validation")
     own, empty = hash_pairs(train.data), empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = repeated_sources(own, hashes) | {"copies of others": copies(own)}
+    repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": copies(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated

@@ -603,8 +603,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ):
         (opus / pair).mkdir(exist_ok=True)
         one, other = pair.split("-")
-        rows = [{"translation": {one: en, other: zh}} for en, zh in pairs]
-        pq.write_table(pa.Table.from_pylist(rows), opus / pair / f"{split}-00000-of-00001.parquet")
+        translations = [{"translation": {one: en, other: zh}} for en, zh in pairs]
+        pq.write_table(pa.Table.from_pylist(translations), opus / pair / f"{split}-00000-of-00001.parquet")
     return tmp_path / "hub"
 
 
@@ -713,7 +713,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
         "1 of 2 validation pairs: their source stands in test too (0 with the same target)",
         "1 of 9 training pairs: their source stands in valid too (1 with the same target)",
         "1 of 9 training pairs: their source stands in test too (0 with the same target)",
-        "1 of 9 training pairs: copies of others",
+        "1 of 9 training pairs: the same as an earlier pair",
         "left out 2 of 9 training pairs: one side is empty",
     ]
     assert caplog.messages == counted
