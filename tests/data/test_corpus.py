@@ -280,12 +280,13 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         load_corpus(config(tmp_path / "train.tsv"))
 
 
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streaming: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"data\.path owner/name is no folder here, and the hub did not give it") as got:
-        load_corpus(config("owner/name"))
+        load_corpus(config("owner/name", streaming=streaming))
     assert "train.en and train.zh" in str(got.value)
     assert len(str(got.value).splitlines()) == 1
 
