@@ -66,7 +66,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     module = TranslationModule(bundle.model, config.training)
 
     trainer = _make_trainer(config, bundle, data)
-    if config.data.streaming and trainer.world_size > 1:
+    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
         raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if not config.resume:
         _make_run_dir(config, tokenizer)

@@ -218,6 +218,8 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     fp16 = refuses(capsys, corpus, run_dir, "--training.precision", "fp16", "--trainer.accelerator", "cpu")
     assert "training.precision is fp16" in fp16
     assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
+    two = ("--data.streaming", "true", "--trainer.accelerator", "cpu", "--trainer.devices", "2")
+    assert "data.streaming feeds one device alone" in refuses(capsys, corpus, run_dir, *two)
     broken = tmp_path / "broken"
     shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))
     with open(broken / "train.zh", "a", encoding="utf-8") as file:
