@@ -1,6 +1,7 @@
 """Parallel corpora: from a folder or the Hugging Face hub to pairs of sentences, and from those to token ids."""
 
 import csv
+import gzip
 import hashlib
 import json
 import logging
@@ -8,12 +9,13 @@ import os
 import re
 import reprlib
 import sys
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from textwrap import shorten
-from typing import get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import datasets
 import numpy as np
@@ -23,8 +25,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import sentencepiece
 import yaml
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset, ReadInstruction
 
+from minitrans.data.filters import (
+    copies,
+    empty_sides,
+    hash_pairs,
+    leave_out,
+    repeated_sources,
+    report,
+    wrong_lengths,
+)
 from minitrans.errors import UserError
 from minitrans.files import open_aside
 from minitrans.text import clean, iter_lines, read_lines
@@ -49,7 +60,8 @@ class DataConfig:
     """Which parallel text to train on, and how much of it at once.
 
     Args:
-        path: Folder with train.SOURCE and train.TARGET, or train.tsv, .csv, .jsonl or .parquet; or a hub name.
+        path: Folder with train.SOURCE and train.TARGET, or train.tsv, .csv, .jsonl or .parquet, all but the last also
+            with .gz at the end; or a hub name.
         source: Language to translate from, as the files or columns are named, such as en.
         target: Language to translate into.
         batch_tokens: Most tokens of either side in a batch, padding counted.
@@ -57,6 +69,16 @@ class DataConfig:
         name: Configuration of a hub data set that has several, such as en-zh.
         workers: Processes that make batches ahead of the training. 0 makes each when it is due, which takes less
             time than handing one over from another process.
+        source_column: Column, or ending of the files, of the source where it is not called as the language.
+        target_column: Column, or ending of the files, of the target where it is not called as the language.
+        splits: Which split, or which part of one, is train, valid and each test set, such as
+            {train: "train[:-1000]", valid: "train[-1000:]"}; null takes all splits by their names.
+        min_length: Fewest tokens of either side of a training pair, EOS counted.
+        max_length: Most tokens of either side of a training pair, EOS counted; null is what the model takes.
+        max_length_ratio: Most tokens of a training pair's longer side for one of the shorter; null is any number.
+        deduplicate: Leave out of training pairs whose source stands in another split, and copies; else counted only.
+        streaming: Read the training pairs one after another while training, and keep none: for what does not fit.
+        shuffle_buffer: Pairs that are in memory, sorted by length and shuffled at once when streaming.
     """
 
     path: str
@@ -66,46 +88,133 @@ class DataConfig:
     cache_dir: str | None = None
     name: str | None = None
     workers: int = 0
+    source_column: str | None = None
+    target_column: str | None = None
+    splits: dict[str, str] | None = None
+    min_length: int = 1
+    max_length: int | None = None
+    max_length_ratio: float | None = None
+    deduplicate: bool = False
+    streaming: bool = False
+    shuffle_buffer: int = 100_000
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for name, kind in get_type_hints(DataConfig).items():
-            if not isinstance(getattr(self, name), kind):
+        for name, hint in get_type_hints(DataConfig).items():
+            kinds = tuple(get_origin(kind) or kind for kind in get_args(hint) or [hint])
+            if not isinstance(getattr(self, name), (*kinds, int) if float in kinds else kinds):
                 raise UserError(f"data.{name} is {getattr(self, name)!r}, which is of the wrong type")
         for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
             if not value:
                 raise UserError(f"data.{flag} is empty; give one")
         if self.source == self.target:
             raise UserError(f"data.source and data.target are both {self.source}; they must differ")
-        if self.batch_tokens < 1:
-            raise UserError(f"data.batch_tokens is {self.batch_tokens}; it must be at least 1")
+        if self.columns[0] == self.columns[1]:
+            raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
+        for flag in ("batch_tokens", "min_length", "max_length", "max_length_ratio", "shuffle_buffer"):
+            value = getattr(self, flag)
+            if value is not None and value < 1:
+                raise UserError(f"data.{flag} is {value}; it must be at least 1")
         if self.workers < 0:
             raise UserError(f"data.workers is {self.workers}; it must be at least 0")
+        if self.streaming and self.workers:
+            raise UserError(f"data.workers is {self.workers}; with data.streaming it must be 0")
+        for split, part in (self.splits or {}).items():
+            if self.streaming and re.search(r"[\[+]", part):
+                raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Names of the two columns, or endings of the files."""
+        return self.source_column or self.source, self.target_column or self.target
+
+    @property
+    def lengths(self) -> tuple[int, int | None, float | None]:
+        """Limits of a training pair's lengths, as `wrong_lengths` takes them."""
+        return self.min_length, self.max_length, self.max_length_ratio
+
+    @property
+    def train_split(self) -> str:
+        """Name that the corpus gives to the training split."""
+        return (self.splits or {}).get("train", "train")
 
 
 def load_corpus(config: DataConfig) -> DatasetDict:
     """Load all splits of a parallel corpus, once: they are kept on disk for the same text, and mapped into memory.
 
-    Training pairs with an empty side are left out and counted in the log; other splits keep them.
+    Training pairs with an empty side are left out and counted in the log; other splits keep them. So are those whose
+    source stands in another split, and copies, if `deduplicate` says so; else they are only counted.
+
+    With `streaming`, `train` holds only the first pairs, as many as a tokenizer is trained on; `stream_train` has all.
 
     Returns:
         Columns `source` and `target`, text as it was found. Splits `train`, `valid` (from `valid`, `val`,
-        `validation` or `dev`), then the others under their own names.
+        `validation` or `dev`), then the others under their own names; or those that `splits` names.
 
     Raises:
         UserError: The corpus is not there, lacks a split or a language, its text is faulty, or `cache_dir` cannot be
             written.
     """
     splits = _read_folder(Path(config.path), config) if _is_local(config.path) else _read_hub(config)
+    if config.splits is not None:
+        splits = {split: _part(splits, split, part) for split, part in config.splits.items()}
     valid = next((name for name in _VALID_NAMES if name in splits), "valid")
     for split in ("train", valid):
         if split not in splits:
             raise UserError(
-                f"{config.path} has no {split} split, only: {', '.join(splits) or 'nothing'}; "
-                f"add {split}.{config.source} and {split}.{config.target}, or {split}.tsv"
+                f"{config.path} has no {split} split, only: {', '.join(splits) or 'nothing'}; add "
+                f"{split}.{config.columns[0]} and {split}.{config.columns[1]}, or {split}.tsv, or set data.splits"
             )
-    train = _without_empty_sides(splits.pop("train"), config.path)
-    return DatasetDict({"train": train, "valid": splits.pop(valid), **splits})
+    train = splits.pop("train")
+    others = {"valid": splits.pop(valid), **splits}
+    return DatasetDict({"train": _without_faulty_pairs(train, others, config), **others})
+
+
+def stream_train(config: DataConfig) -> IterableDataset:
+    """Open the training pairs to be read one after another, none of them kept.
+
+    Returns:
+        Rows for `stream_tables`.
+
+    Raises:
+        UserError: The corpus is not there, or has no training split.
+    """
+    split = config.train_split
+    if _is_local(config.path):
+        files = _find_files(Path(config.path), config)
+        streams = {
+            name: IterableDataset.from_generator(_stream_files, gen_kwargs={"paths": tuple(paths), "config": config})
+            for name, paths in files.items()
+            if name == split
+        }
+    else:
+        streams = _ask_hub(config)
+    if split not in streams:
+        raise UserError(f"{config.path} has no {split} split to stream; add it, or name another in data.splits.train")
+    return streams[split]
+
+
+def stream_tables(stream: IterableDataset, n_pairs: int, where: str, config: DataConfig) -> Iterator[pa.Table]:
+    """Read a stream, `n_pairs` at a time, as tables with the columns `source` and `target`.
+
+    Args:
+        stream: What `stream_train` returns; between two tables, its state is that of the next one.
+        n_pairs: Rows of each table but the last, which may have fewer.
+        where: What to call the stream in a message.
+        config: Names the columns.
+
+    Raises:
+        UserError: The stream breaks off, a language is not among its columns, or is no text.
+    """
+    try:
+        for rows in stream.iter(n_pairs):
+            yield from _select_columns(pa.table(rows).combine_chunks().to_batches(), where, config)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the network, the hub or the data set's files come up with
+        raise UserError(
+            f"{where}: cannot be read on ({clean(str(error))}); a run that has begun can go on with --resume"
+        ) from error
 
 
 def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
@@ -200,36 +309,29 @@ def tokenize_corpus(
             num_proc=processes if processes > 1 else None,
             desc=f"tokenizing {split}",
         )
-    tokenized["train"] = drop_long_pairs(tokenized["train"], "training", max_len)
+    if "train" in tokenized:
+        tokenized["train"] = drop_long_pairs(tokenized["train"], "training", max_len)
     return tokenized
 
 
-def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int) -> Dataset:
+def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, config: DataConfig | None = None) -> Dataset:
     """Leave out the pairs that a model of `max_len` positions cannot take, and count them in the log.
 
     Args:
         pairs: A split with `src_ids` and `tgt_ids`.
         purpose: What the pairs are for, for the message.
         max_len: Most tokens of either side, EOS (or BOS) counted.
+        config: Its limits of length hold as well.
 
     Raises:
         UserError: No pair is left.
     """
-    lengths = [pc.list_value_length(_column(pairs, side)).to_numpy() for side in ("src_ids", "tgt_ids")]
-    longest = np.maximum(*lengths) + 1
-    kept = np.flatnonzero(longest <= max_len)
-    if not len(kept):
-        raise UserError(f"all {len(pairs)} {purpose} pairs are longer than max_len, {max_len} tokens; raise it")
-    if len(kept) == len(pairs):
-        return pairs
-    logger.warning(
-        "left out %d of %d %s pairs: longer than max_len, %d tokens",
-        len(pairs) - len(kept),
-        len(pairs),
-        purpose,
-        max_len,
-    )
-    return pairs.select(kept)
+    src, tgt = (pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
+    faults = wrong_lengths(src, tgt, max_len, *config.lengths) if config else wrong_lengths(src, tgt, max_len)
+    kept = leave_out(faults, purpose)
+    if not kept.any():
+        raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
+    return pairs if kept.all() else pairs.select(np.flatnonzero(kept))
 
 
 def column_arrays(pairs: Dataset, column: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
@@ -282,18 +384,48 @@ def _keep(key: str, tables: Iterable[pa.Table], cache_dir: str | None) -> Datase
     return Dataset(datasets.table.MemoryMappedTable.from_file(str(path)), fingerprint=key)
 
 
-def _without_empty_sides(train: Dataset, where: str) -> Dataset:
-    sides = train.data["source"], train.data["target"]
-    # A character that is no separator, control or format character is enough; where there is none, `clean` decides.
-    full = pc.and_(*(pc.match_substring_regex(side, r"[^\pZ\pC]") for side in sides)).to_numpy().copy()
-    for row in np.flatnonzero(~full):
-        full[row] = all(clean(side[row].as_py()) for side in sides)
-    if not full.any():
-        raise UserError(f"{where}: every training pair has an empty side; check data.source and data.target")
-    if full.all():
-        return train
-    logger.warning("left out %d of %d training pairs: one side is empty", (~full).sum(), len(full))
-    return train.select(np.flatnonzero(full))
+def _read_stream(stream: IterableDataset, where: str, config: DataConfig) -> Dataset:
+    """Read a stream to its end, into memory."""
+    content = pa.BufferOutputStream()
+    with pa.ipc.new_stream(content, _SCHEMA) as writer:
+        for table in stream_tables(stream, _CHUNK, where, config):
+            writer.write_table(table)
+    buffer = content.getvalue()
+    digest = hashlib.sha256(buffer).hexdigest()[:32]
+    return Dataset(datasets.table.InMemoryTable.from_buffer(buffer), fingerprint=digest)
+
+
+def _part(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
+    """Take a part of the splits, written as `load_dataset` has it: train, train[:90%], train+extra[-1000:]."""
+    if part in splits:
+        return splits[part]
+    try:
+        instructions = ReadInstruction.from_spec(part).to_absolute({name: len(rows) for name, rows in splits.items()})
+    except ValueError as error:
+        raise UserError(f"data.splits.{split} is {part}: {clean(str(error))}") from error
+    return datasets.concatenate_datasets(
+        [splits[i.splitname].select(range(len(splits[i.splitname]))[i.from_ : i.to]) for i in instructions]
+    )
+
+
+def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
+    hashes = {split: hash_pairs(pairs.data) for split, pairs in others.items()}
+    tests = {split: other for split, other in hashes.items() if split != "valid"}
+    report(repeated_sources(hashes["valid"], tests), "validation")
+    own, empty = hash_pairs(train.data), empty_sides(train.data)
+    faults = {"one side is empty": empty}
+    repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": copies(own)}
+    purpose = "first training" if config.streaming else "training"
+    if config.deduplicate:
+        faults |= repeated
+    else:
+        report({fault: found & ~empty for fault, found in repeated.items()}, purpose)
+    kept = leave_out(faults, purpose)
+    if not kept.any():
+        raise UserError(
+            f"{config.path}: every training pair is left out: {' or '.join(faults)}; check data.source and data.target"
+        )
+    return train if kept.all() else train.select(np.flatnonzero(kept))
 
 
 def _is_local(path: str) -> bool:
@@ -301,52 +433,82 @@ def _is_local(path: str) -> bool:
     return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
-def _read_hub(config: DataConfig) -> dict[str, Dataset]:
+def _ask_hub(config: DataConfig) -> dict[str, Dataset] | dict[str, IterableDataset]:
+    source, target = config.columns
     try:
-        splits = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir)
+        return datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
         raise UserError(
             f"data.path {config.path} is no folder here, and the hub did not give it "
-            f"({clean(str(error))}); to use your own text, give a folder with train.{config.source} and "
-            f"train.{config.target}, or train.tsv"
+            f"({clean(str(error))}); to use your own text, give a folder with train.{source} and "
+            f"train.{target}, or train.tsv"
         ) from error
-    return {
-        split: _keep(
-            _key(_READER, config.source, config.target, pairs._fingerprint),
-            _select_languages(pairs.data.to_batches(_CHUNK), f"{config.path}, {split}", config),
-            config.cache_dir,
-        )
-        for split, pairs in splits.items()
-    }
+
+
+def _read_hub(config: DataConfig) -> dict[str, Dataset]:
+    found = {}
+    for split, pairs in _ask_hub(config).items():
+        where = f"{config.path}, {split}"
+        if not config.streaming:
+            key = _key(_READER, config.columns, pairs._fingerprint)
+            found[split] = _keep(key, _select_columns(pairs.data.to_batches(_CHUNK), where, config), config.cache_dir)
+        elif split == config.train_split:
+            found[split] = _read_stream(pairs.take(_TOKENIZER_PAIRS), where, config)
+        elif config.splits is None or split in config.splits.values():
+            found[split] = _read_stream(pairs, where, config)
+    return found
 
 
 def _read_folder(folder: Path, config: DataConfig) -> dict[str, Dataset]:
+    splits = {}
+    for split, paths in _find_files(folder, config).items():
+        if config.streaming and split == config.train_split:
+            splits[split] = _read_stream(stream_train(config).take(_TOKENIZER_PAIRS), str(paths[0]), config)
+        else:
+            key = _key(_READER, config.columns, *((_format(path), _digest(path)) for path in paths))
+            splits[split] = _keep(key, _read_files(paths, config), config.cache_dir)
+        if not len(splits[split]):
+            raise UserError(f"{folder} holds no sentences for {split}; fill or remove its files")
+    return splits
+
+
+def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
+    """Find the files of each split: source and target, or one for both."""
+    sides = [f".{column}" for column in config.columns]
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         raise UserError(
-            f"cannot read data.path {folder}: {error.strerror}; give a folder with train.{config.source} and "
-            f"train.{config.target}, or train.tsv, or a hub name such as owner/name"
+            f"cannot read data.path {folder}: {error.strerror}; give a folder with train{sides[0]} and "
+            f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
-    suffixes = f".{config.source}", f".{config.target}"
-    files = {}
-    for split in sorted({path.stem for path in paths if path.suffix in suffixes}):
-        source, target = files[split] = [folder / f"{split}{suffix}" for suffix in suffixes]
-        for path, other in ((source, target), (target, source)):
-            if path not in paths:
-                raise UserError(f"{path} is missing, the other side of {other}; add it, one sentence a line")
+    found: dict[tuple[str, str], Path] = {}
     for path in paths:
-        if path.suffix in (".tsv", ".csv", ".jsonl", ".parquet"):
-            if path.stem in files:
-                raise UserError(f"{path}: {path.stem} is there in another format too; keep one of them")
-            files[path.stem] = [path]
-    splits = {}
-    for split, sides in files.items():
-        key = _key(_READER, config.source, config.target, *((path.suffix, _digest(path)) for path in sides))
-        splits[split] = _keep(key, _read_files(sides, config), config.cache_dir)
-        if not len(splits[split]):
-            raise UserError(f"{folder} holds no sentences for {split}; fill or remove its files")
-    return splits
+        plain = Path(path.name.removesuffix(".gz"))
+        if plain.suffix not in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
+            continue
+        if (other := found.setdefault((plain.stem, plain.suffix), path)) is not path:
+            raise UserError(f"{path}: {other.name} is there too; keep one of them")
+    files: dict[str, list[Path]] = {}
+    for split in sorted({split for split, suffix in found if suffix in sides}):
+        for side, other_side in (sides, sides[::-1]):
+            if (split, side) not in found:
+                raise UserError(
+                    f"{folder / f'{split}{side}'} is missing, the other side of {found[split, other_side]}; "
+                    "add it, one sentence a line"
+                )
+        files[split] = [found[split, side] for side in sides]
+    for (split, suffix), path in found.items():
+        if suffix not in sides:
+            if split in files:
+                raise UserError(f"{path}: {split} is there in another format too; keep one of them")
+            files[split] = [path]
+    return files
+
+
+def _format(path: Path) -> str:
+    """Return the ending of a file's name that is not .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix
 
 
 def _digest(path: Path) -> str:
@@ -360,12 +522,17 @@ def _digest(path: Path) -> str:
 def _read_files(paths: list[Path], config: DataConfig) -> Iterator[pa.Table]:
     """Read one file with a column for each language, or two files of lines, a chunk at a time."""
     path = paths[0]
-    if path.suffix == ".parquet":
-        return _select_languages(_parquet_batches(path), str(path), config)
+    if _format(path) == ".parquet":
+        return _select_columns(_parquet_batches(path), str(path), config)
     if len(paths) == 2:
         return _tables(_line_pairs(*paths), path)
-    read = _json_pairs if path.suffix == ".jsonl" else _delimited_pairs
+    read = _json_pairs if _format(path) == ".jsonl" else _delimited_pairs
     return _tables(read(path, config), path)
+
+
+def _stream_files(paths: tuple[Path, ...], config: DataConfig) -> Iterator[dict[str, str]]:
+    for table in _read_files(list(paths), config):
+        yield from table.rename_columns(config.columns).to_pylist()
 
 
 def _tables(pairs: Iterator[tuple[str, str]], path: Path) -> Iterator[pa.Table]:
@@ -378,15 +545,22 @@ def _tables(pairs: Iterator[tuple[str, str]], path: Path) -> Iterator[pa.Table]:
         yield table
 
 
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, unpacked if its name ends in .gz."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            yield from iter_lines(stream, str(path))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: damaged gzip file ({error}); copy it again, or unpack it") from error
+
+
 def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     n_sources = n_targets = 0
-    with open(source, "rb") as source_file, open(target, "rb") as target_file:
-        lines = zip_longest(iter_lines(source_file, str(source)), iter_lines(target_file, str(target)))
-        for source_line, target_line in lines:
-            n_sources += source_line is not None
-            n_targets += target_line is not None
-            if source_line is not None and target_line is not None:
-                yield source_line, target_line
+    for source_line, target_line in zip_longest(_lines(source), _lines(target)):
+        n_sources += source_line is not None
+        n_targets += target_line is not None
+        if source_line is not None and target_line is not None:
+            yield source_line, target_line
     if n_sources != n_targets:
         raise UserError(
             f"{source} has {n_sources} lines but {target.name} has {n_targets}; line n of one must "
@@ -395,23 +569,22 @@ def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
 
 
 def _delimited_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
-    with open(path, "rb") as stream:
-        rows = _split_csv(stream, path) if path.suffix == ".csv" else _split_tsv(stream, path)
-        _, header = next(rows, (0, []))
-        source, target = (_place(header, language, str(path)) for language in (config.source, config.target))
-        for number, fields in rows:
-            if len(fields) != len(header):
-                raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
-            yield fields[source], fields[target]
+    rows = _split_csv(path) if _format(path) == ".csv" else _split_tsv(path)
+    _, header = next(rows, (0, []))
+    source, target = (_place(header, column, str(path)) for column in config.columns)
+    for number, fields in rows:
+        if len(fields) != len(header):
+            raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
+        yield fields[source], fields[target]
 
 
-def _split_tsv(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(iter_lines(stream, str(path)), start=1):
+def _split_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_lines(path), start=1):
         yield number, line.split("\t")  # no quoting: a quotation mark is text
 
 
-def _split_csv(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader((line + "\n" for line in iter_lines(stream, str(path))), strict=True)
+def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader((line + "\n" for line in _lines(path)), strict=True)
     try:
         for fields in rows:
             yield rows.line_num, fields
@@ -420,19 +593,18 @@ def _split_csv(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, list[
 
 
 def _json_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
-    with open(path, "rb") as stream:
-        for number, line in enumerate(iter_lines(stream, str(path)), start=1):
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
-                raise UserError(f"{where}: not JSON ({error})") from error
-            row = row["translation"] if isinstance(row, dict) and "translation" in row else row
-            names = list(row) if isinstance(row, dict) else []
-            source, target = (row[names[_place(names, side, where)]] for side in (config.source, config.target))
-            if not isinstance(source, str) or not isinstance(target, str):
-                raise UserError(f"{where}: {config.source} and {config.target} must both be strings")
-            yield source, target
+    for number, line in enumerate(_lines(path), start=1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
+            raise UserError(f"{where}: not JSON ({error})") from error
+        row = row["translation"] if isinstance(row, dict) and "translation" in row else row
+        names = list(row) if isinstance(row, dict) else []
+        source, target = (row[names[_place(names, column, where)]] for column in config.columns)
+        if not isinstance(source, str) or not isinstance(target, str):
+            raise UserError(f"{where}: {' and '.join(config.columns)} must both be strings")
+        yield source, target
 
 
 def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
@@ -445,25 +617,25 @@ def _parquet_batches(path: Path) -> Iterator[pa.RecordBatch]:
         raise UserError(f"{path}: not a readable Parquet file ({clean(str(error))})") from error
 
 
-def _select_languages(batches: Iterable[pa.RecordBatch], where: str, config: DataConfig) -> Iterator[pa.Table]:
+def _select_columns(batches: Iterable[pa.RecordBatch], where: str, config: DataConfig) -> Iterator[pa.Table]:
     """Take the two languages out of tables, whose columns they are, or the fields of their column `translation`."""
     for batch in batches:
         table = pa.Table.from_batches([batch]).flatten()
         names = [name.removeprefix("translation.") for name in table.column_names]
         sides = []
-        for language in (config.source, config.target):
-            column = table.column(_place(names, language, where))
+        for name in config.columns:
+            column = table.column(_place(names, name, where))
             if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-                raise UserError(f"{where}: column {language} holds {column.type}, not text")
+                raise UserError(f"{where}: column {name} holds {column.type}, not text")
             sides.append(column.fill_null("").cast(pa.string()))
         yield pa.table(sides, schema=_SCHEMA)
 
 
-def _place(names: list[str], language: str, where: str) -> int:
-    """Return the place of a language among the columns."""
-    if language not in names:
+def _place(names: list[str], column: str, where: str) -> int:
+    """Return the place of a column among all."""
+    if column not in names:
         raise UserError(
-            f"{where}: no column {language}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "
-            "set data.source and data.target"
+            f"{where}: no column {column}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "
+            "set data.source and data.target, or data.source_column and data.target_column"
         )
-    return names.index(language)
+    return names.index(column)

@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
 from minitrans.data.corpus import DataConfig, column_arrays, drop_long_pairs, load_corpus, tokenize_corpus
+from minitrans.data.stream import StreamLoader
 from minitrans.tokenizer import Tokenizer
 
 
@@ -77,15 +79,19 @@ class TranslationDataModule(LightningDataModule):
         max_len: Most tokens of either side, EOS (or BOS) counted. Longer pairs are left out of training and of the
             validation loss.
         seed: Seed of the shuffling, 0 or more.
+        corpus: What `load_corpus` has returned, if it has been called already.
     """
 
-    def __init__(self, config: DataConfig, tokenizer: Tokenizer, max_len: int, seed: int) -> None:
+    def __init__(
+        self, config: DataConfig, tokenizer: Tokenizer, max_len: int, seed: int, corpus: DatasetDict | None = None
+    ) -> None:
         super().__init__()
         self._config = config
         self._tokenizer = tokenizer
         self._max_len = max_len
         self._seed = seed
-        self._corpus = DatasetDict()
+        self._corpus = corpus or DatasetDict()
+        self._ready = False
 
     def setup(self, stage: str | None = None) -> None:
         """Load and tokenize the corpus, the first time it is called.
@@ -93,18 +99,27 @@ class TranslationDataModule(LightningDataModule):
         Raises:
             UserError: The corpus is not there or faulty, or none of its pairs is short enough.
         """
-        if self._corpus:
+        if self._ready:
             return
-        self._corpus = load_corpus(self._config)
-        tokenized = tokenize_corpus(self._corpus, self._tokenizer, self._max_len, self._config.cache_dir)
-        self._train = PairBatches(tokenized["train"], self._tokenizer)
-        valid = drop_long_pairs(tokenized["valid"], "validation", self._max_len)
-        self._valid = PairBatches(valid, self._tokenizer)
-        self._train_sampler = self._sampler(self._train, shuffle=True)
+        self._corpus = self._corpus or load_corpus(self._config)
+        config, max_len = self._config, self._max_len
+        used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
+        tokenized = tokenize_corpus(used, self._tokenizer, max_len, config.cache_dir)
+        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), self._tokenizer)
         self._valid_sampler = self._sampler(self._valid, shuffle=False)
+        self._train_sampler: TokenBatchSampler | StreamLoader
+        if config.streaming:
+            self._train_sampler = StreamLoader(config, self._tokenizer, max_len, self._seed, used)
+        else:
+            train = drop_long_pairs(tokenized["train"], "training", max_len, config)
+            self._train = PairBatches(train, self._tokenizer)
+            self._train_sampler = self._sampler(self._train, shuffle=True)
+        self._ready = True
 
-    def train_dataloader(self) -> StatefulLoader:
-        """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew in each."""
+    def train_dataloader(self) -> StatefulLoader | StreamLoader:
+        """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew; a stream has no end."""
+        if isinstance(self._train_sampler, StreamLoader):
+            return self._train_sampler
         return StatefulLoader(
             self._train,
             batch_size=None,  # the sampler makes the batches
@@ -118,14 +133,14 @@ class TranslationDataModule(LightningDataModule):
         """Return a loader of `Batch`es, the same in every epoch."""
         return DataLoader(self._valid, batch_size=None, sampler=self._valid_sampler, generator=torch.Generator())
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the place in the training data.
 
         Lightning restores the loader's own state only from a checkpoint of an unfinished epoch, this one from any.
         """
         return self._train_sampler.state_dict()
 
-    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to a saved place in the training data."""
         self._train_sampler.load_state_dict(state_dict)
 

@@ -163,6 +163,13 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
     sections = settings.as_dict()
     if settings.trainer.max_steps < 1 and settings.trainer.max_epochs is None:
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
+    if settings.data.streaming:
+        if settings.trainer.max_steps < 1 or settings.trainer.max_epochs is not None:
+            raise UserError(
+                "with data.streaming, an epoch has no end: set trainer.max_steps, and not trainer.max_epochs"
+            )
+        if isinstance(settings.trainer.val_check_interval, float | None):
+            raise UserError("with data.streaming, set trainer.val_check_interval to a number of steps, such as 500")
     return RunConfig(
         seed=settings.seed,
         model=sections["model"],

@@ -52,19 +52,22 @@ def train(config: RunConfig) -> dict[str, Scores]:
     _quieten_lightning()
     seed_everything(config.seed, verbose=False)
 
+    corpus = load_corpus(config.data)
     if config.resume:
         tokenizer = Tokenizer.load(run_dir / TOKENIZER)
     else:
-        tokenizer = train_tokenizer(load_corpus(config.data)["train"], config.tokenizer, config.data.cache_dir)
+        tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
     sizes = config.transformer(
         vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
-    data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed)
+    data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
     data.setup()
     bundle = Bundle(Transformer(sizes), tokenizer, config.data.source, config.data.target)
     module = TranslationModule(bundle.model, config.training)
 
     trainer = _make_trainer(config, bundle, data)
+    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
+        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if not config.resume:
         _make_run_dir(config, tokenizer)
     _fit(trainer, module, data, config)

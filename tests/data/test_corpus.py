@@ -1,3 +1,4 @@
+import gzip
 import json
 import logging
 import os
@@ -5,7 +6,7 @@ import socket
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import datasets
@@ -50,30 +51,40 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
 
 
-def config(folder: Path | str, **values: str) -> DataConfig:
+def config(folder: Path | str, **values: object) -> DataConfig:
     return DataConfig(**({"path": str(folder), "source": "en", "target": "zh"} | values))  # type: ignore[arg-type]
 
 
-def write(folder: Path, files: dict[str, str | bytes]) -> Path:
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     folder.mkdir(exist_ok=True)
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return folder
 
 
-def write_pairs(folder: Path, suffix: str, splits: dict[str, list[tuple[str, str]]]) -> Path:
-    """Writes a corpus in any of the formats: .lines, .tsv, .csv, .jsonl, .translation.jsonl, .parquet, ..."""
+def write_pairs(
+    folder: Path, suffix: str, splits: dict[str, list[tuple[str, str]]], names: tuple[str, str] = ("en", "zh")
+) -> Path:
+    """Writes a corpus in any of the formats: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
     folder.mkdir(exist_ok=True)
+    one, other = names
+    if suffix.endswith(" gz"):
+        write_pairs(folder, suffix.removesuffix(" gz"), splits, names)
+        for path in list(folder.iterdir()):
+            if path.suffix != ".gz":
+                Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
+                path.unlink()
+        return folder
     for split, pairs in splits.items():
-        dicts = [{"id": str(i), "zh": zh, "en": en} for i, (en, zh) in enumerate(pairs)]
+        dicts = [{"id": str(i), other: zh, one: en} for i, (en, zh) in enumerate(pairs)]
         if suffix == "lines":
-            write(folder, {f"{split}.en": "".join(f"{en}\n" for en, _ in pairs)})
-            write(folder, {f"{split}.zh": "".join(f"{zh}\n" for _, zh in pairs)})
+            write(folder, {f"{split}.{one}": "".join(f"{en}\n" for en, _ in pairs)})
+            write(folder, {f"{split}.{other}": "".join(f"{zh}\n" for _, zh in pairs)})
         elif suffix == "tsv":
-            lines = ["zh\tid\ten", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
+            lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
             write(folder, {f"{split}.tsv": "".join(f"{line}\n" for line in lines)})
         elif suffix == "csv":
-            rows = [("zh", "en"), *((zh, en) for en, zh in pairs)]
+            rows = [(other, one), *((zh, en) for en, zh in pairs)]
             quoted = [['"' + field.replace('"', '""') + '"' for field in row] for row in rows]
             write(folder, {f"{split}.csv": "".join(",".join(row) + "\r\n" for row in quoted)})
         elif suffix == "jsonl":
@@ -92,6 +103,7 @@ def pairs_of(corpus: DatasetDict, split: str) -> list[tuple[str, str]]:
 
 
 FORMATS = ["lines", "tsv", "csv", "jsonl", "translation jsonl", "parquet", "translation parquet"]
+FORMATS += ["lines gz", "tsv gz", "csv gz", "jsonl gz"]
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
@@ -189,7 +201,7 @@ def test_pairs_with_an_empty_side_stay_out_of_train_only(
     corpus = load_corpus(config(folder))
     assert pairs_of(corpus, "train") == [("two", "二"), ("five", "五")]
     assert pairs_of(corpus, "valid") == pairs_of(corpus, "test") == pairs
-    assert caplog.messages == ["left out 3 of 5 training pairs: one side is empty"]
+    assert [m for m in caplog.messages if "left out" in m] == ["left out 3 of 5 training pairs: one side is empty"]
 
 
 def test_a_null_is_an_empty_side(tmp_path: Path) -> None:
@@ -216,7 +228,7 @@ JSONL = '{"en": "one", "zh": "一"}\n'
         ({"train.zh": "a\n"}, r"train\.en is missing, the other side of .*train\.zh"),
         ({"train.en": "a\nb\n", "train.zh": "a\n"}, r"train\.en has 2 lines but train\.zh has 1"),
         ({"train.en": "", "train.zh": ""}, "corpus holds no sentences for train"),
-        ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair has an empty side"),
+        ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
         ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, r"train\.en, line 2: byte 1 is not valid UTF-8"),
         ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, r"train\.tsv: train is there in another format"),
         ({"train.tsv": "en\tzh\n"}, "corpus holds no sentences for train"),
@@ -275,12 +287,13 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
         load_corpus(config(tmp_path / "train.tsv"))
 
 
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streaming: bool) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     with pytest.raises(UserError, match=r"data\.path owner/name is no folder here, and the hub did not give it") as got:
-        load_corpus(config("owner/name"))
+        load_corpus(config("owner/name", streaming=streaming))
     assert "train.en and train.zh" in str(got.value)
     assert len(str(got.value).splitlines()) == 1
 
@@ -291,7 +304,7 @@ def test_a_hub_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
     hub = DatasetDict({split: datasets.Dataset.from_list(rows) for split in ("test", "train", "validation")})
     asked = []
 
-    def load_dataset(path: str, name: str | None, cache_dir: str | None) -> DatasetDict:
+    def load_dataset(path: str, name: str | None, cache_dir: str | None, streaming: bool) -> DatasetDict:
         asked.append((path, name, cache_dir))
         return hub
 
@@ -315,6 +328,12 @@ def test_a_hub_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ({"source": "zh"}, r"data\.source and data\.target are both zh"),
         ({"batch_tokens": 0}, r"data\.batch_tokens is 0; it must be at least 1"),
         ({"workers": -1}, r"data\.workers is -1; it must be at least 0"),
+        ({"workers": 1, "streaming": True}, r"data\.workers is 1; with data\.streaming it must be 0"),
+        ({"min_length": 0}, r"data\.min_length is 0; it must be at least 1"),
+        ({"max_length": 0}, r"data\.max_length is 0; it must be at least 1"),
+        ({"max_length_ratio": 0.5}, r"data\.max_length_ratio is 0\.5; it must be at least 1"),
+        ({"shuffle_buffer": 0}, r"data\.shuffle_buffer is 0; it must be at least 1"),
+        ({"target_column": "en"}, r"the columns of source and target are both en"),
     ],
 )
 def test_config_is_checked(values: dict[str, str], message: str) -> None:
@@ -354,6 +373,7 @@ def test_a_tokenizer_is_trained_once(
 ) -> None:
     folder = write_pairs(tmp_path / "corpus", "tsv", {"train": TRAIN, "valid": VALID})
     train = load_corpus(config(folder))["train"]
+    caplog.clear()
     first = train_tokenizer(train, TokenizerConfig(267))
     assert first.digest == Tokenizer.train(train["source"][:] + train["target"][:], TokenizerConfig(267)).digest
     assert not caplog.messages
@@ -539,7 +559,9 @@ def test_long_pairs_stay_out_of_train_only(
 
 
 def test_all_pairs_too_long(corpus: DatasetDict, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match="all 4 training pairs are longer than max_len, 1 tokens; raise it"):
+    with pytest.raises(
+        UserError, match="none of 4 training pairs is left: longer than max_len, 1 tokens; set other limits"
+    ):
         tokenize_corpus(corpus, tokenizer, max_len=1)
 
 
@@ -557,6 +579,186 @@ def test_no_progress_bar_off_the_terminal(
 ) -> None:
     tokenize_corpus(corpus, tokenizer, max_len=100)
     assert capfd.readouterr() == ("", "")
+
+
+OPUS_CARD = """\
+---
+configs:
+- config_name: en-zh
+  data_files:
+  - {split: test, path: en-zh/test-*}
+  - {split: train, path: en-zh/train-*}
+  - {split: validation, path: en-zh/validation-*}
+- config_name: en-fr
+  data_files:
+  - {split: train, path: en-fr/train-*}
+---
+# OPUS-100
+"""
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands in for the hub: owner/name in it is read as the repository of that name would be."""
+    load_dataset = datasets.load_dataset
+
+    def stand_in(path: str, *arguments: object, **keywords: object) -> object:
+        return load_dataset(str(tmp_path / "hub" / path), *arguments, **keywords)
+
+    monkeypatch.setattr(datasets, "load_dataset", stand_in)
+    monkeypatch.chdir(tmp_path)
+    multi30k, opus = tmp_path / "hub" / "bentrevett" / "multi30k", tmp_path / "hub" / "Helsinki-NLP" / "opus-100"
+    multi30k.mkdir(parents=True)
+    write(multi30k, {"README.md": "# Multi30k\n"})
+    for split, pairs in {"train": PAIRS, "val": PAIRS[:2], "test": PAIRS[2:]}.items():
+        rows = [{"en": en, "de": de} for en, de in pairs]
+        write(multi30k, {f"{split}.jsonl": "".join(json.dumps(row) + "\n" for row in rows)})
+    opus.mkdir(parents=True)
+    write(opus, {"README.md": OPUS_CARD})
+    for pair, split, pairs in (
+        ("en-zh", "train", [*PAIRS, ("", "空")]),
+        ("en-zh", "validation", PAIRS[:2]),
+        ("en-zh", "test", PAIRS[2:]),
+        ("en-fr", "train", PAIRS[:1]),
+    ):
+        (opus / pair).mkdir(exist_ok=True)
+        one, other = pair.split("-")
+        translations = [{"translation": {one: en, other: zh}} for en, zh in pairs]
+        pq.write_table(pa.Table.from_pylist(translations), opus / pair / f"{split}-00000-of-00001.parquet")
+    return tmp_path / "hub"
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("values", [("bentrevett/multi30k", "de", None), ("Helsinki-NLP/opus-100", "zh", "en-zh")])
+def test_the_layouts_of_the_hub(values: tuple[str, str, str | None], streaming: bool) -> None:
+    path, target, name = values
+    corpus = load_corpus(DataConfig(path, "en", target, name=name, streaming=streaming))
+    assert list(corpus) == ["train", "valid", "test"]
+    assert pairs_of(corpus, "train") == PAIRS
+    assert pairs_of(corpus, "valid") == PAIRS[:2]
+    assert pairs_of(corpus, "test") == PAIRS[2:]
+
+
+@pytest.mark.usefixtures("hub")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_hub_data_set_that_needs_a_configuration(streaming: bool) -> None:
+    with pytest.raises(UserError, match=r"opus-100 is no folder here, and .*'en-zh'.*; to use your own text") as caught:
+        load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "zh", streaming=streaming))
+    assert len(str(caught.value).splitlines()) == 1
+    with pytest.raises(UserError, match=r"opus-100 has no valid split, only: train; .* or set data\.splits"):
+        load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "fr", name="en-fr", streaming=streaming))
+
+
+@pytest.mark.usefixtures("hub")
+def test_parts_of_hub_splits() -> None:
+    splits = {"train": "train[1:]+validation", "valid": "train[:1]", "test_a": "test"}
+    corpus = load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "zh", name="en-zh", splits=splits))
+    assert list(corpus) == ["train", "valid", "test_a"]
+    assert pairs_of(corpus, "train") == [*PAIRS[1:], *PAIRS[:2]]
+    assert pairs_of(corpus, "valid") == PAIRS[:1]
+    assert pairs_of(corpus, "test_a") == PAIRS[2:]
+
+
+def test_parts_of_local_splits(tmp_path: Path) -> None:
+    pairs = [(f"a{i}", f"b{i}") for i in range(100)]
+    folder = write_pairs(tmp_path / "corpus", "lines", {"all": [*pairs, ("", "x")]})
+    splits = {"train": "all[20:]", "dev": "all[:10%]", "test": "all[10:20]"}
+    corpus = load_corpus(config(folder, splits=splits))
+    assert list(corpus) == ["train", "valid", "test"]
+    assert pairs_of(corpus, "train") == pairs[20:]
+    assert pairs_of(corpus, "valid") == pairs[:10]
+    assert pairs_of(corpus, "test") == pairs[10:20]
+    again = load_corpus(config(folder, splits=splits))
+    assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
+    for part in ("half", "all[", "all[::2]", "all[0.5:]"):
+        with pytest.raises(UserError, match=r"data\.splits\.valid is .*: ") as caught:
+            load_corpus(config(folder, splits={"train": "all", "valid": part}))
+        assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_columns_and_endings_that_are_no_languages(tmp_path: Path, suffix: str) -> None:
+    names = ("src", "sentence_zh")
+    folder = write_pairs(tmp_path / "corpus", suffix, {"train": PAIRS, "valid": PAIRS[:1]}, names)
+    corpus = load_corpus(config(folder, source_column="src", target_column="sentence_zh"))
+    assert pairs_of(corpus, "train") == PAIRS
+    assert pairs_of(corpus, "valid") == PAIRS[:1]
+    swapped = load_corpus(config(folder, source_column="sentence_zh", target_column="src"))
+    assert pairs_of(swapped, "train") == [(zh, en) for en, zh in PAIRS]
+    message = (
+        "no train split" if "lines" in suffix else r"no column en, only: .*or data\.source_column and data\.target"
+    )
+    with pytest.raises(UserError, match=message):
+        load_corpus(config(folder))
+
+
+def test_one_side_alone_may_be_packed(tmp_path: Path) -> None:
+    folder = write_pairs(tmp_path / "corpus", "lines", {"train": PAIRS, "valid": PAIRS})
+    (folder / "train.zh.gz").write_bytes(gzip.compress((folder / "train.zh").read_bytes()))
+    with pytest.raises(UserError, match=r"train\.zh\.gz: train\.zh is there too; keep one of them"):
+        load_corpus(config(folder))
+    (folder / "train.zh").unlink()
+    assert pairs_of(load_corpus(config(folder)), "train") == PAIRS
+
+
+@pytest.mark.parametrize("fault", ["no gzip", "cut short", "changed", "changed in the middle"])
+def test_a_damaged_gzip_file(tmp_path: Path, fault: str) -> None:
+    folder = write_pairs(tmp_path / "corpus", "lines gz", {"train": PAIRS * 50, "valid": PAIRS})
+    path = folder / "train.en.gz"
+    packed = bytearray(path.read_bytes())
+    if fault == "no gzip":
+        packed = bytearray(b"one\ntwo\nthree\n")
+    elif fault == "cut short":
+        del packed[-12:]
+    elif fault == "changed":
+        packed[-6] ^= 1
+    else:
+        packed[10] |= 0b110  # a kind of block that there is not
+    path.write_bytes(packed)
+    with pytest.raises(UserError, match=r"train\.en\.gz: damaged gzip file \(.*\); copy it again, or unpack it") as got:
+        load_corpus(config(folder))
+    assert len(str(got.value).splitlines()) == 1
+
+
+def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", "6"), ("e", "7")]
+    splits = {"train": train, "valid": [("b", "2"), ("x", "y")], "test": [("c", "0"), ("x", "z"), ("", "")]}
+    folder = write_pairs(tmp_path / "corpus", "tsv", splits)
+    corpus = load_corpus(config(folder))
+    assert pairs_of(corpus, "train") == [pair for pair in train if pair[0]]
+    counted = [
+        "1 of 2 validation pairs: their source stands in test too (0 with the same target)",
+        "1 of 9 training pairs: their source stands in valid too (1 with the same target)",
+        "1 of 9 training pairs: their source stands in test too (0 with the same target)",
+        "1 of 9 training pairs: the same as an earlier pair",
+        "left out 2 of 9 training pairs: one side is empty",
+    ]
+    assert caplog.messages == counted
+    caplog.clear()
+    fewer = load_corpus(config(folder, deduplicate=True))
+    assert pairs_of(fewer, "train") == [("a", "1"), ("d", "4"), ("d", "5"), ("e", "7")]
+    assert caplog.messages == [counted[0], counted[4], *(f"left out {message}" for message in counted[1:4])]
+    assert [pairs_of(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
+
+
+def test_lengths_of_training_pairs(corpus: DatasetDict, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    train = tokenize_corpus(corpus, tokenizer, max_len=100)["train"]
+    caplog.clear()
+    lengths = [sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN]
+    for limits, expected in (
+        ({"max_length": max(lengths[1]) - 1}, [0, 2, 3]),
+        ({"min_length": lengths[0][0]}, [0]),
+        ({"max_length_ratio": lengths[0][1] / lengths[0][0]}, [0, 3]),
+    ):
+        kept = drop_long_pairs(train, "training", 100, config("x", **limits))
+        assert kept["src_ids"][:] == [train["src_ids"][row] for row in expected]
+    assert [message[:31] for message in caplog.messages] == [
+        f"left out {n} of 4 training pairs: "[:31] for n in (1, 3, 2)
+    ]
+    assert drop_long_pairs(train, "training", 100, config("x")) is train
 
 
 MEMORY = """

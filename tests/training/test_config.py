@@ -119,3 +119,24 @@ def test_sizes_that_do_not_fit_are_the_users_error() -> None:
     config = parse("--model.d_model", "30", "--model.n_heads", "4")
     with pytest.raises(UserError, match=r"model.d_model \(30\) is not divisible by model.n_heads \(4\)"):
         config.transformer(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
+
+
+def test_a_stream_has_no_epochs() -> None:
+    stream = ("--data.streaming", "true", "--trainer.val_check_interval", "500")
+    assert parse(*stream).data.streaming
+    for flags in (("--trainer.max_steps", "-1", "--trainer.max_epochs", "3"), ("--trainer.max_epochs", "3")):
+        with pytest.raises(
+            UserError, match=r"with data\.streaming.* set trainer\.max_steps, and not trainer\.max_epochs"
+        ):
+            parse(*stream, *flags)
+    for interval in ((), ("--trainer.val_check_interval", "0.5")):
+        with pytest.raises(
+            UserError, match=r"with data\.streaming, set trainer\.val_check_interval to a number of steps"
+        ):
+            parse(*stream[:2], *interval)
+
+
+def test_splits_are_settings() -> None:
+    flag = '{"train": "train[100:]", "valid": "train[:100]"}'
+    splits = parse("--data.splits", flag).data.splits
+    assert splits == {"train": "train[100:]", "valid": "train[:100]"}

@@ -116,17 +116,20 @@ def stop_at_the_second_validation(self: ValidationTranslations, trainer: Trainer
 translate = ValidationTranslations.on_validation_epoch_end
 
 
+@pytest.mark.parametrize(
+    "flags", [(), ("--data.streaming", "true", "--data.shuffle_buffer", "150")], ids=["", "stream"]
+)
 def test_a_run_that_was_stopped_ends_as_one_that_was_not(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    assert train(corpus, whole, max_steps=45) == 0
+    assert train(corpus, whole, *flags, max_steps=45) == 0
     # Checkpoints after steps 7, 14, 21, 28 and, in the middle of an epoch, 35; then stopped while step 39 validates.
     monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
-    assert train(corpus, broken, max_steps=45) == 130
+    assert train(corpus, broken, *flags, max_steps=45) == 130
     monkeypatch.undo()
     assert not (broken / "model.json").exists()
-    assert train(corpus, broken, "--resume", max_steps=45) == 0
+    assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
     assert (whole / "README.md").read_text() == (broken / "README.md").read_text().replace(str(broken), str(whole))
@@ -215,6 +218,8 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     fp16 = refuses(capsys, corpus, run_dir, "--training.precision", "fp16", "--trainer.accelerator", "cpu")
     assert "training.precision is fp16" in fp16
     assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
+    two = ("--data.streaming", "true", "--trainer.accelerator", "cpu", "--trainer.devices", "2")
+    assert "data.streaming feeds one device alone" in refuses(capsys, corpus, run_dir, *two)
     broken = tmp_path / "broken"
     shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))
     with open(broken / "train.zh", "a", encoding="utf-8") as file:

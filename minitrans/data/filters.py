@@ -1,0 +1,132 @@
+"""Which pairs are left out of training, and which stand in the corpus more than once; all of it is counted in the log.
+
+Shapes: `N` pairs.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from minitrans.text import clean
+
+logger = logging.getLogger("minitrans")
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+# A line that `clean` changes by more than NFC: a control character, a separator that is no space, a space too many.
+_UNCLEAN = r"[\x00-\x1f\x7f-\x9f]|[^\PZ ]|  |^ | $"
+
+
+class Hashes(NamedTuple):
+    """64 bits (uint64) for each of N pairs, alike where `clean` makes the text alike: a million of them take 16 MB.
+
+    Attributes:
+        sources: Of the sources.
+        pairs: Of both sides.
+    """
+
+    sources: npt.NDArray[np.uint64]
+    pairs: npt.NDArray[np.uint64]
+
+
+def hash_pairs(pairs: pa.Table) -> Hashes:
+    """Hash the columns `source` and `target`."""
+    sources, targets = (_hash_lines(pairs[side]) for side in ("source", "target"))
+    return Hashes(sources, sources * np.uint64(0x9E3779B97F4A7C15) + targets)
+
+
+def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
+    hashes = [np.empty(0, np.uint64)]
+    for chunk in lines.chunks:
+        cleaned = pc.utf8_normalize(chunk, "NFC").to_numpy(zero_copy_only=False)
+        for row in np.flatnonzero(pc.match_substring_regex(chunk, _UNCLEAN).to_numpy(zero_copy_only=False)):
+            cleaned[row] = clean(cleaned[row])
+        hashes.append(pd.util.hash_array(cleaned, categorize=False))
+    return np.concatenate(hashes)
+
+
+def empty_sides(pairs: pa.Table) -> BoolArray:
+    """Tell which of the N pairs have a side of which `clean` leaves nothing."""
+    sides = pairs["source"], pairs["target"]
+    # A character that is no separator, control or format character is enough; where there is none, `clean` decides.
+    full = pc.and_(*(pc.match_substring_regex(side, r"[^\pZ\pC]") for side in sides)).to_numpy().copy()
+    for row in np.flatnonzero(~full):
+        full[row] = all(clean(side[row].as_py()) for side in sides)
+    return ~full
+
+
+def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, BoolArray]:
+    """Tell, for each other split, which of the N pairs have a source that stands there too."""
+    found = {}
+    for split, other in others.items():
+        same = np.isin(hashes.sources, other.sources)
+        both = np.isin(hashes.pairs, other.pairs).sum()
+        found[f"their source stands in {split} too ({both} with the same target)"] = same
+    return found
+
+
+def copies(hashes: Hashes) -> BoolArray:
+    """Tell which of the N pairs stand further up already, both sides alike."""
+    again = np.ones(len(hashes.pairs), bool)
+    again[np.unique(hashes.pairs, return_index=True)[1]] = False
+    return again
+
+
+def wrong_lengths(
+    src_lengths: IntArray,
+    tgt_lengths: IntArray,
+    max_len: int,
+    min_length: int = 1,
+    max_length: int | None = None,
+    max_length_ratio: float | None = None,
+) -> dict[str, BoolArray]:
+    """Tell which of the N pairs break which limit of length.
+
+    Args:
+        src_lengths: (N,) source lengths in tokens, EOS counted.
+        tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
+        max_len: Most tokens of either side that the model takes.
+        min_length: Fewest tokens of either side.
+        max_length: Most tokens of either side that are wanted.
+        max_length_ratio: Most tokens of the longer side for one of the shorter.
+    """
+    longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
+    wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
+    if max_length is not None:
+        wrong[f"longer than data.max_length, {max_length} tokens"] = longer > max_length
+    if min_length > 1:
+        wrong[f"shorter than data.min_length, {min_length} tokens"] = shorter < min_length
+    if max_length_ratio is not None:
+        wrong[f"lengths further apart than data.max_length_ratio, {max_length_ratio:g}"] = (
+            longer > max_length_ratio * shorter
+        )
+    return wrong
+
+
+def leave_out(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
+    """Tell which of the N pairs have none of the faults; the others are counted in the log, each under its first.
+
+    Args:
+        faults: By what is wrong, which pairs have it; one at least.
+        pairs: What the pairs are, for the message.
+    """
+    kept = ~np.zeros_like(next(iter(faults.values())))
+    for fault, wrong in faults.items():
+        if n_wrong := (kept & wrong).sum():
+            logger.warning("left out %d of %d %s pairs: %s", n_wrong, len(kept), pairs, fault)
+        kept &= ~wrong
+    return kept
+
+
+def report(faults: Mapping[str, BoolArray], pairs: str) -> None:
+    """Count what `leave_out` would leave out in the log, and leave it in."""
+    for fault, found in faults.items():
+        if found.any():
+            logger.warning("%d of %d %s pairs: %s", found.sum(), len(found), pairs, fault)

@@ -1,0 +1,98 @@
+"""Training batches from pairs that are read one after another and not kept: for what does not fit."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from datasets import Dataset
+
+from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, plan_batches
+from minitrans.data.corpus import DataConfig, stream_tables, stream_train
+from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.errors import UserError
+from minitrans.tokenizer import Tokenizer
+
+
+class StreamLoader:
+    """Yields `Batch`es without end, from the last pair on to the first again, and can go on from where a run stopped.
+
+    `shuffle_buffer` pairs at a time are read, tokenized, and cut into batches by `plan_batches`, whose batches come in
+    random order. They depend on the text, the settings, the seed and the number of the buffer alone.
+
+    Args:
+        config: The corpus, its filters, and how large batches and buffers are.
+        tokenizer: Encodes both sides, and knows the special ids.
+        max_len: Most tokens of either side, EOS (or BOS) counted.
+        seed: Seed of the shuffling, 0 or more.
+        others: The splits whose sources training is not to see, if `deduplicate` says so.
+
+    Raises:
+        UserError: There is no training split; while iterating: it cannot be read, or none of its pairs is usable.
+    """
+
+    def __init__(
+        self, config: DataConfig, tokenizer: Tokenizer, max_len: int, seed: int, others: Mapping[str, Dataset]
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._max_len = max_len
+        self._seed = seed
+        self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
+        self._pairs = stream_train(config)
+        self._beginning = self._pairs.state_dict()
+        self._place = {"buffer": 0, "position": 0, "pairs": self._beginning}
+
+    def __len__(self) -> int:
+        """A number that is never reached: of loaders without one Lightning takes a batch ahead of the training."""
+        return 1 << 40
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches that have not been handed out yet."""
+        buffer, position, before = self._place["buffer"], self._place["position"], self._place["pairs"]
+        while True:
+            from_beginning, any_batch = before == self._beginning, False
+            self._pairs.load_state_dict(before)
+            for pairs in stream_tables(self._pairs, self._config.shuffle_buffer, self._config.path, self._config):
+                after = self._pairs.state_dict()
+                src, tgt = self._tokenize(pairs, first=buffer == 0)
+                rng = np.random.default_rng([self._seed, buffer])
+                batches = plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng)
+                for number, rows in enumerate(batches[position:], start=position + 1):
+                    # Before the yield: whoever is given the batch may save the state.
+                    if number < len(batches):
+                        self._place = {"buffer": buffer, "position": number, "pairs": before}
+                    else:
+                        self._place = {"buffer": buffer + 1, "position": 0, "pairs": after}
+                    any_batch = True
+                    yield self._batch(src, tgt, rows)
+                buffer, position, before = buffer + 1, 0, after
+            if from_beginning and not any_batch:
+                raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
+            before = self._beginning
+
+    def _tokenize(self, pairs: pa.Table, first: bool) -> tuple[Rows, Rows]:
+        """Return the usable pairs; of the first buffer, the others are counted in the log."""
+        wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
+        if self._config.deduplicate:
+            hashes = hash_pairs(pairs)
+            wrong |= copies(hashes)
+            for repeated in repeated_sources(hashes, self._others).values():
+                wrong |= repeated
+        pairs = pairs.filter(pa.array(~wrong))
+        src, tgt = (Rows.of(self._tokenizer.encode_batch(pairs[side].to_pylist())) for side in ("source", "target"))
+        faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, *self._config.lengths)
+        kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
+        return src.take(kept), tgt.take(kept)
+
+    def _batch(self, src: Rows, tgt: Rows, rows: IntArray) -> Batch:
+        ids = self._tokenizer.pad_id, self._tokenizer.bos_id, self._tokenizer.eos_id
+        return collate_rows(src.take(rows), tgt.take(rows), *ids)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return which buffer comes next, how many of its batches have been handed out, and where its pairs begin."""
+        return self._place
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved place: the next `iter()` goes on there."""
+        self._place = state

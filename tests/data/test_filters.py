@@ -1,0 +1,86 @@
+import unicodedata
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrans.data.filters import copies, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
+from minitrans.text import clean
+
+
+def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
+    schema = pa.schema({"source": pa.string(), "target": pa.string()})
+    columns = pa.table([list(side) for side in zip(*pairs, strict=True)] or [[], []], schema=schema)
+    return pa.Table.from_batches(columns.to_batches(chunk), schema)
+
+
+def test_hashes_are_alike_where_the_clean_text_is() -> None:
+    lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
+    rare = [c for c in map(chr, range(0x3100)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+    lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
+    hashes = hash_pairs(table([(line, line) for line in lines], chunk=7))
+    cleaned = [clean(line) for line in lines]
+    for values in hashes:
+        assert values.dtype == np.uint64
+        assert (values[:, None] == values).tolist() == [[one == other for other in cleaned] for one in cleaned]
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=12), st.integers(1, 5))
+def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) -> None:
+    expected = [pair in pairs[:i] for i, pair in enumerate(pairs)]
+    assert copies(hash_pairs(table(pairs, chunk))).tolist() == expected
+
+
+def test_a_pair_is_not_its_own_reverse() -> None:
+    assert not copies(hash_pairs(table([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")]))).any()
+
+
+def test_sources_that_stand_elsewhere() -> None:
+    train = hash_pairs(table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
+    others = {"valid": hash_pairs(table([("c", "3"), ("a", "2")])), "test": hash_pairs(table([("e", "d")]))}
+    assert {fault: found.tolist() for fault, found in repeated_sources(train, others).items()} == {
+        "their source stands in valid too (1 with the same target)": [True, False, True, False],
+        "their source stands in test too (0 with the same target)": [False] * 4,
+    }
+
+
+@pytest.mark.parametrize(
+    ("limits", "wrong"),
+    [
+        ({}, {"longer than max_len, 9 tokens": [0, 0, 0, 1]}),
+        (
+            {"max_length": 7},
+            {"longer than max_len, 9 tokens": [0, 0, 0, 1], "longer than data.max_length, 7 tokens": [0, 1, 0, 1]},
+        ),
+        (
+            {"min_length": 2},
+            {"longer than max_len, 9 tokens": [0, 0, 0, 1], "shorter than data.min_length, 2 tokens": [1, 0, 0, 0]},
+        ),
+        (
+            {"max_length_ratio": 2.5},
+            {
+                "longer than max_len, 9 tokens": [0, 0, 0, 1],
+                "lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0],
+            },
+        ),
+    ],
+)
+def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
+    src, tgt = np.array([1, 3, 2, 9]), np.array([3, 8, 5, 10])
+    found = wrong_lengths(src, tgt, 9, **limits)
+    assert {fault: pairs.astype(int).tolist() for fault, pairs in found.items()} == wrong
+    swapped = wrong_lengths(tgt, src, 9, **limits)
+    assert {fault: pairs.astype(int).tolist() for fault, pairs in swapped.items()} == wrong
+
+
+def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFixture) -> None:
+    faults = {
+        name: np.array(pairs, bool) for name, pairs in {"a": [1, 1, 0, 0], "b": [1, 0, 1, 0], "c": [0] * 4}.items()
+    }
+    assert leave_out(faults, "good").tolist() == [False, False, False, True]
+    assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
+    caplog.clear()
+    report(faults, "good")
+    assert caplog.messages == ["2 of 4 good pairs: a", "2 of 4 good pairs: b"]

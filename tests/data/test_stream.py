@@ -1,0 +1,303 @@
+"""Training from a stream: every pair once in a pass, nothing kept, and a resumed run as the unbroken one."""
+
+import gzip
+import itertools
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset, IterableDatasetDict
+from lightning.pytorch.callbacks import ModelCheckpoint
+from test_datamodule import fit
+
+from minitrans.data import corpus as corpus_module
+from minitrans.data.batching import Batch
+from minitrans.data.corpus import DataConfig, load_corpus, train_tokenizer
+from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.stream import StreamLoader
+from minitrans.errors import UserError
+from minitrans.tokenizer import Tokenizer, TokenizerConfig
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
+
+TRAIN = [(" ".join(words), " ".join(reversed(words))) for n in (2, 3) for words in itertools.product("abcd", repeat=n)]
+VALID = [("a b c d", "d c b a"), ("b", "b")]
+BUFFER = 30  # TRAIN has 80 pairs: two full buffers and a part of one
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
+    return tmp_path / "hf_cache" / "minitrans"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(["a b c d"], TokenizerConfig(vocab_size=265))
+
+
+def write(folder: Path, train: list[tuple[str, str]] = TRAIN) -> Path:
+    folder.mkdir(exist_ok=True)
+    for split, pairs in {"train": train, "valid": VALID}.items():
+        for side, language in enumerate(("en", "zh")):
+            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return folder
+
+
+def config(path: Path | str, **values: object) -> DataConfig:
+    given = {"source": "en", "target": "zh", "batch_tokens": 40, "streaming": True, "shuffle_buffer": BUFFER} | values
+    return DataConfig(str(path), **given)  # type: ignore[arg-type]
+
+
+def loader(config: DataConfig, tokenizer: Tokenizer, seed: int = 5) -> StreamLoader:
+    others = {split: pairs for split, pairs in load_corpus(config).items() if split != "train"}
+    return StreamLoader(config, tokenizer, max_len=20, seed=seed, others=others)
+
+
+def pairs_in(batch: Batch, tokenizer: Tokenizer) -> list[tuple[str, str]]:
+    sources, targets = (tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
+    return list(zip(sources, targets, strict=True))
+
+
+def one_pass(stream: StreamLoader, n_pairs: int) -> list[Batch]:
+    batches, n = [], 0
+    for batch in stream:
+        batches.append(batch)
+        n += len(batch.src_ids)
+        if n >= n_pairs:
+            break
+    return batches
+
+
+def ids(batches: list[Batch]) -> list[list[list[int]]]:
+    return [batch.src_ids.tolist() for batch in batches]
+
+
+FORMATS = ["lines", "gz", "jsonl", "parquet", "hub jsonl", "hub parquet"]
+
+
+@pytest.fixture(params=FORMATS)
+def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
+    """The same pairs from every kind of source; on the hub the training split is in three files."""
+    hub, kind = request.param.startswith("hub"), request.param.removeprefix("hub ")
+    folder = write(tmp_path / "corpus")
+    if kind in ("lines", "gz"):
+        for path in list(folder.iterdir()) if kind == "gz" else ():
+            (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+            path.unlink()
+        return config(folder)
+    for path in folder.iterdir():
+        path.unlink()
+    for split, pairs in {"train": TRAIN, "validation": VALID}.items():
+        rows = [{"en": source, "zh": target} for source, target in pairs]
+        parts = [rows[:7], rows[7:50], rows[50:]] if hub and split == "train" else [rows]
+        for number, part in enumerate(parts):
+            name = f"{split}-{number:05}-of-{len(parts):05}.{kind}" if hub else f"{split}.{kind}"
+            if kind == "jsonl":
+                (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part))
+            else:
+                pq.write_table(pa.Table.from_pylist([{"translation": row} for row in part]), folder / name)
+    if not hub:
+        return config(folder)
+    load_dataset = datasets.load_dataset
+
+    def stand_in(path: str, *arguments: object, **keywords: object) -> IterableDatasetDict:
+        assert path == "owner/name"
+        return load_dataset(str(folder), *arguments, **keywords)
+
+    monkeypatch.setattr(datasets, "load_dataset", stand_in)
+    monkeypatch.chdir(tmp_path)
+    return config("owner/name")
+
+
+def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
+    stream = loader(stream_config, tokenizer)
+    passes = [one_pass(stream, len(TRAIN)) for _ in range(2)]
+    for batches in passes:
+        pairs = [pair for batch in batches for pair in pairs_in(batch, tokenizer)]
+        assert sorted(pairs) == sorted(TRAIN)
+        assert sorted(pairs[:BUFFER]) == sorted(TRAIN[:BUFFER])  # a buffer after the other
+        assert pairs[:BUFFER] != TRAIN[:BUFFER]
+        assert all(tensor.numel() <= 40 for batch in batches for tensor in batch)
+    assert ids(passes[0]) != ids(passes[1])
+
+
+def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
+    unbroken = ids(list(islice(loader(stream_config, tokenizer), 40)))
+    n_pass = len(one_pass(loader(stream_config, tokenizer), len(TRAIN)))
+    assert 3 < n_pass < 20
+    for stop in range(2 * n_pass + 2):
+        stopped = loader(stream_config, tokenizer)
+        assert ids(list(islice(stopped, stop))) == unbroken[:stop]
+        state = json.loads(json.dumps(stopped.state_dict()))  # plain enough for any checkpoint
+        resumed = loader(stream_config, tokenizer)
+        resumed.load_state_dict(state)
+        assert ids(list(islice(resumed, 40 - stop))) == unbroken[stop:], f"resumed after {stop} batches"
+        again = ids(list(islice(stopped, 3)))  # the same loader, asked again
+        assert again == unbroken[stop : stop + 3]
+
+
+def test_the_seed_decides_the_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    settings = config(write(tmp_path / "corpus"))
+    one, same, other = (ids(list(islice(loader(settings, tokenizer, seed), 20))) for seed in (5, 5, 6))
+    assert one == same != other
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        {"max_steps": 25, "val_check_interval": 4},
+        {"max_steps": 25, "val_check_interval": 4, "limit_train_batches": 7},
+    ],
+    ids=["endless", "epochs cut short"],
+)
+def test_lightning_resumes_with_the_batch_that_would_have_come_next(
+    tmp_path: Path, tokenizer: Tokenizer, limits: dict[str, int | None]
+) -> None:
+    settings = config(write(tmp_path / "corpus"))
+
+    def data() -> TranslationDataModule:
+        return TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
+
+    unbroken = fit(data(), ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=1), limits)
+    assert len(unbroken.seen) == 25
+    assert len(set(unbroken.seen)) > 20
+    assert unbroken.validated >= 5 * len(VALID)
+    for step in (1, 7, 8, 13, 21, 24):
+        keep_none = ModelCheckpoint(tmp_path, save_top_k=0, every_n_train_steps=1)
+        resumed = fit(data(), keep_none, limits, resume=tmp_path / f"step={step}.ckpt")
+        assert resumed.seen == unbroken.seen[step:], f"resumed after step {step}"
+
+
+def test_training_pairs_are_not_kept_on_disk(
+    tmp_path: Path, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
+    settings = config(write(tmp_path / "corpus"))
+    corpus = load_corpus(settings)
+    assert list(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True)) == TRAIN[:20]
+    train_tokenizer(corpus["train"], TokenizerConfig(265))
+    data = TranslationDataModule(settings, tokenizer, 20, 5, corpus)
+    data.setup()
+    assert len(one_pass(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
+    kept = [Dataset.from_file(str(path)) for path in cache.glob("*.arrow")]
+    assert sorted(map(len, kept)) == [len(VALID), len(VALID)]  # text and ids
+    again = load_corpus(settings)["train"]
+    assert again._fingerprint == corpus["train"]._fingerprint  # else the tokenizer were trained anew each time
+
+
+def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
+    bad = [("", "a"), ("a", "a b c d a b c d"), ("b ", "c"), ("a " * 30, "b"), ("c", "d"), ("c", "d")]
+    good = [*TRAIN, ("c", "d")]
+    settings = config(write(tmp_path / "corpus", bad + TRAIN), deduplicate=True, max_length_ratio=3, min_length=2)
+    stream = loader(settings, tokenizer)
+    got = [pair for batch in one_pass(stream, len(good)) for pair in pairs_in(batch, tokenizer)]
+    assert sorted(got) == sorted(good)
+    assert caplog.messages == [
+        "left out 1 of 86 first training pairs: one side is empty",
+        "left out 1 of 86 first training pairs: their source stands in valid too (0 with the same target)",
+        "left out 1 of 86 first training pairs: the same as an earlier pair",
+        "left out 1 of 27 first training pairs: longer than max_len, 20 tokens",
+        "left out 1 of 27 first training pairs: lengths further apart than data.max_length_ratio, 3",
+    ]
+    caplog.clear()
+    plain = loader(replace(settings, deduplicate=False, max_length_ratio=None), tokenizer)
+    got = [pair for batch in one_pass(plain, len(good) + 3) for pair in pairs_in(batch, tokenizer)]
+    assert sorted(got) == sorted([*good, bad[1], ("b", "c"), ("c", "d")])
+
+
+def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    settings = config(write(tmp_path / "corpus"), min_length=15)
+    with pytest.raises(UserError, match=r"corpus: no training pair is left; set other limits in data"):
+        next(iter(loader(settings, tokenizer)))
+
+
+def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
+    monkeypatch.setattr(corpus_module, "_CHUNK", 20)
+    folder = write(tmp_path / "corpus")
+    with open(folder / "train.en", "ab") as file:
+        file.write(b"\xff\n")
+    with pytest.raises(UserError, match=r"train\.en, line 81: byte 1 is not valid UTF-8"):
+        one_pass(loader(config(folder), tokenizer), 1000)
+    write(folder)
+    packed = gzip.compress((folder / "train.zh").read_bytes())
+    (folder / "train.zh").unlink()
+    (folder / "train.zh.gz").write_bytes(packed[:-9])
+    with pytest.raises(UserError, match=r"train\.zh\.gz: damaged gzip file .*; copy it again") as caught:
+        one_pass(loader(config(folder), tokenizer), 1000)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = loader(config(write(tmp_path / "corpus")), tokenizer)
+
+    def broken(*_: object) -> None:
+        raise ConnectionError("the line\nis dead")
+
+    monkeypatch.setattr(corpus_module, "_read_files", broken)
+    with pytest.raises(UserError, match=r"corpus: cannot be read on \(the line is dead\); .* go on with --resume"):
+        next(iter(stream))
+
+
+def test_no_training_split(tmp_path: Path) -> None:
+    folder = write(tmp_path / "corpus")
+    for path in folder.glob("train.*"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"corpus has no train split, only: valid"):
+        load_corpus(config(folder))
+    with pytest.raises(UserError, match=r"data\.splits\.train is valid\[:1\]; with data\.streaming it must be a whole"):
+        config(folder, splits={"train": "valid[:1]", "valid": "valid"})
+
+
+def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = write(tmp_path / "corpus")
+    for path in folder.glob("train.*"):
+        path.rename(folder / f"big{path.suffix}")
+    settings = config(folder, splits={"train": "big", "valid": "valid"})
+    batches = one_pass(loader(settings, tokenizer), len(TRAIN))
+    assert sorted(pair for batch in batches for pair in pairs_in(batch, tokenizer)) == sorted(TRAIN)
+
+
+MEMORY = """
+import sys, threading, time
+from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.stream import StreamLoader
+from minitrans.tokenizer import Tokenizer, TokenizerConfig
+
+def kilobytes() -> int:
+    [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))
+    return int(line.split()[1])
+
+def most(n_pairs: int) -> int:
+    seen, peak = 0, 0
+    while seen < n_pairs:
+        seen += len(next(batches).src_ids)
+        peak = max(peak, kilobytes())
+    return peak
+
+config = DataConfig(sys.argv[1], "en", "zh", cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
+tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
+batches = iter(StreamLoader(config, tokenizer, 10_000, 0, {}))
+before = most(3_000)
+print(most(20_000) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells how much memory is not a file's")
+def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        return " ".join(f"{i * k % 997} words" for k in range(1, 30))
+
+    folder = write(tmp_path / "corpus", [(line(i), line(i + 2)) for i in range(23_100)])
+    command = [sys.executable, "-c", MEMORY, str(folder), str(tmp_path / "cache")]
+    grown = subprocess.run(command, capture_output=True, text=True, check=True)
+    text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
+    assert int(grown.stdout) < text / 3
