@@ -9,8 +9,10 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
@@ -53,6 +55,9 @@ def make_parser(command: str) -> Parser:
         parser.add_argument(
             "--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: %(default)s)"
         )
+        parser.add_argument(
+            "--processes", type=positive, default=1, help="processes that share the lines (default: %(default)s)"
+        )
         parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
         parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: %(default)s)")
         parser.add_argument(
@@ -70,7 +75,7 @@ def make_parser(command: str) -> Parser:
         parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
     if command in ("evaluate", "verify"):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=positive, help="CPU threads, of all processes together (default: all cores)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -86,10 +91,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
-    logging.addLevelName(logging.WARNING, "warning")
-    if "--debug" in argv:
-        logging.getLogger("minitrans").setLevel(logging.INFO)
+    start_log("--debug" in argv)
     try:
         return run_command(argv)
     except UserError as error:
@@ -103,6 +105,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def start_log(debug: bool) -> None:
+    """Warnings go to standard error; with --debug, more."""
+    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.addLevelName(logging.WARNING, "warning")
+    if debug:
+        logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -128,14 +138,18 @@ def run_command(argv: Sequence[str]) -> int:
 
 def train_command(argv: Sequence[str]) -> int:
     """`minitrans train`."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # Ctrl-C reaches every process of the command; the first one stops all
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     from minitrans.training.config import parse_config
 
     config = parse_config(argv)
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
-    for split, scores in train(config).items():
+    found = train(config)
+    for split, scores in found.items():
         print_scores(split, scores)
-    print(f"run folder: {config.run_dir}")
+    if found:  # in the first process
+        print(f"run folder: {config.run_dir}")
     return 0
 
 
@@ -155,15 +169,22 @@ def translate_command(args: argparse.Namespace) -> int:
         else:
             prompting = sys.stdin.isatty()
             lines = iter_lines(prompted(sys.stdin.buffer) if prompting else sys.stdin.buffer, "standard input")
-        translator = load_translator(args)
+        from minitrans.workers import Workers  # it takes a second, in which a usage error has been answered
+
+        workers = stack.enter_context(Workers(args.processes, partial(load_translator, args)))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         lines, done = iter(lines), 0
-        while chunk := list(islice(lines, 1 if prompting else CHUNK_LINES)):
-            for translation in translator.translate(chunk, args.batch_tokens, not args.no_cache, first_line=done + 1):
+        while chunk := list(islice(lines, 1 if prompting else args.processes * CHUNK_LINES)):
+            for translation in workers.run(partial(translated, args=args), chunk, first_line=done + 1):
                 out.write(translation.encode() + b"\n")
             out.flush()
             done += len(chunk)
     return 0
+
+
+def translated(translator: "Translator", lines: Sequence[str], first_line: int, args: argparse.Namespace) -> list[str]:
+    """The lines to write for these lines, of which the first has this number in its file."""
+    return translator.translate(lines, args.batch_tokens, not args.no_cache, first_line)
 
 
 def open_input(path: str) -> BinaryIO:
@@ -199,13 +220,15 @@ def evaluate_command(args: argparse.Namespace) -> int:
         )
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
-    translator = load_translator(args)
-    began = time.perf_counter()
-    translations = translator.translate(sources, args.batch_tokens, not args.no_cache)
-    seconds = time.perf_counter() - began
+    from minitrans.workers import Workers
+
+    with Workers(args.processes, partial(load_translator, args)) as workers:
+        began = time.perf_counter()
+        translations = workers.run(partial(translated, args=args), sources)
+        seconds = time.perf_counter() - began
     from minitrans.scoring import score
 
-    scores = score(translations, references, translator.bundle.target)
+    scores = score(translations, references, workers.translator.bundle.target)
     speed = len(sources) / seconds
     if args.json:
         print(json.dumps(asdict(scores) | {"seconds": seconds, "sentences_per_second": speed}))
@@ -248,6 +271,7 @@ def verify_command(args: argparse.Namespace) -> int:
 
 def load_translator(args: argparse.Namespace) -> "Translator":
     """The run's translator, on the device and in the precision asked for."""
+    start_log(args.debug)  # in a process that has been started to translate
     import torch
 
     from minitrans.translator import Translator
