@@ -35,7 +35,7 @@ class PairBatches(TorchDataset[Batch]):
 
     def __getitem__(self, numbers: npt.ArrayLike) -> Batch:
         """Return the pairs with these numbers, padded."""
-        numbers = np.asarray(numbers)
+        numbers = np.asarray(numbers, dtype=np.int64)
         return collate_rows(self.src.take(numbers), self.tgt.take(numbers), *self._special_ids)
 
 
@@ -88,13 +88,18 @@ class TranslationDataModule(LightningDataModule):
         self._corpus = DatasetDict()
 
     def setup(self, stage: str | None = None) -> None:
-        """Load and tokenize the corpus, the first time it is called.
+        """Load and tokenize the corpus, the first time it is called; in a trainer, take the share of this process.
 
         Raises:
             UserError: The corpus is not there or faulty, or none of its pairs is short enough.
         """
-        if self._corpus:
-            return
+        if not self._corpus:
+            self._load()
+        if self.trainer is not None:
+            for sampler in (self._train_sampler, self._valid_sampler):
+                sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
+
+    def _load(self) -> None:
         self._corpus = load_corpus(self._config)
         tokenized = tokenize_corpus(self._corpus, self._tokenizer, self._max_len, self._config.cache_dir)
         self._train = PairBatches(tokenized["train"], self._tokenizer)
