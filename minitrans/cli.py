@@ -9,8 +9,10 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
@@ -69,6 +71,9 @@ def make_parser(command: str) -> Parser:
             metavar="A",
             help="beams are ranked by log-probability / length ** A (default: %(default)s)",
         )
+        parser.add_argument(
+            "--processes", type=positive, default=1, help="processes that share the lines (default: %(default)s)"
+        )
         parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
         parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: %(default)s)")
         parser.add_argument(
@@ -85,6 +90,7 @@ def make_parser(command: str) -> Parser:
             "--n-best", type=positive, metavar="N", help="write the best N of K: number of the line, score, translation"
         )
     if command == "evaluate":
+        parser.set_defaults(n_best=None)
         parser.add_argument("--source", metavar="F", required=True, help="file to translate")
         parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
         parser.add_argument(
@@ -94,7 +100,7 @@ def make_parser(command: str) -> Parser:
         )
     if command in ("evaluate", "verify"):
         parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--threads", type=positive, help="CPU threads (default: all cores)")
+    parser.add_argument("--threads", type=positive, help="CPU threads, of all processes together (default: all cores)")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
@@ -110,10 +116,7 @@ def positive(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
-    logging.addLevelName(logging.WARNING, "warning")
-    if "--debug" in argv:
-        logging.getLogger("minitrans").setLevel(logging.INFO)
+    start_log("--debug" in argv)
     try:
         return run_command(argv)
     except UserError as error:
@@ -127,6 +130,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def start_log(debug: bool) -> None:
+    """Warnings go to standard error; with --debug, more."""
+    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.addLevelName(logging.WARNING, "warning")
+    if debug:
+        logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -154,13 +165,17 @@ def run_command(argv: Sequence[str]) -> int:
 
 def train_command(argv: Sequence[str]) -> int:
     """`minitrans train`."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":  # Ctrl-C reaches every process of the command; the first one stops all
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
     from minitrans.training.config import parse_config
 
     config = parse_config(argv)
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
-    print_scores(list(train(config).items()))
-    print(f"run folder: {config.run_dir}")
+    found = train(config)
+    if found:  # in the first process
+        print_scores(list(found.items()))
+        print(f"run folder: {config.run_dir}")
     return 0
 
 
@@ -182,11 +197,13 @@ def translate_command(args: argparse.Namespace) -> int:
         else:
             prompting = sys.stdin.isatty()
             lines = iter_lines(prompted(sys.stdin.buffer) if prompting else sys.stdin.buffer, "standard input")
-        translator = load_translator(args.run, args)
+        from minitrans.workers import Workers  # it takes a second, in which a usage error has been answered
+
+        workers = stack.enter_context(Workers(args.processes, partial(load_translator, args.run, args)))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         lines, done = iter(lines), 0
-        while chunk := list(islice(lines, 1 if prompting else CHUNK_LINES)):
-            for line in translated(translator, chunk, done + 1, args):
+        while chunk := list(islice(lines, 1 if prompting else args.processes * CHUNK_LINES)):
+            for line in workers.run(partial(translated, args=args), chunk, done + 1):
                 out.write(line.encode() + b"\n")
             out.flush()
             done += len(chunk)
@@ -239,24 +256,23 @@ def evaluate_command(args: argparse.Namespace) -> int:
         )
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
-    translators = [load_translator(run, args) for run in args.run]
-    languages = [(translator.bundle.source, translator.bundle.target) for translator in translators]
-    for run, pair in zip(args.run, languages, strict=True):
-        if pair != languages[0]:
+    bundles = [load_translator(run, args).bundle for run in args.run]
+    for run, bundle in zip(args.run, bundles, strict=True):
+        if (bundle.source, bundle.target) != (bundles[0].source, bundles[0].target):
             raise UserError(
-                f"{run} translates {' to '.join(pair)}, {args.run[0]} {' to '.join(languages[0])}; "
-                "compare runs that translate the same languages"
+                f"{run} translates {bundle.source} to {bundle.target}, {args.run[0]} {bundles[0].source} to "
+                f"{bundles[0].target}; compare runs that translate the same languages"
             )
-    translated = [translate_timed(translator, sources, args) for translator in translators]
+    outputs = [translate_timed(run, sources, args) for run in args.run]
     from minitrans.scoring import compare, spread
 
-    scores = compare([translations for translations, _ in translated], references, languages[0][1], args.tokenize)
+    scores = compare([translations for translations, _ in outputs], references, bundles[0].target, args.tokenize)
     several = len(scores) > 1
     if args.json:
         runs: list[dict[str, object]] = [
             {name: value for name, value in asdict(found).items() if value is not None}
             | {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
-            for found, (_, seconds) in zip(scores, translated, strict=True)
+            for found, (_, seconds) in zip(scores, outputs, strict=True)
         ]
         named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
         print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
@@ -269,23 +285,21 @@ def evaluate_command(args: argparse.Namespace) -> int:
             f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
         )
         print(f"p: paired bootstrap against {args.run[0]}; * marks p < 0.05")
-    seconds = sum(taken for _, taken in translated)
+    seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0
 
 
-def translate_timed(
-    translator: "Translator", sources: Sequence[str], args: argparse.Namespace
-) -> tuple[list[str], float]:
-    """The translations of all sources, and the seconds that they took."""
+def translate_timed(run: str, sources: Sequence[str], args: argparse.Namespace) -> tuple[list[str], float]:
+    """A run's translations of all sources, and the seconds that they took."""
     import time
 
-    began = time.perf_counter()
-    translations = translator.translate(
-        sources, args.batch_tokens, not args.no_cache, beam=args.beam, length_penalty=args.length_penalty
-    )
-    seconds = time.perf_counter() - began
-    return translations, seconds
+    from minitrans.workers import Workers
+
+    with Workers(args.processes, partial(load_translator, run, args)) as workers:
+        began = time.perf_counter()
+        translations = workers.run(partial(translated, args=args), sources)
+        return translations, time.perf_counter() - began
 
 
 def verify_command(args: argparse.Namespace) -> int:
@@ -321,6 +335,7 @@ def verify_command(args: argparse.Namespace) -> int:
 
 def load_translator(run: str, args: argparse.Namespace) -> "Translator":
     """The run's translator, on the device and in the precision asked for."""
+    start_log(args.debug)  # in a process that has been started to translate
     import torch
 
     from minitrans.translator import Translator

@@ -3,7 +3,9 @@
 Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pass.
 """
 
+import contextlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -208,3 +210,12 @@ def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
         "trainer.log_every_n_steps": 5,
     }
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def wait_for_the_end_of(group: int) -> None:
+    """Wait for the last process of a group, half a minute at most."""
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(3000):
+            os.killpg(group, 0)
+            time.sleep(0.01)
+        raise AssertionError("a process has been left behind")

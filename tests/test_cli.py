@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from conftest import wait_for_the_end_of
 from safetensors.torch import load_file, save_file
 
 from minitrans import cli, verify
@@ -151,6 +153,37 @@ def test_a_terminal_is_prompted(tiny_run: Path) -> None:
     assert first.strip()
 
 
+def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
+    text = b"I love you.\n" + b"cat " * 10_000 + b"\nMachine learning is fun.\n\n" + b"cat " * 10_000 + b"\n"
+    one, two = (run_command("translate", tiny_run, "--processes", n, stdin=text) for n in ("1", "2"))
+    assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
+    assert sorted(two.stderr.splitlines()) == sorted(one.stderr.splitlines())
+    assert b"line 5 is cut" in two.stderr
+
+
+def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--processes", "2"]
+    for interrupt, code, message in ((True, 130, b"minitrans: interrupted\n"), (False, 0, b"")):
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stderr is not None
+            process.stdin.write(b"I love you.\n" * cli.CHUNK_LINES * 2)
+            process.stdin.flush()
+            assert process.stdout.readline()  # all have begun
+            if interrupt:
+                os.killpg(process.pid, signal.SIGINT)
+            else:
+                process.stdout.close()
+                process.stdin.write(b"I love you.\n" * 10)
+            process.stdin.close()
+            assert process.stderr.read() == message
+            assert process.wait(60) == code
+        wait_for_the_end_of(process.pid)
+
+
 # -- evaluate -------------------------------------------------------------------------------------------------------
 
 
@@ -246,6 +279,18 @@ def test_evaluate_with_another_tokenizer(tiny_run: Path, own_words: list[str], c
     assert cli.main(["evaluate", str(tiny_run), *own_words, "--tokenize", "none", "--json"]) == 0
     assert "tok:none" in json.loads(capsys.readouterr().out)["bleu_signature"]
     assert "--tokenize" in fails(capsys, "evaluate", tiny_run, *own_words, "--tokenize", "moses")
+
+
+def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, capsys: Capture) -> None:
+    folder = tiny_run.parent
+    flags = ["evaluate", str(tiny_run), "--source", str(folder / "test.en"), "--reference", str(folder / "test.zh")]
+    scores = []
+    for n in ("1", "2"):
+        assert cli.main([*flags, "--json", "--processes", n]) == 0
+        scores.append(
+            {k: v for k, v in json.loads(capsys.readouterr().out).items() if "seconds" not in k and "per" not in k}
+        )
+    assert scores[0] == scores[1]
 
 
 def test_evaluate_refuses_files_of_different_length(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -31,6 +31,7 @@ ORDER = [
     "scoring",
     "bundle",
     "translator",
+    "workers",
     "data",
     "verify",
     "training",

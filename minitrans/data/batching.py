@@ -16,6 +16,7 @@ from torch.utils.data import Sampler
 from minitrans.errors import UserError
 
 IntArray = npt.NDArray[np.int64]
+_NO_ROWS: IntArray = np.array([], dtype=np.int64)
 
 
 def plan_batches(
@@ -64,7 +65,8 @@ class TokenBatchSampler(Sampler[list[int]]):
     """Yields batches of row numbers, one epoch for each `iter()`, and can go on from where a run stopped.
 
     The batches of an epoch depend on the seed and the number of the epoch alone. Taking the last batch of an epoch
-    moves on to the next epoch.
+    moves on to the next epoch. Several processes deal them out in turn: all take equally many, so the last one of some
+    may have no rows.
 
     Args:
         src_lengths: (N,) source lengths in tokens, EOS counted.
@@ -74,7 +76,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
 
     Attributes:
-        taken: Batches taken since the start of epoch 0. Whoever takes batches ahead of their use has to set it back.
+        taken: Batches taken by this process since the start of epoch 0. Whoever takes batches ahead of their use has to
+            set it back.
+        rank: Number of this process, from 0.
+        n_processes: How many there are. Set both before anything is taken or loaded.
     """
 
     def __init__(
@@ -88,10 +93,11 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._planned_epoch: int | None = None  # planned when its first batch is asked for
         self._batches: list[IntArray] = []
         self.taken = 0
+        self.rank, self.n_processes = 0, 1
 
     def __len__(self) -> int:
-        """Number of batches in an epoch, the same in all of them."""
-        return self._n_batches
+        """Number of batches that each process takes in an epoch, the same in all of them."""
+        return -(-self._n_batches // self.n_processes)
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the batches of the current epoch that have not been taken yet."""
@@ -102,7 +108,9 @@ class TokenBatchSampler(Sampler[list[int]]):
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
             self._batches = plan_batches(*self._lengths, self._batch_tokens, rng)
             self._planned_epoch = epoch
-        for batch in self._batches[position:]:
+        batches = self._batches[self.rank :: self.n_processes]
+        batches += [_NO_ROWS] * (len(self) - len(batches))
+        for batch in batches[position:]:
             self.taken += 1  # before the yield: whoever is given the batch may save the state
             yield batch.tolist()
 
@@ -194,7 +202,9 @@ def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: 
 
 
 def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
-    """Make a batch of sources and targets, which have no special ids yet."""
+    """Make a batch of sources and targets, which have no special ids yet; of none, a row of padding, which costs 0."""
+    if not len(src.lengths):
+        return Batch(*(torch.full((1, 1), pad_id) for _ in range(3)))
     return Batch(
         src_ids=src.padded(pad_id, eos_id=eos_id),
         tgt_in=tgt.padded(pad_id, bos_id=bos_id),

@@ -37,7 +37,7 @@ class PairBatches(TorchDataset[Batch]):
 
     def __getitem__(self, numbers: npt.ArrayLike) -> Batch:
         """Return the pairs with these numbers, padded."""
-        numbers = np.asarray(numbers)
+        numbers = np.asarray(numbers, dtype=np.int64)
         return collate_rows(self.src.take(numbers), self.tgt.take(numbers), *self._special_ids)
 
 
@@ -94,13 +94,19 @@ class TranslationDataModule(LightningDataModule):
         self._ready = False
 
     def setup(self, stage: str | None = None) -> None:
-        """Load and tokenize the corpus, the first time it is called.
+        """Load and tokenize the corpus, the first time it is called; in a trainer, take the share of this process.
 
         Raises:
             UserError: The corpus is not there or faulty, or none of its pairs is short enough.
         """
-        if self._ready:
-            return
+        if not self._ready:
+            self._load()
+            self._ready = True
+        if self.trainer is not None and isinstance(self._train_sampler, TokenBatchSampler):
+            for sampler in (self._train_sampler, self._valid_sampler):
+                sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
+
+    def _load(self) -> None:
         self._corpus = self._corpus or load_corpus(self._config)
         config, max_len = self._config, self._max_len
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
@@ -114,7 +120,6 @@ class TranslationDataModule(LightningDataModule):
             train = drop_long_pairs(tokenized["train"], "training", max_len, config)
             self._train = PairBatches(train, self._tokenizer)
             self._train_sampler = self._sampler(self._train, shuffle=True)
-        self._ready = True
 
     def train_dataloader(self) -> StatefulLoader | StreamLoader:
         """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew; a stream has no end."""

@@ -4,6 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from minitrans.scoring import score
 from minitrans.training.module import TranslationModule
+from minitrans.training.processes import gather, n_processes, rank, sum_up
 from minitrans.translator import Translator
 
 N_SAMPLES = 3
@@ -37,10 +39,14 @@ class ValidationTranslations(Callback):
         self.samples: list[tuple[str, str]] = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Translate, score, log."""
-        translations = self.translator.translate(self.sources)
+        """Translate, each process its share; score, log."""
+        share = -(-len(self.sources) // n_processes())
+        start = rank() * share
+        own = self.translator.translate(self.sources[start : start + share], first_line=start + 1)
+        translations = list(chain.from_iterable(gather(own)))
         scores = score(translations, self.references, self.translator.bundle.target)
-        pl_module.log_dict({"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match})
+        found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
+        pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes
         stride = max(1, len(translations) // N_SAMPLES)
         self.samples = list(zip(self.sources[::stride], translations[::stride], strict=True))[:N_SAMPLES]
         for logger in trainer.loggers:
@@ -94,7 +100,8 @@ class TrainingProgress(ProgressBar):
         """Move the bar."""
         self.seconds += time.perf_counter() - self.step_began
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=trainer.global_step, loss=outputs["loss"].item(), speed=self.speed)
+            loss = trainer.callback_metrics["train_loss"].item()
+            self.bar.update(self.task, completed=trainer.global_step, loss=loss, speed=self.speed)
 
     @property
     def speed(self) -> float:
@@ -127,7 +134,8 @@ class TrainingProgress(ProgressBar):
 class StopBetweenSteps(Callback):
     """On Ctrl-C or SIGTERM, finishes the step, writes the checkpoint to resume from, and stops.
 
-    A second signal stops at once, and loses what came after the last checkpoint.
+    A second signal stops at once, and loses what came after the last checkpoint. Of several processes the
+    first of each machine listens, and all stop with it.
     """
 
     def __init__(self, checkpoint: Path) -> None:
@@ -139,7 +147,8 @@ class StopBetweenSteps(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Listen for the signals."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            self.previous[number] = signal.signal(number, self._ask)
+            handler = self._ask if trainer.local_rank == 0 else signal.SIG_IGN
+            self.previous[number] = signal.signal(number, handler)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
@@ -151,9 +160,9 @@ class StopBetweenSteps(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Save and stop, if asked to."""
-        if self.asked:
+        if any(sum_up([self.asked], pl_module.device)):
             trainer.save_checkpoint(self.checkpoint)
-            raise KeyboardInterrupt
+            raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Give the signals back."""

@@ -11,10 +11,12 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
+from minitrans.errors import UserError
 from minitrans.fused import training_hidden
 from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer
 from minitrans.training.config import TrainingConfig
+from minitrans.training.processes import gather, n_processes, rank, sum_up
 
 
 def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
@@ -30,7 +32,8 @@ class TranslationModule(LightningModule):
 
     Attributes:
         model: What is trained.
-        tgt_tokens: Target tokens, padding excluded, that training steps have seen since the start of this process.
+        tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since the start
+            of this one.
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig) -> None:
@@ -40,12 +43,21 @@ class TranslationModule(LightningModule):
         self.config = config
         self.tgt_tokens = 0
 
+    def setup(self, stage: str) -> None:
+        """Have each of several processes drop other elements: up to here their random numbers are the same."""
+        if n_processes() > 1:
+            torch.manual_seed(int(torch.randint(2**62, (n_processes(),))[rank()]))
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The smoothed loss in nats a token, averaged over the real target tokens of the batch."""
-        loss, n_tokens = self._loss(batch, self.config.label_smoothing)
+        """The smoothed loss in nats a token, averaged over the real target tokens of the batches of all processes.
+
+        Returns:
+            The share of this process in it, times the number of processes: DDP averages their gradients.
+        """
+        share, loss, n_tokens = self._loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
         self.log("train_loss", loss)
-        return loss
+        return share
 
     def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
         """Have the very last step validated too, wherever it falls in the interval: Lightning validates as it stops."""
@@ -54,15 +66,20 @@ class TranslationModule(LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the plain cross entropy in nats a token over the whole split."""
-        loss, n_tokens = self._loss(batch, smoothing=0.0)
-        self.log("val_loss", loss, batch_size=n_tokens)
+        _, loss, n_tokens = self._loss(batch, smoothing=0.0)
+        self.log("val_loss", loss, batch_size=n_tokens, sync_dist=True)  # the same number in all processes
 
-    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
+    def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, int]:
+        """What to minimise, see `training_step`; the mean over the real target tokens everywhere; their number."""
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
         hidden, output = training_hidden(self.model, batch.src_ids, batch.tgt_in)
         loss = linear_cross_entropy(hidden, output, batch.tgt_out, pad_id, smoothing)
-        return loss / n_tokens, n_tokens
+        if n_processes() == 1:
+            loss = loss / n_tokens
+            return loss, loss, n_tokens
+        total, of_all = sum_up([loss.item(), n_tokens], loss.device)
+        return loss / (of_all / n_processes()), loss.new_tensor(total / of_all), int(of_all)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         """AdamW with the warm-up and cosine schedule, moved at every optimizer step."""
@@ -89,9 +106,19 @@ class TranslationModule(LightningModule):
             torch.nn.utils.clip_grad_norm_(optimizer.param_groups[0]["params"], gradient_clip_val)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep the state of the random numbers, so that a resumed run drops the same elements."""
-        checkpoint["rng_state"] = torch.get_rng_state()
+        """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
+        checkpoint["rng_state"] = torch.stack(gather(torch.get_rng_state()))
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the state of the random numbers."""
-        torch.set_rng_state(checkpoint["rng_state"])
+        """Restore the state of the random numbers.
+
+        Raises:
+            UserError: The checkpoint is of another number of processes.
+        """
+        states = checkpoint["rng_state"]
+        if len(states) != n_processes():
+            raise UserError(
+                f"the checkpoint was written by {len(states)} processes, and these are {n_processes()}; resume with "
+                "the trainer.devices and trainer.num_nodes of the first run"
+            )
+        torch.set_rng_state(states[rank()].clone())  # it takes no part of a tensor

@@ -5,15 +5,19 @@ import csv
 import ctypes
 import logging
 import shutil
+import time
 import warnings
 from pathlib import Path
 
 import torch
 import yaml
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from minitrans.bundle import TOKENIZER, Bundle, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
@@ -32,20 +36,26 @@ from minitrans.translator import Translator
 
 CONFIG, CARD, METRICS = "config.yaml", "README.md", "metrics.csv"
 BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
+PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
     """Train a model and write its run folder.
 
+    With several devices all processes call it; the first one reads and writes the run folder.
+
     Returns:
-        The scores of the finished model on `valid` and on each test split.
+        The scores of the finished model on `valid` and on each test split; nothing in the other processes.
 
     Raises:
         UserError: A fault in the settings, the corpus or the run folder; nothing has been written then.
         KeyboardInterrupt: Stopped by a signal; the run can be resumed.
     """
     run_dir = config.run_dir
-    _check_run_dir(config)
+    if _is_first_process():
+        _check_run_dir(config)
+    else:
+        logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process warns of the same
     # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
     config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
     _keep_freed_memory()
@@ -68,9 +78,13 @@ def train(config: RunConfig) -> dict[str, Scores]:
     trainer = _make_trainer(config, bundle, data)
     if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
         raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
-    if not config.resume:
+    if trainer.is_global_zero and not config.resume:
         _make_run_dir(config, tokenizer)
+    threads = torch.get_num_threads()
     _fit(trainer, module, data, config)
+    if not trainer.is_global_zero:
+        return {}
+    torch.set_num_threads(threads)  # several processes have shared them
 
     best = torch.load(run_dir / BEST, map_location="cpu", weights_only=True)
     module.load_state_dict(best["state_dict"])
@@ -84,6 +98,12 @@ def train(config: RunConfig) -> dict[str, Scores]:
     write_file(run_dir / CARD, card)
     save_bundle(run_dir, bundle)
     return scores
+
+
+def _is_first_process() -> bool:
+    """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    return rank == 0 and LightningEnvironment().node_rank() == 0
 
 
 def _check_run_dir(config: RunConfig) -> None:
@@ -126,6 +146,8 @@ def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
 def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> Trainer:
     """Lightning's Trainer with our loggers and callbacks; `ModelCheckpoint`s are called last, wherever they stand."""
     run_dir = config.run_dir
+    if config.trainer["strategy"] not in ("auto", "ddp"):
+        raise UserError(f"trainer.strategy is {config.trainer['strategy']}; choose auto or ddp")
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     decay = config.training.ema_decay
     every = max(
@@ -148,7 +170,7 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
         ),
     ]
     csv_logger = CSVLogger(run_dir, name="", version="")
-    if config.resume:
+    if config.resume and _is_first_process():
         _keep_metrics(csv_logger, run_dir)
     try:
         return Trainer(
@@ -175,14 +197,48 @@ def _keep_metrics(csv_logger: CSVLogger, run_dir: Path) -> None:
 
 
 def _fit(trainer: Trainer, module: TranslationModule, data: TranslationDataModule, config: RunConfig) -> None:
-    """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back."""
+    """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back.
+
+    The first process ends those that it has started if it fails, so that no one waits for it, and what all fail of is
+    told once.
+    """
     checkpoint = config.run_dir / LAST if config.resume else None
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
-        raise KeyboardInterrupt(
-            f"stopped at step {trainer.global_step}; the same command with --resume goes on"
-        ) from error
+        _end_processes(trainer)
+        if trainer.is_global_zero:
+            raise KeyboardInterrupt(
+                f"stopped at step {trainer.global_step}; the same command with --resume goes on"
+            ) from error
+    except Exception as error:
+        if trainer.local_rank > 0:
+            time.sleep(PATIENCE)  # unless it alone has failed, the first process tells of it, and ends this one
+        broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
+        if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
+            raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
+        raise
+
+
+def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
+    """End the processes that this one has started.
+
+    Returns:
+        The exit codes of those that ended by themselves; for the first of them it waits `patience` seconds at most.
+    """
+    launcher = trainer.strategy.launcher
+    if not isinstance(launcher, _SubprocessScriptLauncher):
+        return []
+    processes = [*launcher.procs]
+    launcher.procs.clear()  # or the thread that watches them kills this process as well
+    deadline = time.monotonic() + patience
+    while not (codes := [code for process in processes if (code := process.poll()) is not None]):
+        if not processes or time.monotonic() >= deadline:
+            break
+        time.sleep(0.05)
+    for process in processes:
+        process.kill()
+    return codes
 
 
 def _keep_freed_memory() -> None:
@@ -199,7 +255,8 @@ def _keep_freed_memory() -> None:
 
 def _quieten_lightning() -> None:
     """Keep Lightning's hints, which our progress and our errors make superfluous, off the screen."""
-    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
         ".*Experiment logs directory .* exists and is not empty.*",

@@ -171,6 +171,35 @@ def test_only_the_epochs_that_are_asked_for_are_planned(monkeypatch: pytest.Monk
     assert len(planned) == 1
 
 
+def shares(n: int) -> list[TokenBatchSampler]:
+    """The samplers of n processes."""
+    found = [sampler() for _ in range(n)]
+    for rank, share in enumerate(found):
+        share.rank, share.n_processes = rank, n
+    return found
+
+
+@pytest.mark.parametrize("n", [3, 4, 7, 100])
+def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(n: int) -> None:
+    whole, parts = sampler(), shares(n)
+    assert len(whole) % n, "some process has to go without in the last step"
+    for _ in range(2):  # epochs
+        plan, dealt = list(whole), [list(part) for part in parts]
+        assert {len(batches) for batches in dealt} == {len(part) for part in parts} == {-(-len(plan) // n)}
+        in_turn = [batch for step in zip(*dealt, strict=True) for batch in step]
+        assert in_turn[: len(plan)] == plan
+        assert not any(in_turn[len(plan) :])
+
+
+def test_a_process_goes_on_with_its_share() -> None:
+    unbroken = shares(3)[1]
+    expected = [batch for _ in range(2) for batch in unbroken]
+    for stop in (1, len(unbroken) - 1, len(unbroken), len(unbroken) + 1):
+        resumed = shares(3)[1]
+        resumed.load_state_dict({"epoch": stop // len(unbroken), "position": stop % len(unbroken)})
+        assert list(resumed) == expected[stop : (stop // len(unbroken) + 1) * len(unbroken)]
+
+
 def test_validation_starts_over_in_the_same_order() -> None:
     batches = sampler(shuffle=False)
     whole = list(batches)
@@ -193,6 +222,12 @@ def test_collate() -> None:
     assert batch.src_ids.tolist() == [[5, 6, 7, 2], [2, 3, 3, 3]]
     assert batch.tgt_in.tolist() == [[1, 8, 3], [1, 9, 10]]
     assert batch.tgt_out.tolist() == [[8, 2, 3], [9, 10, 2]]
+    assert {tensor.dtype for tensor in batch} == {torch.int64}
+
+
+def test_no_rows_make_a_row_of_padding() -> None:
+    batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
+    assert [ids.tolist() for ids in batch] == [[[3]]] * 3
     assert {tensor.dtype for tensor in batch} == {torch.int64}
 
 
