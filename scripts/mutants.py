@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "fused", "loss", "decoding"]
 TESTS = [*MODULES, "incremental", "reference"]  # a mutant meets the tests of its own module first
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
-TIME_LIMIT = 300  # seconds for all tests of a mutant; the unmutated code needs about ten
+TIME_LIMIT = 120  # seconds for all tests of a mutant; the unmutated code needs about fifteen
 
 settings.register_profile(
     "mutants",

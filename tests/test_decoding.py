@@ -337,14 +337,15 @@ def test_control_step_losses_report_a_leak_of_the_future(monkeypatch: pytest.Mon
 
 @torch.no_grad()
 def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float) -> list[Hypothesis]:
-    """The same for one row without padding, from the whole vocabulary and full passes, without batches or a cache."""
+    """The same for one row without padding, from the whole vocabulary and full passes, without a cache."""
     limit = length_limit(len(source), model.config.max_len)
     beginnings: list[tuple[float, list[int]]] = [(0.0, [])]
     found: list[tuple[float, list[int]]] = []
     for t in range(1, limit + 1):
+        tgt_in = torch.tensor([[BOS, *ids] for _, ids in beginnings])
+        log_ps = model(source.expand(len(tgt_in), -1), tgt_in)[:, -1].log_softmax(-1).tolist()
         candidates = []
-        for log_prob, ids in beginnings:
-            log_p = model(source[None], torch.tensor([[BOS, *ids]]))[0, -1].log_softmax(-1).tolist()
+        for (log_prob, ids), log_p in zip(beginnings, log_ps, strict=True):
             candidates += [(log_prob + p, [*ids, i]) for i, p in enumerate(log_p) if i not in (PAD, BOS)]
         candidates.sort(key=lambda candidate: -candidate[0])
         found += [candidate for candidate in candidates[:beam] if candidate[1][-1] == EOS]
