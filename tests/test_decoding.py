@@ -5,14 +5,21 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model, random_targets, worst_deviation
+from conftest import BOS, EOS, PAD, random_ids, random_model, random_targets, random_tensor, worst_deviation
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minitrans import decoding
 from minitrans.cache import DecoderCache
-from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit, likeliest_token
+from minitrans.decoding import (
+    Hypothesis,
+    beam_search,
+    greedy_decode,
+    length_limit,
+    likeliest_token,
+    likeliest_tokens,
+)
 from minitrans.loss import label_smoothed_cross_entropy
 from minitrans.model import Transformer
 
@@ -335,6 +342,22 @@ def test_control_step_losses_report_a_leak_of_the_future(monkeypatch: pytest.Mon
 # Beam search
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) -> None:
+    logits = random_tensor(0, 3, V).to(dtype)
+    exact = logits.double().log_softmax(-1)
+    exact[:, [PAD, BOS]] = -torch.inf
+    for n in (1, 2, 4, V):
+        log_p, ids = likeliest_tokens(logits, n, make_model(0))
+        assert log_p.dtype == torch.promote_types(dtype, torch.float32)
+        want = exact.topk(n)
+        assert ids.shape == log_p.shape == want.indices.shape
+        assert torch.allclose(log_p.double(), want.values, rtol=1e-6)
+        if dtype == torch.float64:
+            assert torch.equal(ids[:, : V - 2], want.indices[:, : V - 2])
+    assert [len(row) for row in likeliest_tokens(logits, V + 1, make_model(0))[1]] == [V, V, V]
+
+
 @torch.no_grad()
 def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_penalty: float) -> list[Hypothesis]:
     """The same for one row without padding, from the whole vocabulary and full passes, without a cache."""
@@ -441,14 +464,41 @@ def test_a_row_of_beams_does_not_depend_on_the_others() -> None:
         assert_same(found, beam_search(model, source[source != PAD][None], 3)[0])
 
 
-def test_rows_whose_beams_have_ended_leave_the_batch(fed: list[tuple[int, int]]) -> None:
+def test_a_row_leaves_the_batch_with_its_last_beam(fed: list[tuple[int, int]]) -> None:
     model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    beam_search(model, src_ids, 3)
-    n_rows = [rows for rows, _ in fed]
+    alone = []
+    for source in src_ids:
+        fed.clear()
+        beam_search(model, source[source != PAD][None], 3)
+        alone.append(len(fed))
+    fed.clear()
+    found = beam_search(model, src_ids, 3, length_penalty=1.0)
+    assert alone == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in found]  # the longest one's
     assert {n for _, n in fed} == {1}
-    assert n_rows[:2] == [9, 27]  # at first a row has one beginning
-    assert n_rows[1:] == sorted(n_rows[1:], reverse=True)
-    assert n_rows[-1] < 27
+    assert len(set(alone)) >= 3
+    assert [rows for rows, _ in fed] == [9, *(3 * sum(n > t for n in alone) for t in range(1, max(alone)))]
+
+
+def test_beam_search_makes_room_for_the_longest_row_and_records_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    capacities = []
+    step = Transformer.step
+
+    def spy(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
+        assert torch.is_inference_mode_enabled()
+        capacities.append(cache.capacity)
+        return step(self, tgt_ids, cache)
+
+    monkeypatch.setattr(Transformer, "step", spy)
+    beam_search(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[:1], 2)
+    assert set(capacities) == {18}
+
+
+def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "length_limit", lambda src_len, max_len: src_len)
+    src_ids = torch.tensor([[0, PAD, PAD], [0, 2, 4]])
+    first, second = beam_search(make_model(0, vocab_size=6), src_ids, 100)
+    assert sorted(h.ids for h in first) == [[], [0], [2], [4]]
+    assert len(second) == 1 + 3 + 9 + 27
 
 
 def test_a_vocabulary_smaller_than_the_beams_gives_what_there_is() -> None:

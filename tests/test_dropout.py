@@ -91,3 +91,11 @@ def test_shape_and_dtype_stay(dtype: torch.dtype) -> None:
     out = dropout(torch.ones(3, 1, 5, dtype=dtype), 0.5, training=True)
     assert (out.shape, out.dtype) == ((3, 1, 5), dtype)
     assert dropout(torch.ones(0, 4), 0.5, training=True).shape == (0, 4)
+
+
+def test_seeds_are_whole_numbers_of_63_bits() -> None:
+    torch.manual_seed(6)
+    seeds = [draw_seed() for _ in range(100)]
+    assert all(type(seed) is int for seed in seeds)
+    assert len({seed % 2**16 for seed in seeds}) > 90
+    assert max(seeds) > 2**61

@@ -1,13 +1,17 @@
 """The training pass on compiled kernels against the plain one: the same numbers, gradients and dropout."""
 
+from collections.abc import Callable
+from typing import cast
+
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model
+from conftest import BOS, EOS, PAD, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minitrans import fused, kernels
+from minitrans.layers import EncoderLayer
 from minitrans.model import Transformer, TransformerConfig
 
 pytestmark = pytest.mark.skipif(not kernels.serve(torch.zeros(()), torch.float32), reason="no C++ compiler here")
@@ -124,6 +128,82 @@ def test_a_gradient_that_is_one_number_everywhere_can_be_added_to() -> None:
         hidden, output = run(model, *batch([5, 3], [4, 4]))
         gradients.append(torch.autograd.grad(hidden.square().sum() + output.sum(), model.src_embedding.weight)[0])
     assert (gradients[0] - gradients[1]).abs().max() <= 1e-11 * gradients[1].abs().max()
+
+
+def test_the_gradient_of_a_tied_table_passes_both_embeddings() -> None:
+    model = random_model(4).train()
+    _, output = fused.training_hidden(model, *batch([5, 3], [4, 4]))
+    first = output.grad_fn
+    assert first is not None
+    second = next(node for node, _ in first.next_functions if node is not None)
+    assert first.name() == second.name() == "_EmbedBackward"
+
+
+def test_without_kernels_it_is_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "_library", lambda: None)
+    model, ids = random_model(4).train(), batch([5, 3], [4, 4])
+    hidden, output = fused.training_hidden(model, *ids)
+    assert torch.equal(hidden, model.hidden(*ids))
+    assert output is model.output.weight
+
+
+def test_under_autocast_it_serves_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+    monkeypatch.setattr(fused, "_hidden", lambda *arguments: runs.append(arguments[-1]))
+    with torch.autocast("cpu", torch.bfloat16):
+        fused.training_hidden(random_model(4).float().train(), *batch([5, 3], [4, 4]))
+    assert runs == [torch.bfloat16]
+
+
+def test_each_dropout_has_its_own_probability() -> None:
+    model = random_model(4).train()
+    for layer in [*model.encoder.layers, *model.decoder.layers]:
+        layer.dropout.p, layer.ff.dropout.p = 0.2, 0.6
+    assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
+
+
+@pytest.mark.parametrize(("src_length", "tgt_length"), [(18, 4), (4, 18)])
+def test_a_sequence_that_is_too_long_is_refused(src_length: int, tgt_length: int) -> None:
+    with pytest.raises(ValueError, match="18 tokens"):
+        fused.training_hidden(random_model(4).train(), *batch([src_length], [tgt_length]))
+
+
+def test_ids_need_not_lie_one_after_another() -> None:
+    model, (src_ids, tgt_in) = random_model(4).train(), batch([5, 3], [4, 4])
+    columns = [ids.T.contiguous().T for ids in (src_ids, tgt_in)]
+    assert torch.equal(fused.training_hidden(model, *columns)[0], fused.training_hidden(model, src_ids, tgt_in)[0])
+
+
+def sublayers(model: Transformer) -> list[Callable[[Tensor], Tensor]]:
+    """Each as a function of (B, T, D); the embedding as one of its table."""
+    ids, mask = random_ids(1, [3, 2], 3), torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    layer = cast(EncoderLayer, model.encoder.layers[0])
+    return [
+        lambda table: fused.embed(model, table, ids, torch.float64)[0],
+        lambda x: fused.norm(x, layer.self_norm),
+        lambda x: fused.feed_forward(x, layer),
+        lambda x: fused.self_attention(x, layer, mask),
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_gradient_may_be_one_number_seen_everywhere(number: int) -> None:
+    sublayer = sublayers(random_model(4).train())[number]
+    x = random_tensor(5, *((11, 6) if number == 0 else (2, 3, 6))).requires_grad_()
+    y = sublayer(x)
+    (one,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
+    (ones,) = torch.autograd.grad(y, x, torch.ones_like(y))
+    assert torch.equal(one, ones)
+    assert one.any()
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_second_derivative_is_refused(number: int) -> None:
+    sublayer = sublayers(random_model(4).train())[number]
+    x = random_tensor(5, *((11, 6) if number == 0 else (2, 3, 6))).requires_grad_()
+    (gradient,) = torch.autograd.grad(sublayer(x).square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 def test_it_serves_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
