@@ -213,7 +213,8 @@ EQUIVALENT = {
         f"log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True{stable}))": "equals keep their order"
         for stable in ("", ", stable=False")
     } | {
-        f"log_probs, kept = (x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf).sort(descending=True{stable}))":
+        "log_probs, kept = (x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf)"
+        f".sort(descending=True{stable}))":
             "equals keep their order"
         for stable in ("", ", stable=False")
     },
