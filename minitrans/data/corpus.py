@@ -28,6 +28,7 @@ import yaml
 from datasets import Dataset, DatasetDict, IterableDataset, ReadInstruction
 
 from minitrans.data.filters import (
+    Hashes,
     copies,
     empty_sides,
     hash_pairs,
@@ -408,11 +409,22 @@ def _part(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
     )
 
 
+def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
+    """Hash a split, once: the result is kept on disk, for a million pairs take seconds."""
+    if config.streaming:
+        return hash_pairs(pairs.data)
+    path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'hashes', pairs._fingerprint)}.npy"
+    if not path.is_file():
+        with open_aside(path) as file:
+            np.save(file, np.stack(hash_pairs(pairs.data)))
+    return Hashes(*np.load(path))
+
+
 def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
-    hashes = {split: hash_pairs(pairs.data) for split, pairs in others.items()}
+    hashes = {split: _hashes(pairs, config) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
     report(repeated_sources(hashes["valid"], tests), "validation")
-    own, empty = hash_pairs(train.data), empty_sides(train.data)
+    own, empty = _hashes(train, config), empty_sides(train.data)
     faults = {"one side is empty": empty}
     repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": copies(own)}
     purpose = "first training" if config.streaming else "training"

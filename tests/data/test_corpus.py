@@ -507,15 +507,21 @@ def test_tokenized_again_with_another_tokenizer(corpus: DatasetDict, tokenizer: 
 
 def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
     usual = tmp_path / "hf_cache" / "minitrans"
-    assert len(list(usual.iterdir())) == 3  # the splits of `corpus`
+    assert len(list(usual.iterdir())) == 6  # the splits of `corpus`, and their hashes
     mine = str(tmp_path / "mine")
     corpus = load_corpus(config(tmp_path / "corpus", cache_dir=mine))
     tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(267), mine), max_len=100, cache_dir=mine)
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
-    assert suffixes == [".arrow"] * 6 + [".model"]
-    assert len(list(usual.iterdir())) == 3
-    tokenize_corpus(corpus, tokenizer, max_len=100)
+    assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
     assert len(list(usual.iterdir())) == 6
+    tokenize_corpus(corpus, tokenizer, max_len=100)
+    assert len(list(usual.iterdir())) == 9
+
+
+def test_text_is_hashed_once(corpus: DatasetDict, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delattr(corpus_module, "hash_pairs")
+    again = load_corpus(config(tmp_path / "corpus"))
+    assert {split: len(pairs) for split, pairs in again.items()} == {k: len(pairs) for k, pairs in corpus.items()}
 
 
 def test_a_cache_that_cannot_be_written(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
