@@ -166,10 +166,6 @@ EQUIVALENT = {
     "loss.linear_cross_entropy.loss_of": {
         "return label_smoothed_cross_entropy(logits[None], y, pad_id, smoothing)": "both are flattened",
     },
-    "decoding._limits": {
-        "return [length_limit(n, max_len) for n in src_mask.sum(-1).flatten()]":
-            "a number in a tensor of its own is computed with as a plain number is",
-    },
     "decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
     },

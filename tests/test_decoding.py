@@ -495,9 +495,9 @@ def test_beam_search_makes_room_for_the_longest_row_and_records_nothing(monkeypa
 
 def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "length_limit", lambda src_len, max_len: src_len)
-    src_ids = torch.tensor([[0, PAD, PAD], [0, 2, 4]])
+    src_ids = torch.tensor([[0, 2, PAD], [0, 2, 4]])
     first, second = beam_search(make_model(0, vocab_size=6), src_ids, 100)
-    assert sorted(h.ids for h in first) == [[], [0], [2], [4]]
+    assert sorted(len(h.ids) for h in first) == [0] + [1] * 3 + [2] * 9
     assert len(second) == 1 + 3 + 9 + 27
 
 
