@@ -13,12 +13,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from minitrans.data.batching import IntArray
 from minitrans.text import clean
 
 logger = logging.getLogger("minitrans")
 
 BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 # A line that `clean` changes by more than NFC: a control character, a separator that is no space, a space too many.
 _UNCLEAN = r"[\x00-\x1f\x7f-\x9f]|[^\PZ ]|  |^ | $"
