@@ -13,6 +13,8 @@ from minitrans.errors import UserError
 def open_aside(path: str | Path) -> Iterator[BinaryIO]:
     """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
+    Whenever the machine stops, `path` is the old file or the new one, whole.
+
     Raises:
         UserError: The file cannot be written.
     """
@@ -20,6 +22,8 @@ def open_aside(path: str | Path) -> Iterator[BinaryIO]:
     try:
         with open(aside, "wb") as file:
             yield file
+            file.flush()
+            os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
         os.replace(aside, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error

@@ -10,7 +10,7 @@ import re
 import reprlib
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
@@ -156,9 +156,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
         UserError: The corpus is not there, lacks a split or a language, its text is faulty, or `cache_dir` cannot be
             written.
     """
-    splits = _read_folder(Path(config.path), config) if _is_local(config.path) else _read_hub(config)
-    if config.splits is not None:
-        splits = {split: _part(splits, split, part) for split, part in config.splits.items()}
+    splits = _read_splits(config)
     valid = next((name for name in _VALID_NAMES if name in splits), "valid")
     for split in ("train", valid):
         if split not in splits:
@@ -169,6 +167,20 @@ def load_corpus(config: DataConfig) -> DatasetDict:
     train = splits.pop("train")
     others = {"valid": splits.pop(valid), **splits}
     return DatasetDict({"train": _without_faulty_pairs(train, others, config), **others})
+
+
+def find_pairs(config: DataConfig, wanted: Container[tuple[str, str]]) -> list[int]:
+    """Find training pairs by their clean text, in all of the training data: for a message, as it takes a while.
+
+    Returns:
+        Their numbers from 1 in the order of the data, which in files of lines are those of the lines.
+    """
+    if config.streaming:
+        tables = stream_tables(stream_train(config), _CHUNK, config.path, config)
+    else:
+        tables = map(pa.Table.from_batches, ([batch] for batch in _read_splits(config)["train"].data.to_batches()))
+    rows = chain.from_iterable(table.to_pylist() for table in tables)
+    return [n for n, row in enumerate(rows, 1) if (clean(row["source"]), clean(row["target"])) in wanted]
 
 
 def stream_train(config: DataConfig) -> IterableDataset:
@@ -394,6 +406,14 @@ def _read_stream(stream: IterableDataset, where: str, config: DataConfig) -> Dat
     buffer = content.getvalue()
     digest = hashlib.sha256(buffer).hexdigest()[:32]
     return Dataset(datasets.table.InMemoryTable.from_buffer(buffer), fingerprint=digest)
+
+
+def _read_splits(config: DataConfig) -> dict[str, Dataset]:
+    """Read all splits under the names that they are to have; `valid` keeps the one that it has."""
+    splits = _read_folder(Path(config.path), config) if _is_local(config.path) else _read_hub(config)
+    if config.splits is None:
+        return splits
+    return {split: _part(splits, split, part) for split, part in config.splits.items()}
 
 
 def _part(splits: dict[str, Dataset], split: str, part: str) -> Dataset:

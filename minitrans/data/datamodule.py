@@ -13,7 +13,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
-from minitrans.data.corpus import DataConfig, column_arrays, drop_long_pairs, load_corpus, tokenize_corpus
+from minitrans.data.corpus import (
+    DataConfig,
+    column_arrays,
+    drop_long_pairs,
+    find_pairs,
+    load_corpus,
+    tokenize_corpus,
+)
 from minitrans.data.stream import StreamLoader
 from minitrans.tokenizer import Tokenizer
 
@@ -158,6 +165,11 @@ class TranslationDataModule(LightningDataModule):
         """Return the source lines and the target lines of a split, none left out but empty ones of `train`."""
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
+
+    def find_lines(self, batch: Batch) -> list[int]:
+        """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""
+        sides = (self._tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
+        return find_pairs(self._config, {*zip(*sides, strict=True)})
 
     def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
         lengths = batches.src.lengths + 1, batches.tgt.lengths + 1

@@ -1,12 +1,8 @@
-"""What happens around the training steps: translating the validation split, showing progress, stopping in order."""
+"""What happens around the training steps: translating the validation split and showing progress."""
 
-import signal
-import sys
 import time
 from collections.abc import Sequence
 from itertools import chain
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -17,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from minitrans.scoring import score
 from minitrans.training.module import TranslationModule
-from minitrans.training.processes import gather, n_processes, rank, sum_up
+from minitrans.training.processes import gather, n_processes, rank
 from minitrans.translator import Translator
 
 N_SAMPLES = 3
@@ -52,7 +48,7 @@ class ValidationTranslations(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger):
                 text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
-                logger.experiment.add_text("samples", text, trainer.global_step)
+                logger.experiment.add_text("samples", text, trainer.global_step - 1)
 
 
 class TrainingProgress(ProgressBar):
@@ -129,43 +125,3 @@ class TrainingProgress(ProgressBar):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Take the bar away."""
         self.bar.stop()
-
-
-class StopBetweenSteps(Callback):
-    """On Ctrl-C or SIGTERM, finishes the step, writes the checkpoint to resume from, and stops.
-
-    A second signal stops at once, and loses what came after the last checkpoint. Of several processes the
-    first of each machine listens, and all stop with it.
-    """
-
-    def __init__(self, checkpoint: Path) -> None:
-        """Take the path of the checkpoint."""
-        self.checkpoint = checkpoint
-        self.asked = False
-        self.previous: dict[int, Any] = {}
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen for the signals."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = self._ask if trainer.local_rank == 0 else signal.SIG_IGN
-            self.previous[number] = signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Save and stop, if asked to."""
-        if any(sum_up([self.asked], pl_module.device)):
-            trainer.save_checkpoint(self.checkpoint)
-            raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous.clear()

@@ -52,7 +52,9 @@ class TrainingConfig:
         label_smoothing: Share of the target probability that is spread over the whole vocabulary.
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
         patience: Validations without a better BLEU after which training stops.
-        checkpoint_every: Optimizer steps between checkpoints to resume from.
+        checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
+        checkpoint_minutes: Minutes after which one is written in any case.
+        keep_checkpoints: How many of them are kept, besides the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is quick at.
     """
 
@@ -63,19 +65,22 @@ class TrainingConfig:
     ema_decay: float = 0.998
     patience: int = 10
     checkpoint_every: int = 500
+    checkpoint_minutes: float = 10.0
+    keep_checkpoints: int = 2
     precision: Setting = "auto"
 
     def __post_init__(self) -> None:
         """Check every value once, here."""
-        if self.learning_rate <= 0:
-            raise UserError(f"training.learning_rate must be above 0, got {self.learning_rate}")
+        for name in ("learning_rate", "checkpoint_minutes"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"training.{name} must be above 0, got {getattr(self, name)}")
         for name in ("warmup_steps", "weight_decay"):
             if getattr(self, name) < 0:
                 raise UserError(f"training.{name} must not be below 0, got {getattr(self, name)}")
         for name in ("label_smoothing", "ema_decay"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
-        for name in ("patience", "checkpoint_every"):
+        for name in ("patience", "checkpoint_every", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise UserError(f"training.{name} must be at least 1, got {getattr(self, name)}")
 

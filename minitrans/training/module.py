@@ -16,7 +16,7 @@ from minitrans.fused import training_hidden
 from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.processes import gather, n_processes, rank, sum_up
+from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
 
 
 def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
@@ -58,11 +58,6 @@ class TranslationModule(LightningModule):
         self.tgt_tokens += n_tokens
         self.log("train_loss", loss)
         return share
-
-    def on_train_batch_end(self, outputs: Any, batch: Batch, batch_idx: int) -> None:
-        """Have the very last step validated too, wherever it falls in the interval: Lightning validates as it stops."""
-        if self.trainer.global_step == self.trainer.estimated_stepping_batches:
-            self.trainer.should_stop = True
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the plain cross entropy in nats a token over the whole split."""
@@ -107,7 +102,7 @@ class TranslationModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
-        checkpoint["rng_state"] = torch.stack(gather(torch.get_rng_state()))
+        checkpoint["rng_states"] = gather(rng_states())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of the random numbers.
@@ -115,10 +110,10 @@ class TranslationModule(LightningModule):
         Raises:
             UserError: The checkpoint is of another number of processes.
         """
-        states = checkpoint["rng_state"]
+        states = checkpoint["rng_states"]
         if len(states) != n_processes():
             raise UserError(
                 f"the checkpoint was written by {len(states)} processes, and these are {n_processes()}; resume with "
                 "the trainer.devices and trainer.num_nodes of the first run"
             )
-        torch.set_rng_state(states[rank()].clone())  # it takes no part of a tensor
+        set_rng_states(states[rank()])

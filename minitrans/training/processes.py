@@ -1,7 +1,9 @@
 """What the processes of one training tell each other; a process that trains alone tells itself, at no cost."""
 
-from typing import TypeVar
+import random
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -39,3 +41,21 @@ def gather(value: T) -> list[T]:
     values = [value] * n_processes()
     dist.all_gather_object(values, value)
     return values
+
+
+def rng_states() -> dict[str, Any]:
+    """The states of all random generators of this process, as tensors, tuples, lists and numbers."""
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": tuple(np.asarray(part).tolist() for part in np.random.get_state()),
+        "python": random.getstate(),
+    }
+
+
+def set_rng_states(states: dict[str, Any]) -> None:
+    """Go back to what `rng_states` returned."""
+    torch.set_rng_state(states["torch"])
+    torch.cuda.set_rng_state_all(states["cuda"])
+    np.random.set_state(states["numpy"])
+    random.setstate(states["python"])

@@ -1,8 +1,8 @@
 """From settings to a run folder: corpus, tokenizer, training, scores, model card."""
 
 import contextlib
-import csv
 import ctypes
+import errno
 import logging
 import shutil
 import time
@@ -15,7 +15,7 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging, LearningRateMonitor, ModelCheckpoint
+from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
@@ -26,16 +26,24 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model import Transformer
 from minitrans.scoring import Scores, score
+from minitrans.text import clean
 from minitrans.tokenizer import Tokenizer
-from minitrans.training.callbacks import StopBetweenSteps, TrainingProgress, ValidationTranslations
+from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
+from minitrans.training.checkpoints import (
+    BEST,
+    CheckpointFiles,
+    Checkpoints,
+    newest_checkpoint,
+    read_checkpoint,
+    step_of,
+)
 from minitrans.training.config import RunConfig
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
 from minitrans.translator import Translator
 
-CONFIG, CARD, METRICS = "config.yaml", "README.md", "metrics.csv"
-BEST, LAST = Path("checkpoints/best.ckpt"), Path("checkpoints/last.ckpt")
+CONFIG, CARD, CHECKPOINTS = "config.yaml", "README.md", "checkpoints"
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
 
@@ -75,18 +83,19 @@ def train(config: RunConfig) -> dict[str, Scores]:
     bundle = Bundle(Transformer(sizes), tokenizer, config.data.source, config.data.target)
     module = TranslationModule(bundle.model, config.training)
 
-    trainer = _make_trainer(config, bundle, data)
+    checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
+    trainer = _make_trainer(config, bundle, data, checkpoint)
     if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
         raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if trainer.is_global_zero and not config.resume:
         _make_run_dir(config, tokenizer)
     threads = torch.get_num_threads()
-    _fit(trainer, module, data, config)
+    _fit(trainer, module, data, config, checkpoint)
     if not trainer.is_global_zero:
         return {}
     torch.set_num_threads(threads)  # several processes have shared them
 
-    best = torch.load(run_dir / BEST, map_location="cpu", weights_only=True)
+    best = read_checkpoint(run_dir / CHECKPOINTS / BEST)
     module.load_state_dict(best["state_dict"])
     bundle.model.to("cpu", torch.float32).eval()
     translator = Translator(bundle)
@@ -114,21 +123,32 @@ def _check_run_dir(config: RunConfig) -> None:
     if run_dir.exists() and not run_dir.is_dir():
         raise UserError(f"{run_dir} is a file; give another --run-dir")
     if config.resume:
-        for part in (CONFIG, TOKENIZER, LAST):
-            if not (run_dir / part).is_file():
-                raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
-        before, now = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8")), yaml.safe_load(config.text)
-        for section in ("seed", "model", "tokenizer", "data", "training"):
-            if before[section] != now[section]:
-                raise UserError(
-                    f"{run_dir / CONFIG} and the settings given differ in {section}; "
-                    "resume with the run's own settings, or train a new run"
-                )
+        _check_resumed(config)
     elif run_dir.exists() and any(run_dir.iterdir()):
         if not config.overwrite:
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
         if not (run_dir / CONFIG).is_file():
             raise UserError(f"{run_dir} is not a run folder, so it is not overwritten; give another --run-dir")
+
+
+def _check_resumed(config: RunConfig) -> None:
+    """Refuse to resume what cannot be; remove what a run that was killed has not written to its end."""
+    run_dir, now = config.run_dir, yaml.safe_load(config.text)
+    for part in (CONFIG, TOKENIZER):
+        if not (run_dir / part).is_file():
+            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
+    try:
+        before = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
+        other = [name for name in ("seed", "model", "tokenizer", "data", "training") if before[name] != now[name]]
+    except Exception as error:  # whatever YAML makes of a damaged file
+        raise UserError(f"{run_dir / CONFIG} is damaged ({clean(str(error))}); train anew with --overwrite") from error
+    if other:
+        raise UserError(
+            f"{run_dir / CONFIG} and the settings given differ in {other[0]}; "
+            "resume with the run's own settings, or train a new run"
+        )
+    for unfinished in run_dir.rglob("*.tmp"):
+        unfinished.unlink()
 
 
 def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
@@ -143,9 +163,11 @@ def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
         raise UserError(f"cannot write {config.run_dir}: {error.strerror}; give another --run-dir") from error
 
 
-def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> Trainer:
-    """Lightning's Trainer with our loggers and callbacks; `ModelCheckpoint`s are called last, wherever they stand."""
-    run_dir = config.run_dir
+def _make_trainer(
+    config: RunConfig, bundle: Bundle, data: TranslationDataModule, checkpoint: Path | None = None
+) -> Trainer:
+    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand."""
+    run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     if config.trainer["strategy"] not in ("auto", "ddp"):
         raise UserError(f"trainer.strategy is {config.trainer['strategy']}; choose auto or ddp")
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
@@ -157,27 +179,20 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
-        LearningRateMonitor(),
-        EarlyStopping("val_bleu", mode="max", patience=config.training.patience),
+        EarlyStopping("val_bleu", mode="max", patience=config.training.patience, check_on_train_epoch_end=False),
         TrainingProgress(translations, str(precision)),
-        StopBetweenSteps(run_dir / LAST),
-        ModelCheckpoint(run_dir / BEST.parent, BEST.stem, monitor="val_bleu", mode="max", enable_version_counter=False),
-        ModelCheckpoint(
-            run_dir / LAST.parent,
-            LAST.stem,
-            every_n_train_steps=config.training.checkpoint_every,
-            enable_version_counter=False,
-        ),
+        Checkpoints(run_dir / CHECKPOINTS, config.training, 50 if log_every is None else log_every),
     ]
-    csv_logger = CSVLogger(run_dir, name="", version="")
-    if config.resume and _is_first_process():
-        _keep_metrics(csv_logger, run_dir)
+    tensorboard = TensorBoardLogger(  # it shows no step twice
+        run_dir, name="", version="tensorboard", purge_step=step_of(checkpoint) if checkpoint else None
+    )
     try:
         return Trainer(
-            **config.trainer,
+            **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
             precision=precision.of_trainer,
-            logger=[csv_logger, TensorBoardLogger(run_dir, name="", version="tensorboard")],
+            logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
+            plugins=[CheckpointFiles()],
             default_root_dir=run_dir,
             num_sanity_val_steps=0,
             enable_model_summary=False,
@@ -187,22 +202,18 @@ def _make_trainer(config: RunConfig, bundle: Bundle, data: TranslationDataModule
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
 
 
-def _keep_metrics(csv_logger: CSVLogger, run_dir: Path) -> None:
-    """Carry over the rows up to the checkpoint: the logger begins a new file."""
-    step = torch.load(run_dir / LAST, map_location="cpu", weights_only=True)["global_step"]
-    if (run_dir / METRICS).is_file():
-        with open(run_dir / METRICS, encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.DictReader(file) if int(row["step"]) < step]
-        csv_logger.experiment.metrics.extend({k: v for k, v in row.items() if v} for row in rows)
-
-
-def _fit(trainer: Trainer, module: TranslationModule, data: TranslationDataModule, config: RunConfig) -> None:
+def _fit(
+    trainer: Trainer,
+    module: TranslationModule,
+    data: TranslationDataModule,
+    config: RunConfig,
+    checkpoint: Path | None = None,
+) -> None:
     """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back.
 
     The first process ends those that it has started if it fails, so that no one waits for it, and what all fail of is
     told once.
     """
-    checkpoint = config.run_dir / LAST if config.resume else None
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
@@ -217,6 +228,8 @@ def _fit(trainer: Trainer, module: TranslationModule, data: TranslationDataModul
         broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
             raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
+            raise UserError(f"cannot write {config.run_dir}: {error.strerror}; make room, and resume") from error
         raise
 
 

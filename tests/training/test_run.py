@@ -147,7 +147,7 @@ def start(corpus: Path, run_dir: Path, *flags: str) -> "subprocess.Popen[str]":
 def test_a_signal_saves_and_the_run_goes_on(number: signal.Signals, corpus: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     with start(corpus, run_dir) as process:
-        while not (run_dir / "checkpoints/last.ckpt").exists():
+        while not (run_dir / "checkpoints/step-7.ckpt").exists():
             assert process.poll() is None, process.communicate()
             time.sleep(0.02)
         os.kill(process.pid, number)
@@ -159,7 +159,7 @@ def test_a_signal_saves_and_the_run_goes_on(number: signal.Signals, corpus: Path
     assert stopped is not None, err
     assert not (run_dir / "model.json").exists()
     step = int(stopped[1])
-    assert torch.load(run_dir / "checkpoints/last.ckpt", weights_only=True)["global_step"] == step
+    assert torch.load(run_dir / "checkpoints/step-7.ckpt", weights_only=True)["global_step"] == step
     with start(corpus, run_dir, "--resume") as process:
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err

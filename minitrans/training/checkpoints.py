@@ -1,0 +1,235 @@
+"""Checkpoints: what a run goes on from, whatever ended it, and its best weights."""
+
+import csv
+import io
+import logging
+import math
+import pickle
+import signal
+import sys
+import time
+from itertools import chain
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.plugins import TorchCheckpointIO
+from torch import Tensor
+
+from minitrans.data.batching import Batch
+from minitrans.data.datamodule import TranslationDataModule
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.training.config import TrainingConfig
+from minitrans.training.processes import gather, sum_up
+
+logger = logging.getLogger("minitrans")
+
+BEST, METRICS = "best.ckpt", "metrics.csv"
+
+
+class CheckpointFiles(TorchCheckpointIO):
+    """Writes checkpoints whole or not at all, and reads them as data that cannot run code."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write a checkpoint aside, then rename it.
+
+        Raises:
+            UserError: It cannot be written, say because the disk is full.
+        """
+        content = io.BytesIO()
+        torch.save(checkpoint, content)
+        Path(path).parent.mkdir(exist_ok=True)
+        try:
+            write_file(path, content.getvalue())
+        except UserError as error:
+            raise UserError(f"{error}; mend that, and --resume goes on from the checkpoint before") from error
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """See `read_checkpoint`."""
+        return read_checkpoint(Path(path))
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint into the memory of the CPU. Nothing in it can run code.
+
+    Raises:
+        UserError: It cannot be read, or is no checkpoint of a run.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
+            return checkpoint
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            f"{path} holds more than numbers and text, and might run code: it is not read; delete it"
+        ) from error
+    except Exception as error:  # whatever a damaged file makes of torch
+        raise UserError(f"{path} is damaged ({type(error).__name__}); delete it") from error
+    raise UserError(f"{path} is no checkpoint of this version of minitrans; delete it")
+
+
+def newest_checkpoint(folder: Path) -> Path:
+    """Find the newest checkpoint that is whole; each damaged one that is newer is named in the log.
+
+    Raises:
+        UserError: There is none.
+    """
+    for path in _checkpoints(folder):
+        try:
+            read_checkpoint(path)
+            return path
+        except UserError as error:
+            logger.warning("%s; trying the checkpoint before", error)
+    raise UserError(f"{folder} holds no checkpoint to resume from; train anew with --overwrite")
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints to go on from, the newest first."""
+    return sorted((path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=step_of, reverse=True)
+
+
+def step_of(path: Path) -> int:
+    """The number in the name of a checkpoint: the steps that it has seen."""
+    return int(path.stem.removeprefix("step-"))
+
+
+class Checkpoints(Checkpoint):
+    """Writes `step-N.ckpt`, of which the last few are kept, and `best.ckpt`, and logs the training curve before.
+
+    A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
+    before it, so that a resumed run repeats nothing and leaves nothing out. It holds the rows of metrics.csv up to it.
+
+    On Ctrl-C or SIGTERM it finishes the step, writes a checkpoint and stops. A second signal stops at once, and loses
+    what came after the last checkpoint. Of several processes the first of each machine listens, and all stop with it.
+
+    It also stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones. The loss is
+    looked at a step late, or the processor would wait for an accelerator at every step.
+    """
+
+    def __init__(self, folder: Path, config: TrainingConfig, log_every: int) -> None:
+        """Take the folder, the settings that say when, and in how many steps a row of metrics is logged."""
+        self.folder, self.config, self.log_every = folder, config, log_every
+        self.best = -math.inf
+        self.due = self.stop = self.asked = False
+        self.saved_at = time.monotonic()
+        self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
+        self.previous: dict[int, Any] = {}
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Leave a run alone that has stopped early before it was resumed: Lightning forgets that it has."""
+        early = trainer.early_stopping_callback
+        assert early is not None
+        trainer.should_stop = early.wait_count >= early.patience
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen for the signals."""
+        self.step = trainer.global_step
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handler = self._ask if trainer.local_rank == 0 else signal.SIG_IGN
+            self.previous[number] = signal.signal(number, handler)
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+        print("stopping after this step; once more to stop at once", file=sys.stderr)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note the learning rate of the step."""
+        self.rate = trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the step; write a checkpoint if one is due, or leave that to the validation that comes next."""
+        if trainer.global_step == self.step:  # gradients are being summed up, which no checkpoint holds
+            return
+        self.step = trainer.global_step
+        self._check(trainer)
+        loss = trainer.callback_metrics["train_loss"]
+        self.last = self.step, loss, batch
+        if self.log_every and self.step % self.log_every == 0:
+            row = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train_")}
+            row |= {"lr-AdamW": self.rate, "epoch": trainer.current_epoch}
+            for log in trainer.loggers:
+                log.log_metrics(row, self.step - 1)
+                log.save()
+        if self.step == trainer.estimated_stepping_batches:
+            trainer.should_stop = True  # Lightning validates as it stops: the very last step, wherever it falls
+        late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
+        asked, late = map(bool, sum_up([self.asked, late], pl_module.device))
+        self.stop |= asked
+        self.due |= asked or late or self.step % self.config.checkpoint_every == 0
+        fetcher = trainer.fit_loop._data_fetcher
+        assert fetcher is not None
+        if not trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher):
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Keep the weights if none were better; write a checkpoint if one is due."""
+        bleu = trainer.callback_metrics["val_bleu"].item()
+        if bleu > self.best:
+            self._check(trainer, weights=True)
+            self.best = bleu
+            trainer.save_checkpoint(self.folder / BEST)
+        self._save(trainer)
+
+    def _save(self, trainer: Trainer) -> None:
+        if self.due or trainer.should_stop:
+            self._check(trainer, weights=True)
+            self.due = False
+            trainer.save_checkpoint(self.folder / f"step-{self.step}.ckpt")
+            self.saved_at = time.monotonic()
+            if trainer.is_global_zero:
+                written = _checkpoints(self.folder)
+                kept = [path for path in written if step_of(path) <= self.step][: self.config.keep_checkpoints]
+                for path in {*written} - {*kept}:  # a later one is damaged, or this run would have begun with it
+                    path.unlink()
+        if self.stop:
+            raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
+
+    def _check(self, trainer: Trainer, weights: bool = False) -> None:
+        """Stop if the loss of the last step that was kept, or a weight, is not finite."""
+        if self.last is None:
+            return
+        step, loss, batch = self.last
+        finite = bool(loss.isfinite())
+        if weights:
+            finite &= all(bool(p.isfinite().all()) for p in trainer.lightning_module.parameters())
+        if not finite:
+            data, good = trainer.datamodule, _checkpoints(self.folder)  # type: ignore[attr-defined]
+            assert isinstance(data, TranslationDataModule)
+            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
+            raise UserError(
+                f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
+                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
+                f"{good[0] if good else 'none'}; look at these lines, or train anew with a lower training.learning_rate"
+            )
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add the best BLEU, and metrics.csv so far."""
+        checkpoint["best"] = self.best
+        path = self.folder.parent / METRICS
+        checkpoint["metrics"] = path.read_text() if path.is_file() else ""
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take the best BLEU, and write the rows of metrics.csv up to here anew."""
+        self.best = checkpoint["best"]
+        for log in trainer.loggers:
+            if isinstance(log, CSVLogger) and trainer.is_global_zero:
+                rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))
+                log.experiment.metrics.extend({name: value for name, value in row.items() if value} for row in rows)
+                log.save()
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Give the signals back."""
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)
+        self.previous.clear()
