@@ -16,7 +16,9 @@ from minitrans.model import Transformer, TransformerConfig
 from minitrans.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
-_LONGEST = 1 << 20  # the one size that no weight confirms: memory is taken for so many positions
+# What no weight confirms: memory is taken for so many positions, and for the two small files.
+_POSITIONS = 1 << 28  # numbers in the table of positions, max_len times d_model
+_LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
 @dataclass(frozen=True)
@@ -60,8 +62,8 @@ def load_bundle(folder: Path) -> Bundle:
     missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
     config, source, target = _load_sizes(folder / SIZES)
+    tokenizer = load_tokenizer(folder)
     if config.vocab_size != tokenizer.vocab_size:
         raise UserError(
             f"{folder}: the model has {config.vocab_size} pieces, the tokenizer {tokenizer.vocab_size}; "
@@ -76,7 +78,23 @@ def load_bundle(folder: Path) -> Bundle:
     return Bundle(_load_model(folder / WEIGHTS, config), tokenizer, source, target)
 
 
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read the tokenizer of a run folder.
+
+    Raises:
+        UserError: It is damaged, or far too large for one.
+    """
+    _check_size(folder / TOKENIZER)
+    return Tokenizer.load(folder / TOKENIZER)
+
+
+def _check_size(path: Path) -> None:
+    if (size := path.stat().st_size) > _LARGEST:
+        raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
+
+
 def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
+    _check_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
         config = TransformerConfig(**sizes["model"])
@@ -84,15 +102,15 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
             value = getattr(config, name)
             if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
                 raise TypeError(f"{name} is {value!r}")
-        if config.max_len > _LONGEST:
-            raise ValueError(f"max_len is {config.max_len}")
+        if config.max_len * config.d_model > _POSITIONS:
+            raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
         return config, str(sizes["source"]), str(sizes["target"])
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
 
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
-    # Sizes that these three matrices confirm need no more memory than the file has bytes.
+    # Sizes that these three matrices and the number of all confirm need no more memory than the file has bytes.
     width, last = config.n_heads * config.head_size, config.n_layers - 1
     telling = {
         "src_embedding.weight": [config.vocab_size, config.d_model],
@@ -103,6 +121,7 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
         with safe_open(path, framework="pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
             wrong = [name for name, shape in telling.items() if found.get(name) != shape]
+            wrong += ["n_layers"] * (config.n_layers > len(found))
             if not wrong:
                 model = Transformer(config)
                 expected = {name: list(p.shape) for name, p in model.named_parameters()}

@@ -123,7 +123,10 @@ class Checkpoints(Checkpoint):
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave a run alone that has stopped early before it was resumed: Lightning forgets that it has."""
+        """Mend what Lightning does not do by itself in a run that is resumed."""
+        # It loses its way where an epoch ends, unless it counts steps.
+        trainer.fit_loop.epoch_loop.max_steps = int(trainer.estimated_stepping_batches)
+        # It forgets that a run has stopped early.
         early = trainer.early_stopping_callback
         assert early is not None
         trainer.should_stop = early.wait_count >= early.patience
@@ -148,7 +151,7 @@ class Checkpoints(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the step; write a checkpoint if one is due, or leave that to the validation that comes next."""
+        """Log the step; write a checkpoint if one is due, unless a validation comes first."""
         if trainer.global_step == self.step:  # gradients are being summed up, which no checkpoint holds
             return
         self.step = trainer.global_step

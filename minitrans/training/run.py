@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from minitrans.bundle import TOKENIZER, Bundle, save_bundle
+from minitrans.bundle import TOKENIZER, Bundle, load_tokenizer, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
@@ -72,7 +72,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
     corpus = load_corpus(config.data)
     if config.resume:
-        tokenizer = Tokenizer.load(run_dir / TOKENIZER)
+        tokenizer = load_tokenizer(run_dir)
     else:
         tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
     sizes = config.transformer(
@@ -124,7 +124,7 @@ def _check_run_dir(config: RunConfig) -> None:
         raise UserError(f"{run_dir} is a file; give another --run-dir")
     if config.resume:
         _check_resumed(config)
-    elif run_dir.exists() and any(run_dir.iterdir()):
+    elif run_dir.exists() and any(path.suffix != ".tmp" for path in run_dir.iterdir()):
         if not config.overwrite:
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
         if not (run_dir / CONFIG).is_file():

@@ -1,0 +1,102 @@
+"""Kill a training at random moments, resume it until it ends, and compare it with one that was left alone."""
+
+import argparse
+import hashlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+CORPUS = Path(__file__).parents[1] / "data" / "en-zh"
+COMPARED = ("model.safetensors", "metrics.csv")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return 0 if every run ended with the same weights and the same metrics, else 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=20, help="runs to kill (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=3, help="most kills in one run (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=300, help="optimizer steps of a run (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="decides when they are killed (default: %(default)s)")
+    args = parser.parse_args(argv)
+    rng = random.Random(args.seed)
+    different = kills = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        finish(start(folder / "unbroken", args.steps))
+        unbroken = digests(folder / "unbroken")
+        for number in range(1, args.runs + 1):
+            run_dir = folder / str(number)
+            steps = sorted(rng.randint(0, args.steps) for _ in range(rng.randint(1, args.kills)))
+            killed = []
+            for step in steps:
+                process = start(run_dir, args.steps)
+                while newest_step(run_dir) < step and process.poll() is None:
+                    time.sleep(0.005)
+                time.sleep(rng.uniform(0, 0.5))
+                process.kill()
+                process.communicate()
+                if process.returncode == -signal.SIGKILL:
+                    killed.append(str(newest_step(run_dir)))
+            finish(start(run_dir, args.steps))
+            same = digests(run_dir) == unbroken
+            print(f"run {number}: killed after step {', '.join(killed)}: {'same' if same else 'DIFFERENT'}", flush=True)
+            different += not same
+            kills += len(killed)
+    print(f"{args.runs} runs, {kills} kills, {different} ended with other weights or metrics than an unbroken run")
+    return min(1, different)
+
+
+def start(run_dir: Path, steps: int) -> "subprocess.Popen[str]":
+    """Begin a run, or go on with it if it has come to a checkpoint."""
+    settings = {
+        "run-dir": run_dir,
+        "data.path": CORPUS,
+        "data.source": "en",
+        "data.target": "zh",
+        "data.splits": '{"train": "train[:2000]", "valid": "valid[:20]", "test": "test[:20]"}',
+        "data.cache_dir": run_dir.parent / "cache",
+        "data.batch_tokens": 400,
+        "tokenizer.vocab_size": 1200,
+        "model.d_model": 32,
+        "model.n_heads": 2,
+        "model.d_ff": 48,
+        "model.n_layers": 1,
+        "training.learning_rate": 0.01,
+        "training.warmup_steps": 10,
+        "training.checkpoint_every": 7,
+        "trainer.max_steps": steps,
+        "trainer.val_check_interval": 20,
+        "trainer.check_val_every_n_epoch": "null",
+        "trainer.log_every_n_steps": 5,
+    }
+    flags = [f"--{name}={value}" for name, value in settings.items()]
+    how = ["--resume"] if newest_step(run_dir) > 0 else ["--overwrite"]
+    command = [sys.executable, "-m", "minitrans", "train", *flags, *how]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def newest_step(run_dir: Path) -> int:
+    """The step of the newest checkpoint; 0 before there is one, -1 before there is a run."""
+    steps = [int(path.stem.removeprefix("step-")) for path in run_dir.glob("checkpoints/step-*.ckpt")]
+    return max(steps, default=0 if (run_dir / "config.yaml").is_file() else -1)
+
+
+def finish(process: "subprocess.Popen[str]") -> None:
+    """Wait for the end of a run, which has to be a good one."""
+    _, err = process.communicate()
+    if process.returncode:
+        sys.exit(f"a run has failed:\n{err}")
+
+
+def digests(run_dir: Path) -> list[str]:
+    """SHA-256 of what is compared."""
+    return [hashlib.sha256((run_dir / name).read_bytes()).hexdigest() for name in COMPARED]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

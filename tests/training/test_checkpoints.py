@@ -1,0 +1,349 @@
+"""Runs that are killed, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
+
+import logging
+import os
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import tiny_settings
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+
+from minitrans import cli
+from minitrans.data.batching import Batch
+from minitrans.data.datamodule import TranslationDataModule
+from minitrans.errors import UserError
+from minitrans.training.checkpoints import Checkpoints, newest_checkpoint, read_checkpoint
+from minitrans.training.module import TranslationModule
+from minitrans.training.processes import rng_states, set_rng_states
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
+
+import kill_resume  # noqa: E402
+
+Capture = pytest.CaptureFixture[str]
+Patch = pytest.MonkeyPatch
+
+
+class KilledError(BaseException):
+    """Nobody catches it, so that nothing is done in order."""
+
+
+@pytest.fixture(scope="module")
+def corpus(tiny_run: Path) -> Path:
+    return tiny_run.parent
+
+
+def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
+    return cli.main(["train", *tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags])
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    """The steps of the checkpoints to resume from; there is no other file but the best one."""
+    names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
+    return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    for name in ("model.safetensors", "metrics.csv", "tokenizer.model", "model.json"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text()) for run in (one, other)]
+    assert cards[0] == cards[1]
+    assert steps_of(one) == steps_of(other)
+
+
+def kill_before_step(patch: Patch, step: int) -> None:
+    training_step = TranslationModule.training_step
+
+    def killed(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
+        if self.global_step >= step:
+            raise KilledError
+        return training_step(self, batch, batch_idx)
+
+    patch.setattr(TranslationModule, "training_step", killed)
+
+
+# -- Killed ---------------------------------------------------------------------------------------------------------
+
+EPOCHS = ("--trainer.max_steps", "-1", "--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "1")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        (),
+        (*EPOCHS, "--trainer.val_check_interval", "1.0"),
+        (*EPOCHS, "--trainer.val_check_interval", "10"),
+        ("--trainer.accumulate_grad_batches", "3", "--trainer.val_check_interval", "12"),
+    ],
+    ids=["steps", "epochs", "validation within epochs", "accumulation"],
+)
+def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
+    flags: tuple[str, ...], corpus: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """Checkpoints after each step: those at the end of an epoch (22 or 23 batches) and before a validation too."""
+    flags = (*flags, "--training.checkpoint_every", "1")
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    assert train(corpus, whole, *flags, max_steps=48) == 0
+    resume: tuple[str, ...] = ()
+    for step in (2, 7, 8, 9, 14, 20, 21, 22, 23, 24, 30, 40):
+        with monkeypatch.context() as patch, pytest.raises(KilledError):
+            kill_before_step(patch, step)
+            train(corpus, broken, *flags, *resume, max_steps=48)
+        resume = ("--resume",)
+        if flags[0] != EPOCHS[0] and "3" in flags and step == 14:  # 16 steps
+            break
+    assert train(corpus, broken, *flags, "--resume", max_steps=48) == 0
+    assert_same_run(whole, broken)
+
+
+@pytest.mark.parametrize("moment", ["before the validation", "between two checkpoints", "after the last step"])
+def test_a_run_killed_at_an_unlucky_moment_ends_as_one_that_was_not(
+    moment: str, corpus: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    flags = ("--training.checkpoint_every", "5")
+    assert train(corpus, whole, *flags) == 0
+
+    def killed(*arguments: Any, **named: Any) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        if moment == "before the validation":
+            patch.setattr(TranslationModule, "validation_step", killed)
+        elif moment == "between two checkpoints":
+            patch.setattr(Checkpoints, "_save", lambda self, trainer: self.step == 20 and killed())
+        else:
+            patch.setattr("minitrans.training.run.save_bundle", killed)
+        train(corpus, broken, *flags)
+    if moment == "between two checkpoints":
+        assert [path.name for path in (broken / "checkpoints").iterdir()] == ["best.ckpt"]
+        assert train(corpus, broken, "--overwrite", *flags) == 0
+    else:
+        (broken / "checkpoints/step-99.ckpt.123.tmp").write_bytes(b"half")
+        assert train(corpus, broken, "--resume", *flags) == 0
+    assert_same_run(whole, broken)
+
+
+def test_a_run_that_stopped_early_does_not_go_on(corpus: Path, tmp_path: Path) -> None:
+    flags = ("--training.patience", "1", "--trainer.val_check_interval", "4")
+    run_dir, copy = tmp_path / "run", tmp_path / "copy"
+    assert train(corpus, run_dir, *flags) == 0
+    assert steps_of(run_dir)[-1] < 25
+    shutil.copytree(run_dir, copy)
+    assert train(corpus, run_dir, *flags, "--resume") == 0
+    assert_same_run(copy, run_dir)
+
+
+def test_a_finished_run_is_only_evaluated_again(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    run_dir, copy = tmp_path / "run", tmp_path / "copy"
+    assert train(corpus, run_dir) == 0
+    shutil.copytree(run_dir, copy)
+    for name in ("model.safetensors", "metrics.csv", "README.md"):
+        (run_dir / name).unlink()
+    monkeypatch.delattr(TranslationModule, "training_step")
+    assert train(corpus, run_dir, "--resume") == 0
+    assert_same_run(copy, run_dir)
+
+
+def test_without_a_checkpoint_there_is_nothing_to_resume(
+    corpus: Path, tmp_path: Path, monkeypatch: Patch, capsys: Capture
+) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KilledError):
+        kill_before_step(patch, 3)
+        train(corpus, tmp_path / "run")
+    capsys.readouterr()
+    assert train(corpus, tmp_path / "run", "--resume") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith("minitrans: error: ")
+    assert error.endswith("checkpoints holds no checkpoint to resume from; train anew with --overwrite")
+    assert train(corpus, tmp_path / "run", "--overwrite") == 0
+
+
+def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert kill_resume.main(["--runs", "2", "--kills", "1", "--steps", "60"]) == 0
+    *runs, summary = capsys.readouterr().out.splitlines()
+    assert [re.sub(r"\d+: same", "N: same", run) for run in runs] == [
+        f"run {number}: killed after step N: same" for number in (1, 2)
+    ]
+    assert summary == "2 runs, 2 kills, 0 ended with other weights or metrics than an unbroken run"
+
+
+def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(kill_resume, "start", lambda run_dir, steps: kill_resume.subprocess.Popen(["true"]))
+    monkeypatch.setattr(kill_resume, "digests", lambda run_dir: [run_dir.name])
+    assert kill_resume.main(["--runs", "1"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
+
+
+# -- When -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_few_are_kept(corpus: Path, tmp_path: Path) -> None:
+    assert train(corpus, tmp_path / "run", "--training.keep_checkpoints", "3") == 0
+    assert steps_of(tmp_path / "run") == [14, 21, 25]
+
+
+def test_minutes_make_one_due_too(corpus: Path, tmp_path: Path) -> None:
+    flags = ("--training.checkpoint_minutes", "1e-9", "--training.keep_checkpoints", "4")
+    assert train(corpus, tmp_path / "run", *flags, max_steps=6) == 0
+    assert steps_of(tmp_path / "run") == [3, 4, 5, 6]
+
+
+def test_all_generators_go_back() -> None:
+    def draw() -> tuple[float, float, float]:
+        return torch.rand(()).item(), float(np.random.rand()), random.random()
+
+    states = rng_states()
+    first = draw()
+    assert all(one != other for one, other in zip(first, draw(), strict=True))
+    set_rng_states(states)
+    assert draw() == first
+
+
+# -- Damaged, or not ours -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken(tiny_run: Path, tmp_path: Path) -> Path:
+    """A copy of a run, whose checkpoints stand at steps 196 and 200, that a test may break."""
+    return shutil.copytree(tiny_run, tmp_path / "run")
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: b""])
+def test_a_damaged_checkpoint_is_passed_over(
+    damage: Any, tiny_run: Path, broken: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    newest = broken / "checkpoints/step-200.ckpt"
+    newest.write_bytes(damage(newest.read_bytes()))
+    with caplog.at_level(logging.WARNING, "minitrans"):
+        assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 0
+    (warning,) = (record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
+    assert re.search(r"step-200\.ckpt is damaged \(\w+\); .*trying the checkpoint before$", warning)
+    assert "\n" not in warning
+    assert_same_run(tiny_run, broken)
+
+
+def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(tiny_run: Path, broken: Path) -> None:
+    for path in (broken / "checkpoints").glob("step-*.ckpt"):
+        path.rename(path.with_name(path.name.replace("200", "900")))
+    (broken / "checkpoints/step-900.ckpt").write_bytes(b"PK")
+    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 0
+    assert steps_of(broken) == [196, 200]
+
+
+class Evil:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", ["step-200.ckpt", "best.ckpt"])
+def test_a_checkpoint_that_would_run_code_is_refused(
+    name: str, tiny_run: Path, broken: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    path = broken / "checkpoints" / name
+    torch.save(read_checkpoint(path) | {"more": Evil(tmp_path / "evil")}, path)
+    with pytest.raises(Exception, match="weights_only"):  # control: it holds what it is said to hold
+        torch.load(path, weights_only=True)
+    torch.load(path, weights_only=False)
+    (tmp_path / "evil").rmdir()
+    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 2
+    assert not (tmp_path / "evil").exists()
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"minitrans: error: {path} holds more than numbers and text, and might run code: it is not read; delete it"
+    )
+
+
+def test_settings_that_would_run_code_are_refused(
+    tiny_run: Path, broken: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    (broken / "config.yaml").write_text(f"model: !!python/object/apply:os.mkdir [{tmp_path / 'evil'}]\n")
+    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 2
+    assert not (tmp_path / "evil").exists()
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(r"^minitrans: error: .*config.yaml is damaged \(.*\); train anew with --overwrite$", error)
+
+
+def test_what_is_no_checkpoint_is_told_from_one(tmp_path: Path) -> None:
+    for content in ([1], {"state_dict": {}}):
+        torch.save(content, tmp_path / "step-1.ckpt")
+        with pytest.raises(UserError, match=r"step-1\.ckpt is "):
+            read_checkpoint(tmp_path / "step-1.ckpt")
+    with pytest.raises(UserError, match="holds no checkpoint to resume from"):
+        newest_checkpoint(tmp_path)
+
+
+# -- A full disk, a loss that is no number --------------------------------------------------------------------------
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    run_dir = tmp_path / "run"
+    save = Checkpoints._save
+
+    def save_on_a_full_disk(self: Checkpoints, trainer: Trainer) -> None:
+        if self.step == 14:
+            (self.folder / f"step-14.ckpt.{os.getpid()}.tmp").symlink_to("/dev/full")
+        save(self, trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "_save", save_on_a_full_disk)
+        assert train(corpus, run_dir) == 2
+    assert steps_of(run_dir) == [7]
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
+        "mend that, and --resume goes on from the checkpoint before"
+    )
+    assert train(corpus, run_dir, "--resume") == 0
+    assert train(corpus, tmp_path / "whole") == 0
+    assert_same_run(tmp_path / "whole", run_dir)
+
+
+@pytest.mark.parametrize("of", ["loss", "weight"])
+@pytest.mark.parametrize("flags", [(), ("--data.streaming", "true", "--data.shuffle_buffer", "150")])
+def test_a_loss_that_is_no_number_stops_the_run(
+    of: str, flags: tuple[str, ...], corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    batches: list[Batch] = []
+    training_step = TranslationModule.training_step
+
+    def spoilt(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
+        loss = training_step(self, batch, batch_idx)
+        if self.global_step == 13:
+            batches.append(batch)
+            if of == "weight":  # an infinite gradient, with a checkpoint due after the step
+                return loss * torch.inf
+            self.log("train_loss", loss * torch.nan)
+        return loss
+
+    monkeypatch.setattr(TranslationModule, "training_step", spoilt)
+    assert train(corpus, tmp_path / "run", *flags) == 2
+    assert steps_of(tmp_path / "run") == [7]
+    error = capsys.readouterr().err.splitlines()[-1]
+    found = re.fullmatch(
+        r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
+        rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
+        r"step-7.ckpt; look at these lines, or train anew with a lower training.learning_rate",
+        error,
+    )
+    assert found is not None, error
+    assert (found[1] == "nan") == (of == "loss")
+    lines = [int(number) for number in found[2].split(", ")]
+    assert lines == sorted(lines)
+    assert len(lines) >= len(batches[0].src_ids)
