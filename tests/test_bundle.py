@@ -1,4 +1,7 @@
 import json
+import os
+import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -6,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from minitrans import cli
 from minitrans.bundle import SIZES, TOKENIZER, WEIGHTS, load_bundle, save_bundle
 from minitrans.errors import UserError
 
@@ -121,3 +125,72 @@ def test_a_missing_weight_is_named(run: Path) -> None:
     save_file(weights, run / WEIGHTS)
     with pytest.raises(UserError, match=r"encoder.norm.bias differs"):
         load_bundle(run)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"d_model": 10**9}, "does not fit model.json|damaged"),
+        ({"vocab_size": 10**12}, "pieces"),
+        ({"n_layers": 10**9}, "does not fit model.json"),
+        ({"n_heads": 10**9, "d_head": 10**9}, "does not fit model.json"),
+    ],
+)
+def test_sizes_of_a_giant_take_no_memory(run: Path, changes: dict[str, object], message: str) -> None:
+    change_sizes(run, **changes)
+    with pytest.raises(UserError, match=message):
+        load_bundle(run)
+
+
+def test_one_layer_does_not_vouch_for_a_billion(run: Path) -> None:
+    weights = {re.sub(r"layers\.0\.", "layers.999999999.", name): w for name, w in load_file(run / WEIGHTS).items()}
+    save_file(weights, run / WEIGHTS)
+    change_sizes(run, n_layers=10**9)
+    with pytest.raises(UserError, match=r"does not fit model.json: n_layers differs"):
+        load_bundle(run)
+
+
+def test_wide_and_long_do_not_add_up_to_more_positions_than_memory(run: Path) -> None:
+    change_sizes(run, d_model=2**16, n_heads=1, d_head=1, max_len=2**20)
+    with pytest.raises(UserError, match=r"model.json is damaged \(max_len is 1048576, d_model 65536\)"):
+        load_bundle(run)
+
+
+@pytest.mark.parametrize("large", [SIZES, TOKENIZER])
+def test_a_file_too_large_to_be_one_is_not_read(run: Path, large: str) -> None:
+    with open(run / large, "ab") as file:
+        file.truncate(2**40)  # of nothing: it takes no room on the disk
+    with pytest.raises(UserError, match=rf"{large} is damaged \(1099511627776 bytes, more than"):
+        load_bundle(run)
+
+
+def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights = load_file(run / WEIGHTS)
+    weights["encoder.norm.bias"] = weights["encoder.norm.bias"][:-1].clone()
+    save_file(weights, run / WEIGHTS)
+    monkeypatch.setattr(torch.Tensor, "copy_", None)
+    with pytest.raises(UserError, match=r"does not fit model.json: encoder.norm.bias differs"):
+        load_bundle(run)
+
+
+class Evil:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER])
+def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for dump in (pickle.dump, torch.save):
+        with open(run / name, "wb") as file:
+            dump(Evil(run / "evil"), file)
+        assert cli.main(["translate", str(run), "I love you."]) == 2
+        assert not (run / "evil").exists()
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("minitrans: error: ")
+        assert name in err

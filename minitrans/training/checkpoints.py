@@ -8,6 +8,7 @@ import pickle
 import signal
 import sys
 import time
+import zipfile
 from itertools import chain
 from pathlib import Path
 from types import FrameType
@@ -56,37 +57,42 @@ class CheckpointFiles(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
 
+class DamagedError(UserError):
+    """A checkpoint that is not there, or not as it was written."""
+
+
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into the memory of the CPU. Nothing in it can run code.
+    """Read a checkpoint into the memory of the CPU, no more of it than the file has bytes. Nothing in it can run code.
 
     Raises:
-        UserError: It cannot be read, or is no checkpoint of a run.
+        DamagedError: It cannot be read, or is no checkpoint.
+        UserError: It holds what might run code.
     """
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
+        with zipfile.ZipFile(path) as file:
+            packed = any(entry.compress_type for entry in file.infolist())
+        checkpoint = None if packed else torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint is not None and checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
             return checkpoint
     except pickle.UnpicklingError as error:
-        raise UserError(
-            f"{path} holds more than numbers and text, and might run code: it is not read; delete it"
-        ) from error
-    except Exception as error:  # whatever a damaged file makes of torch
-        raise UserError(f"{path} is damaged ({type(error).__name__}); delete it") from error
-    raise UserError(f"{path} is no checkpoint of this version of minitrans; delete it")
+        raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
+    except Exception as error:  # whatever a damaged file comes up with
+        raise DamagedError(f"{path} is missing or damaged; train anew with --overwrite") from error
+    raise DamagedError(f"{path} is no checkpoint of this version of minitrans; train anew with --overwrite")
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """Find the newest checkpoint that is whole; each damaged one that is newer is named in the log.
+    """Find the newest checkpoint that is whole; those that are newer and damaged are named in the log.
 
     Raises:
-        UserError: There is none.
+        UserError: There is none, or one holds what might run code.
     """
     for path in _checkpoints(folder):
         try:
             read_checkpoint(path)
             return path
-        except UserError as error:
-            logger.warning("%s; trying the checkpoint before", error)
+        except DamagedError:
+            logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
     raise UserError(f"{folder} holds no checkpoint to resume from; train anew with --overwrite")
 
 
