@@ -15,7 +15,7 @@ demo: $(RUN)/model.json
 
 # A run that was interrupted goes on where it stopped.
 $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
-	@if [ -f $(RUN)/checkpoints/last.ckpt ] && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
+	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 test: .venv/ready

@@ -69,10 +69,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         UserError: It holds what might run code.
     """
     try:
-        with zipfile.ZipFile(path) as file:
-            packed = any(entry.compress_type for entry in file.infolist())
-        checkpoint = None if packed else torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint is not None and checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
+        with zipfile.ZipFile(path) as file:  # torch writes checksums, but looks at none, and would unpack any size
+            if file.testzip() is not None or any(entry.compress_type for entry in file.infolist()):
+                raise zipfile.BadZipFile
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint.keys() >= {"state_dict", "global_step", "rng_states", "metrics"}:
             return checkpoint
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
@@ -158,12 +159,11 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Log the step; write a checkpoint if one is due, unless a validation comes first."""
+        self._check(trainer)
+        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
         if trainer.global_step == self.step:  # gradients are being summed up, which no checkpoint holds
             return
         self.step = trainer.global_step
-        self._check(trainer)
-        loss = trainer.callback_metrics["train_loss"]
-        self.last = self.step, loss, batch
         if self.log_every and self.step % self.log_every == 0:
             row = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train_")}
             row |= {"lr-AdamW": self.rate, "epoch": trainer.current_epoch}

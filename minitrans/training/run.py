@@ -147,7 +147,7 @@ def _check_resumed(config: RunConfig) -> None:
             f"{run_dir / CONFIG} and the settings given differ in {other[0]}; "
             "resume with the run's own settings, or train a new run"
         )
-    for unfinished in run_dir.rglob("*.tmp"):
+    for unfinished in run_dir.rglob("*.[0-9]*.tmp"):
         unfinished.unlink()
 
 
@@ -229,7 +229,9 @@ def _fit(
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
             raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
-            raise UserError(f"cannot write {config.run_dir}: {error.strerror}; make room, and resume") from error
+            raise UserError(
+                f"cannot write {config.run_dir}: {error.strerror}; make room, and --resume goes on from the last checkpoint"
+            ) from error
         raise
 
 

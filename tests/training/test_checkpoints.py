@@ -1,5 +1,6 @@
 """Runs that are killed, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
 
+import errno
 import logging
 import os
 import pickle
@@ -17,6 +18,7 @@ import pytest
 import torch
 from conftest import tiny_settings
 from lightning.pytorch import Trainer
+from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 
 from minitrans import cli
@@ -228,7 +230,12 @@ def broken(tiny_run: Path, tmp_path: Path) -> Path:
     return shutil.copytree(tiny_run, tmp_path / "run")
 
 
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: bytes(len(b))])
+def flip_a_bit(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: bytes(len(b)), flip_a_bit])
 def test_a_damaged_checkpoint_is_passed_over(
     damage: Any, tiny_run: Path, broken: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -339,6 +346,21 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     assert train(corpus, run_dir, "--resume") == 0
     assert train(corpus, tmp_path / "whole") == 0
     assert_same_run(tmp_path / "whole", run_dir)
+
+
+def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
+) -> None:
+    def full(self: CSVLogger) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CSVLogger, "save", full)
+    assert train(corpus, tmp_path / "run") == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error == (
+        f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, and --resume goes on "
+        "from the last checkpoint"
+    )
 
 
 @pytest.mark.parametrize("of", ["loss", "weight"])
