@@ -230,7 +230,8 @@ def _fit(
             raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
             raise UserError(
-                f"cannot write {config.run_dir}: {error.strerror}; make room, and --resume goes on from the last checkpoint"
+                f"cannot write {config.run_dir}: {error.strerror}; make room, and --resume goes on from the last "
+                "checkpoint"
             ) from error
         raise
 
