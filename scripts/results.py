@@ -1,0 +1,126 @@
+"""Retrain the models of the README's table of results, each with several seeds, and print that table.
+
+It takes hours. A run that is there is not trained again, one that was interrupted goes on, and each finished model
+meets its test sets once: the scores are kept in its run folder.
+"""
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from minitrans import cli
+from minitrans.data.corpus import load_corpus
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.scoring import Scores, score, spread
+from minitrans.training.config import RunConfig, parse_config
+from minitrans.translator import Translator
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
+BEAMS = (1, 5)
+SCORES = "scores.json"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what is missing, score it, print the table."""
+    parser = cli.Parser(prog="results.py", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument(
+        "configs",
+        metavar="CONFIG",
+        nargs="*",
+        type=Path,
+        default=[CONFIGS / f"{name}.yaml" for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")],
+        help="YAML files of the runs (default: those in the README)",
+    )
+    parser.add_argument("--corpora", type=Path, help="folder with a corpus named as each config (default: data.path)")
+    parser.add_argument(
+        "--seeds", type=cli.positive, default=3, metavar="N", help="runs of each (default: %(default)s)"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where they go (default: %(default)s)")
+    cli.start_log(debug=False)
+    try:
+        args = parser.parse_args(argv)
+        rows = []
+        for config in args.configs:
+            runs = [make_run(config, seed, args.corpora, args.runs) for seed in range(1, args.seeds + 1)]
+            rows += table_rows(config, runs)
+    except UserError as error:
+        print(f"results.py: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    print("| config | parameters | training | test set | BLEU, greedy | BLEU, beam 5 | chrF, beam 5 |")
+    print("|---|---:|---:|---|---:|---:|---:|")
+    print(*rows, sep="\n")
+    return 0
+
+
+def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dict[str, Any]:
+    """Train a model, unless it is there, and score its test sets, unless that has been done."""
+    run = folder / f"{config.stem}-{seed}"
+    settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
+    if corpora is not None:
+        settings += ["--data.path", str(corpora / config.stem)]
+    if not (run / SCORES).is_file():
+        minutes = None
+        if not (run / "model.json").is_file():
+            resumed = any((run / "checkpoints").glob("*.ckpt"))
+            began = time.perf_counter()
+            with contextlib.redirect_stdout(sys.stderr):
+                code = cli.main(["train", *settings, "--resume" if resumed else "--overwrite"])
+            if code:  # the reason has been told
+                raise SystemExit(code)
+            minutes = None if resumed else (time.perf_counter() - began) / 60
+        found = test_scores(run, parse_config(settings))
+        write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
+    loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
+    return loaded
+
+
+def test_scores(run: Path, config: RunConfig) -> dict[str, Any]:
+    """The number of parameters, and by test set and beam the scores."""
+    translator = Translator.load(run)
+    tokenize = TOKENIZE.get(config.run_dir.name.rpartition("-")[0])
+    scores: dict[str, dict[int, Any]] = {}
+    for split, pairs in load_corpus(config.data).items():
+        if split not in ("train", "valid"):
+            sources, references = pairs["source"][:], pairs["target"][:]
+            outputs = {beam: translator.translate(sources, beam=beam) for beam in BEAMS}
+            scores[split] = {
+                beam: asdict(score(lines, references, translator.bundle.target, tokenize))
+                for beam, lines in outputs.items()
+            }
+    return {"parameters": sum(p.numel() for p in translator.bundle.model.parameters()), "scores": scores}
+
+
+def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[str]:
+    """The lines of a config, one a test set: the mean of the runs and, in brackets, their standard deviation."""
+    rows = []
+    whole = [run["minutes"] for run in runs if run["minutes"] is not None]
+    minutes = f"{sum(whole) / len(whole):.0f} min" if whole else "-"
+    for split in runs[0]["scores"]:
+        greedy, beam = ([Scores(**run["scores"][split][str(beam)]) for run in runs] for beam in BEAMS)
+        tokenizer = greedy[0].bleu_signature.partition("tok:")[2].partition("|")[0]
+        cells = [f"{mean_std(greedy, 'bleu')} ({tokenizer})", mean_std(beam, "bleu"), mean_std(beam, "chrf")]
+        rows.append(
+            f"| `configs/{config.name}` | {runs[0]['parameters']:,} | {minutes} | `{split}` | {' | '.join(cells)} |"
+        )
+    return rows
+
+
+def mean_std(scores: Sequence[Scores], name: str) -> str:
+    """Mean and standard deviation of a score; of one run, the score."""
+    if len(scores) == 1:
+        return f"{getattr(scores[0], name):.2f}"
+    found = spread(scores)
+    return f"{found['mean'][name]:.2f} ± {found['std'][name]:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
