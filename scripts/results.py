@@ -1,7 +1,7 @@
 """Retrain the models of the README's table of results, each with several seeds, and print that table.
 
-It takes hours. A run that is there is not trained again, one that was interrupted goes on, and each finished model
-meets its test sets once: the scores are kept in its run folder.
+It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
+that has been scored is not scored again: its scores are kept in its run folder.
 """
 
 import contextlib
@@ -77,16 +77,15 @@ def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dic
             if code:  # the reason has been told
                 raise SystemExit(code)
             minutes = None if resumed else (time.perf_counter() - began) / 60
-        found = test_scores(run, parse_config(settings))
+        found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
     return loaded
 
 
-def test_scores(run: Path, config: RunConfig) -> dict[str, Any]:
+def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
     """The number of parameters, and by test set and beam the scores."""
     translator = Translator.load(run)
-    tokenize = TOKENIZE.get(config.run_dir.name.rpartition("-")[0])
     scores: dict[str, dict[int, Any]] = {}
     for split, pairs in load_corpus(config.data).items():
         if split not in ("train", "valid"):
