@@ -1,7 +1,7 @@
 // Products of matrices that lie in a processor's caches, and the number formats of tensors.
 //
-// bfloat16 is multiplied by the processor's tile unit (AMX) where there is one, as float32 otherwise. Sums are float32,
-// for float64 float64.
+// bfloat16 is multiplied by the processor's tile unit (AMX) where there is one, else by its vectors of bfloat16, as
+// float32 where there are none. Sums are float32, for float64 float64.
 
 #pragma once
 
@@ -12,9 +12,12 @@
 #include <new>
 #include <type_traits>
 
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
-#define HAS_TILES 1
+#if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define HAS_BF16 1
 #include <immintrin.h>
+#endif
+#if HAS_BF16 && defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#define HAS_TILE_UNIT 1
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -180,9 +183,9 @@ void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matri
         }
 }
 
-#if HAS_TILES
-// The tile unit multiplies 16 x 32 by 32 x 16 numbers. A tile is 16 rows of 64 bytes: of the left side a row holds 32
-// numbers; of the right side two rows' numbers, column by column.
+#if HAS_BF16
+// bfloat16 is multiplied by tiles, 16 x 32 by 32 x 16 numbers. A tile is 16 rows of 64 bytes: of the left side a row
+// holds 32 numbers; of the right side two rows' numbers, column by column.
 constexpr int64_t OUTER = 16, INNER = 32, TILE = OUTER * INNER;
 
 class TileOperand {
@@ -262,6 +265,7 @@ class TileOperand {
     }
 };
 
+#if HAS_TILE_UNIT
 // Has the tile unit at hand; a thread that multiplies makes one first.
 class TileUnit {
   public:
@@ -316,6 +320,40 @@ void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c
     if constexpr (M > 1) _tile_stored(2, below, bytes);
     if constexpr (M > 1 && N > 1) _tile_stored(3, below + OUTER, bytes);
 }
+#else
+struct TileUnit {
+    static bool allowed() { return true; }
+};
+
+// M x N tiles of c, M and N at most 2; `left` and `right` are their first tiles.
+template <int M, int N>
+void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
+    constexpr int ROWS = 8;  // that are summed up in registers
+    for (int64_t row = 0; row < M * OUTER; row += ROWS, c += ROWS * stride) {
+        __m512 sum[ROWS][N] = {};
+        if (add)
+#pragma GCC unroll 8
+            for (int r = 0; r < ROWS; r++)
+                for (int n = 0; n < N; n++) sum[r][n] = _mm512_loadu_ps(c + r * stride + n * OUTER);
+        const bf16 *a = left + row / OUTER * depth * TILE + row % OUTER * INNER;
+        for (int64_t k = 0; k < depth; k++)
+            for (int64_t i = 0; i < INNER; i += 2) {  // two of the inner side at once
+                __m512i b[N];
+                for (int n = 0; n < N; n++) b[n] = _mm512_load_si512(right + (n * depth + k) * TILE + i * OUTER);
+#pragma GCC unroll 8
+                for (int r = 0; r < ROWS; r++) {
+                    int32_t both;
+                    std::memcpy(&both, a + k * TILE + r * INNER + i, sizeof both);
+                    const __m512bh two = bit_cast<__m512bh>(_mm512_set1_epi32(both));
+                    for (int n = 0; n < N; n++) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], two, bit_cast<__m512bh>(b[n]));
+                }
+            }
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++)
+            for (int n = 0; n < N; n++) _mm512_storeu_ps(c + r * stride + n * OUTER, sum[r][n]);
+    }
+}
+#endif
 
 inline void multiply(const TileOperand &left, const TileOperand &right, Matrix<float> &c, bool add = false) {
     if (!add) c.resize(left.outer, right.outer);

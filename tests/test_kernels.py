@@ -300,7 +300,7 @@ def test_they_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 @pytest.mark.usefixtures("_uncached")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
-@pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx"])
+@pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"c++ {without}")
     test_feed_forward(129, 33, 50, SOME, SOME)

@@ -11,6 +11,7 @@ Setting = Literal["auto", "bf16", "fp32", "fp16"]
 # Lightning's words. In the lower two, weights and their updates stay in float32.
 TrainerPrecision = Literal["bf16-mixed", "32-true", "16-mixed"]
 OF_TRAINER: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
+_BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names of what gains more than rounding to bfloat16 costs
 
 
 class Precision(NamedTuple):
@@ -53,17 +54,18 @@ def choose_precision(setting: Setting, accelerator: str) -> Precision:
             return Precision("bf16", "this GPU computes in bfloat16")
         case "cuda":
             return Precision("fp16", "this GPU has no bfloat16")
-        case "cpu" if _has_amx_bf16():
-            return Precision("bf16", "this processor multiplies bfloat16 matrices: amx_bf16")
+        case "cpu" if unit := _bf16_unit():
+            return Precision("bf16", f"this processor multiplies bfloat16: {unit}")
         case "cpu":
-            return Precision("fp32", "this processor is not known to multiply bfloat16 matrices: no amx_bf16")
+            return Precision("fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_UNITS)}")
         case _:
             return Precision("fp32", f"the safe one on {device}")
 
 
-def _has_amx_bf16() -> bool:
-    """Whether this processor has a unit for products of bfloat16 matrices; older versions of torch cannot tell."""
-    return hasattr(torch.cpu, "get_capabilities") and bool(torch.cpu.get_capabilities().get("amx_bf16"))
+def _bf16_unit() -> str | None:
+    """What this processor multiplies bfloat16 with, if anything; older versions of torch cannot tell."""
+    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+    return next((unit for unit in _BF16_UNITS if capabilities.get(unit)), None)
 
 
 def _device(accelerator: str) -> str:

@@ -22,14 +22,14 @@ class Machine:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.patch = patch
-        self.has(amx=False)
+        self.has()
 
-    def has(self, *, amx: bool = False, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
+    def has(self, *units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
         def is_bf16_supported(including_emulation: bool = True) -> bool:
             return bf16 or (cuda and including_emulation)
 
-        # All have AVX512-BF16, which is not enough.
-        capabilities = {"amx_bf16": amx, "avx512_bf16": True}
+        # All have AVX-512, which is not enough.
+        capabilities = {"avx512_f": True, "avx512_bf16": False} | dict.fromkeys(units, True)
         self.patch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
         self.patch.setattr(torch.cuda, "is_available", lambda: cuda)
         self.patch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
@@ -42,15 +42,18 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.mark.parametrize("accelerator", ["auto", "cpu"])
-def test_a_processor_gets_bf16_if_it_multiplies_matrices_of_it(accelerator: str, machine: Machine) -> None:
-    machine.has(amx=True)
+@pytest.mark.parametrize("units", [["avx512_bf16"], ["avx512_bf16", "amx_bf16"]])
+def test_a_processor_gets_bf16_if_it_multiplies_it(units: list[str], accelerator: str, machine: Machine) -> None:
+    machine.has(*units)
     found = choose_precision("auto", accelerator)
     assert found.of_trainer == "bf16-mixed"
-    assert str(found) == "precision: bf16 (this processor multiplies bfloat16 matrices: amx_bf16)"
-    machine.has(amx=False)
+    assert str(found) == f"precision: bf16 (this processor multiplies bfloat16: {units[-1]})"
+    machine.has()
     found = choose_precision("auto", accelerator)
     assert found.of_trainer == "32-true"
-    assert str(found) == "precision: fp32 (this processor is not known to multiply bfloat16 matrices: no amx_bf16)"
+    assert str(found) == (
+        "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
+    )
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
@@ -66,14 +69,14 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
 
 @pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
 def test_a_gpu_gets_bf16_unless_it_would_emulate_it(accelerator: str, machine: Machine) -> None:
-    machine.has(amx=True, cuda=True, bf16=True)
+    machine.has("amx_bf16", cuda=True, bf16=True)
     assert choose_precision("auto", accelerator).of_trainer == "bf16-mixed"
-    machine.has(amx=True, cuda=True, bf16=False)
+    machine.has("amx_bf16", cuda=True, bf16=False)
     assert choose_precision("auto", accelerator).of_trainer == "16-mixed"
 
 
 def test_other_devices_get_fp32(machine: Machine) -> None:
-    machine.has(amx=True, mps=True)
+    machine.has("amx_bf16", mps=True)
     for accelerator in ("auto", "gpu", "mps"):
         assert str(choose_precision("auto", accelerator)) == "precision: fp32 (the safe one on mps)"
     assert choose_precision("auto", "tpu").name == "fp32"
@@ -84,9 +87,9 @@ def test_the_device_that_is_asked_for_counts_not_the_best_there_is(machine: Mach
     assert choose_precision("auto", "cpu").name == "fp32"
 
 
-@pytest.mark.parametrize("amx", [False, True])
-def test_what_is_asked_for_is_done(amx: bool, machine: Machine) -> None:
-    machine.has(amx=amx)
+@pytest.mark.parametrize("units", [[], ["amx_bf16"]])
+def test_what_is_asked_for_is_done(units: list[str], machine: Machine) -> None:
+    machine.has(*units)
     assert [choose_precision(name, "cpu").of_trainer for name in ("bf16", "fp32")] == ["bf16-mixed", "32-true"]
     assert str(choose_precision("bf16", "cpu")) == "precision: bf16 (as set)"
     machine.has(cuda=True, bf16=True)
@@ -103,7 +106,7 @@ def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
 def test_a_run_trains_in_it_and_says_so_once(
     setting: str, tiny_run: Path, tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    machine.has(amx=True)
+    machine.has("amx_bf16")
     seen: list[str] = []
     begin = TrainingProgress.on_train_start
 
@@ -125,5 +128,6 @@ def test_a_run_trains_in_it_and_says_so_once(
 def test_torch_is_asked_what_it_can_answer() -> None:
     """What the tests pretend, torch has."""
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
-    assert isinstance(torch.cpu.get_capabilities().get("amx_bf16", False), bool)
+    for unit in ("amx_bf16", "avx512_bf16"):
+        assert isinstance(torch.cpu.get_capabilities().get(unit, False), bool)
     assert choose_precision("auto", "cpu").name in SETTINGS
