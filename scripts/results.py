@@ -1,4 +1,4 @@
-"""Retrain the models of the README's table of results, each with several seeds, and print that table.
+"""Train the models of the README's table of results, each with several seeds and own teachers, and print that table.
 
 It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
 that has been scored is not scored again: its scores are kept in its run folder.
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+import distill
 
 from minitrans import cli
 from minitrans.data.corpus import load_corpus
@@ -68,15 +70,13 @@ def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dic
     if corpora is not None:
         settings += ["--data.path", str(corpora / config.stem)]
     if not (run / SCORES).is_file():
-        minutes = None
-        if not (run / "model.json").is_file():
-            resumed = any((run / "checkpoints").glob("*.ckpt"))
-            began = time.perf_counter()
-            with contextlib.redirect_stdout(sys.stderr):
-                code = cli.main(["train", *settings, "--resume" if resumed else "--overwrite"])
-            if code:  # the reason has been told
-                raise SystemExit(code)
-            minutes = None if resumed else (time.perf_counter() - began) / 60
+        begun = run.exists() or distill.teachers(run).exists()
+        began = time.perf_counter()
+        with contextlib.redirect_stdout(sys.stderr):
+            code = distill.main(settings)
+        if code:  # the reason has been told
+            raise SystemExit(code)
+        minutes = None if begun else (time.perf_counter() - began) / 60
         found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))

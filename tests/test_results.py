@@ -77,7 +77,7 @@ def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, c
     with pytest.raises(SystemExit) as stopped:
         results.main(arguments)
     assert stopped.value.code == 2
-    assert capsys.readouterr().err.startswith(f"minitrans: error: cannot read data.path {tmp_path / 'tiny'}")
+    assert capsys.readouterr().err.startswith(f"distill.py: error: cannot read data.path {tmp_path / 'tiny'}")
     assert results.main(["--seeds", "0"]) == 2
     assert capsys.readouterr().err.startswith("results.py: error: argument --seeds: ")
 

@@ -1,0 +1,83 @@
+"""Training on teachers' translations: what they are made from, that it goes on, and that it says what is wrong."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import tiny_settings
+
+from minitrans.text import read_lines
+from minitrans.translator import Translator
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import distill
+
+Capture = pytest.CaptureFixture[str]
+STEPS = 6
+
+
+def pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
+    return read_lines(str(folder / f"{split}.en")), read_lines(str(folder / f"{split}.zh"))
+
+
+@pytest.fixture
+def arguments(tiny_run: Path, tmp_path: Path) -> list[str]:
+    return [*tiny_settings(tiny_run.parent, STEPS), "--run-dir", str(tmp_path / "run")]
+
+
+def settings(run: Path) -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    return found
+
+
+def test_a_model_is_trained_on_the_corpus_and_both_teachers_translations(
+    arguments: list[str], tiny_run: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert distill.main(arguments) == 0
+    folder = tmp_path / "run-teachers"
+    corpus = folder / "corpus"
+    sources, targets = pairs(corpus, "train")
+    assert (sources, targets) == pairs(tiny_run.parent, "train")
+    assert pairs(corpus, "valid") == pairs(tiny_run.parent, "valid")
+    assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
+    beam = distill.BEAM
+    assert pairs(corpus, "forward") == (sources, Translator.load(folder / "forward").translate(sources, beam=beam))
+    assert pairs(corpus, "backward") == (Translator.load(folder / "backward").translate(targets, beam=beam), targets)
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
+
+    assert settings(folder / "forward")["trainer"]["max_steps"] == STEPS * 2 // 3
+    student = settings(tmp_path / "run")
+    assert student["trainer"]["max_steps"] == STEPS
+    assert student["data"]["path"] == str(corpus)
+    assert student["data"]["splits"] == {"train": "train+forward+backward", "valid": "valid"}
+    assert (Translator.load(tmp_path / "run").bundle.source, student["data"]["target"]) == ("en", "zh")
+
+
+def test_it_goes_on_where_it_was_interrupted(arguments: list[str], tmp_path: Path) -> None:
+    assert distill.main(arguments) == 0
+    made = {path: path.read_bytes() for path in tmp_path.rglob("model.safetensors")}
+    corpus = tmp_path / "run-teachers/corpus"
+    for path in (corpus / "backward.en", tmp_path / "run/model.json", tmp_path / "run/model.safetensors"):
+        path.unlink()
+    teacher = tmp_path / "run-teachers/forward/model.safetensors"
+    teacher.touch()
+    before = teacher.stat().st_mtime_ns
+    assert distill.main(arguments) == 0
+    assert teacher.stat().st_mtime_ns == before
+    assert len(read_lines(str(corpus / "backward.en"))) == len(read_lines(str(corpus / "backward.zh")))
+    assert {path: path.read_bytes() for path in made} == made
+
+
+def test_a_run_of_other_settings_is_not_taken_for_done(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert distill.main(arguments) == 0
+    capsys.readouterr()
+    assert distill.main([*arguments, "--seed", "2"]) == 2
+    said = f"distill.py: error: {tmp_path / 'run-teachers/forward'} was trained with other settings; remove it, or "
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_wrong_settings_are_told_in_a_line(capsys: Capture) -> None:
+    assert distill.main(["--no-such"]) == 2
+    assert capsys.readouterr().err.startswith("distill.py: error: there is no setting no-such; ")
