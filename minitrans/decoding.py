@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model import Transformer
-
-COMPACT_AT = 0.25  # finished rows leave the batch once they are this share of it: copying the cache has a price
+from minitrans.cache import DecoderCache
+from minitrans.engine import Engine, EngineCache
+from minitrans.masks import padding_mask
+from minitrans.model import Transformer, TransformerConfig
 
 
 def length_limit(src_len: int, max_len: int) -> int:
@@ -19,8 +20,9 @@ def length_limit(src_len: int, max_len: int) -> int:
     return min(max_len, 2 * src_len + 10)
 
 
-def _limits(src_mask: Tensor, max_len: int) -> list[int]:
-    return [length_limit(n, max_len) for n in src_mask.sum(-1).flatten().tolist()]
+def _limits(src_ids: Tensor, config: TransformerConfig) -> list[int]:
+    lengths = padding_mask(src_ids, config.pad_id).sum(-1).flatten().tolist()
+    return [length_limit(n, config.max_len) for n in lengths]
 
 
 def likeliest_token(logits: Tensor, model: Transformer) -> Tensor:
@@ -42,15 +44,33 @@ def likeliest_tokens(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 
 
+def begin(model: Transformer | Engine, src_ids: Tensor, capacity: int) -> DecoderCache | EngineCache:
+    """Read the sources, int64 (B, S), to decode `capacity` tokens of each at most."""
+    if isinstance(model, Engine):
+        return model.encode(src_ids)
+    return model.init_cache(*model.encode(src_ids), capacity)
+
+
+def feed(
+    model: Transformer | Engine, tokens: Tensor, cache: DecoderCache | EngineCache, n: int
+) -> tuple[Tensor, Tensor]:
+    """Feed each row its next token, int64 (R,): log-probabilities and ids of its n likeliest continuations, (R, n)."""
+    if isinstance(model, Engine):
+        assert isinstance(cache, EngineCache)
+        return model.next_tokens(tokens, cache, n)
+    assert isinstance(cache, DecoderCache)
+    return likeliest_tokens(model.step(tokens[:, None], cache)[:, -1], n, model)
+
+
 @torch.inference_mode()
-def greedy_decode(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+def greedy_decode(model: Transformer | Engine, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
     """Take the likeliest token at every step, until EOS or the row's length limit.
 
     Args:
-        model: In eval mode.
+        model: In eval mode; or an engine that was made of one.
         src_ids: int64 (B, S), padded on the right.
         use_cache: Whether to compute only the new token at each step, or the whole prefix again. Both give the same
-            result; the second is slow, and there to compare with.
+            result; the second is slow, and there to compare with. An engine always uses its cache.
 
     Returns:
         For each row its target tokens, without BOS and EOS.
@@ -61,33 +81,38 @@ def greedy_decode(model: Transformer, src_ids: Tensor, use_cache: bool = True) -
     config = model.config
     if not len(src_ids):
         return []
-    memory, src_mask = model.encode(src_ids)
-    limits = src_ids.new_tensor(_limits(src_mask, config.max_len))
-    longest = int(limits.max())
-    cache = model.init_cache(memory, src_mask, longest) if use_cache else None
-    tokens = src_ids.new_full((len(src_ids), 1 + longest), config.pad_id)
-    tokens[:, 0] = config.bos_id
-
-    rows = torch.arange(len(src_ids), device=src_ids.device)  # which rows of `tokens` are still in the batch
-    alive = torch.ones_like(rows, dtype=torch.bool)
-    for t in range(longest):
-        if cache is not None:
-            logits = model.step(tokens[rows, t : t + 1], cache)
+    limits = _limits(src_ids, config)
+    if use_cache:
+        cache = begin(model, src_ids, max(limits))
+    else:
+        assert isinstance(model, Transformer)
+        full_pass, (memory, src_mask) = model, model.encode(src_ids)
+        prefix = src_ids[:, :0]
+    outputs: list[list[int]] = [[] for _ in limits]
+    rows = list(range(len(limits)))  # those still in the batch
+    tokens = src_ids.new_full((len(rows),), config.bos_id)
+    for t in range(max(limits)):
+        if use_cache:
+            tokens = feed(model, tokens, cache, 1)[1][:, 0]
         else:
-            logits = model.decode(tokens[rows, : t + 1], memory, src_mask)
-        chosen = likeliest_token(logits[:, -1], model)
-        tokens[rows, t + 1] = torch.where(alive, chosen, config.pad_id)
-        alive &= (chosen != config.eos_id) & (t + 1 < limits[rows])
-        n_alive = int(alive.sum())
-        if n_alive == 0:
+            prefix = torch.cat([prefix, tokens[:, None]], dim=1)
+            tokens = likeliest_token(full_pass.decode(prefix, memory, src_mask)[:, -1], full_pass)
+        going = []
+        for i, (row, id_) in enumerate(zip(rows, tokens.tolist(), strict=True)):
+            if id_ != config.eos_id:
+                outputs[row].append(id_)
+                if t + 1 < limits[row]:
+                    going.append(i)
+        if not going:
             break
-        if n_alive <= (1 - COMPACT_AT) * len(rows):
-            keep = alive.nonzero().squeeze(1)
-            rows, alive, memory, src_mask = rows[keep], alive[keep], memory[keep], src_mask[keep]
-            if cache is not None:
+        if len(going) < len(rows):
+            rows, keep = [rows[i] for i in going], torch.tensor(going, device=tokens.device)
+            tokens = tokens[keep]
+            if use_cache:
                 cache.select_rows(keep)
-    ends = {config.eos_id, config.pad_id}
-    return [row[1 : next((i for i, id_ in enumerate(row) if id_ in ends), None)] for row in tokens.tolist()]
+            else:
+                prefix, memory, src_mask = prefix[keep], memory[keep], src_mask[keep]
+    return outputs
 
 
 class Hypothesis(NamedTuple):
@@ -105,14 +130,16 @@ class Hypothesis(NamedTuple):
 
 
 @torch.inference_mode()
-def beam_search(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float = 1.0) -> list[list[Hypothesis]]:
+def beam_search(
+    model: Transformer | Engine, src_ids: Tensor, beam: int, length_penalty: float = 1.0
+) -> list[list[Hypothesis]]:
     """Follow the likeliest beginnings of each row, `beam` of them, until as many have ended.
 
     A beginning ends with EOS, where that is one of the row's `beam` best continuations, or at the row's length limit.
     With one beam this is greedy decoding.
 
     Args:
-        model: In eval mode.
+        model: In eval mode; or an engine that was made of one.
         src_ids: int64 (B, S), padded on the right.
         beam: How many beginnings of a row are followed, K.
         length_penalty: 0 ranks by log-probability, which prefers short outputs; 1 by its mean over the tokens.
@@ -128,10 +155,9 @@ def beam_search(model: Transformer, src_ids: Tensor, beam: int, length_penalty: 
     config = model.config
     if not len(src_ids):
         return []
-    memory, src_mask = model.encode(src_ids)
-    limits = _limits(src_mask, config.max_len)
+    limits = _limits(src_ids, config)
     longest = max(limits)
-    cache = model.init_cache(memory, src_mask, longest)
+    cache = begin(model, src_ids, longest)
     found: list[list[Hypothesis]] = [[] for _ in limits]
 
     def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
@@ -142,10 +168,9 @@ def beam_search(model: Transformer, src_ids: Tensor, beam: int, length_penalty: 
     rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
     tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)
     tokens[..., 0] = config.bos_id
-    log_probs = memory.new_zeros(len(rows), 1)  # (R, W)
+    log_probs = torch.zeros(len(rows), 1, device=src_ids.device)  # (R, W)
     for t in range(longest):
-        logits = model.step(tokens[..., t].reshape(-1, 1), cache)[:, -1]
-        continuations, ids = likeliest_tokens(logits, 2 * beam, model)  # for each beginning; 2K, so that K do not end
+        continuations, ids = feed(model, tokens[..., t].flatten(), cache, 2 * beam)  # 2K, so that K do not end
         totals = (log_probs.view(-1, 1) + continuations).view(len(rows), -1)
         log_probs, order = (x[:, : 2 * beam] for x in totals.sort(descending=True, stable=True))
         chosen = ids.view(len(rows), -1).gather(1, order)

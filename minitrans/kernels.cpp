@@ -15,16 +15,6 @@
 
 namespace {
 
-// e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
-inline double exponential(double x) { return std::exp(x); }
-inline float exponential(float x) {
-    const float clamped = std::max(x, -87.0f);
-    const int32_t n = int32_t(clamped * 1.442695041f - 0.5f);
-    const float r = clamped - float(n) * 0.693145752f - float(n) * 1.42860677e-6f;  // ln 2 in two parts
-    const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
-    return series * bit_cast<float>((n + 127) << 23);
-}
-
 // Dropout. Element i is dropped if byte i of the seed's stream of random bytes is below `dropped`: p = dropped / 256.
 // Word j of the stream is SplitMix64's (Steele et al. 2014); the same stream as in dropout.py.
 struct Dropout {

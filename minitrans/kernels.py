@@ -1,4 +1,4 @@
-"""kernels.cpp, compiled once for this machine's processor, as functions of tensors.
+"""C++ compiled once for this machine's processor; and kernels.cpp, so compiled, as functions of tensors.
 
 A kernel is a whole sub-layer of the Transformer in training, forward or backward. All tensors lie on the CPU and are
 contiguous. Inputs and results have one of the dtypes bfloat16, float32 and float64; parameters and their gradients are
@@ -65,32 +65,47 @@ _ARGUMENTS = {
     "linear_cross_entropy": [_POINTER] * 4 + [c_int64] * 3 + [c_double],
     "linear_cross_entropy_backward": [_POINTER] * 6 + [c_int64] * 3 + [c_double] * 2,
 }
-_DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
+DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
 def serve(parameter: Tensor, dtype: torch.dtype) -> bool:
     """Whether there are kernels for inputs of a dtype beside such a parameter; the first call on a machine compiles."""
-    fits = dtype in _DTYPES and parameter.dtype == torch.promote_types(dtype, torch.float32)
+    fits = dtype in DTYPES and parameter.dtype == torch.promote_types(dtype, torch.float32)
     return fits and parameter.device.type == "cpu" and _library() is not None
 
 
 @functools.cache
 def _library() -> ctypes.CDLL | None:
+    library = compile_library(SOURCE)
+    for name, arguments in _ARGUMENTS.items() if library else ():
+        for dtype in DTYPES.values():
+            function = getattr(library, f"{name}_{dtype}")
+            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
+    return library
+
+
+@functools.cache
+def compile_library(source: Path) -> ctypes.CDLL | None:
+    """Compile a file that includes products.h, unless that has been done on this machine, and load it.
+
+    Returns:
+        None, after a warning in the log, where that cannot be done.
+    """
     compiler = shlex.split(os.environ.get("CXX", "")) or list(filter(shutil.which, ("c++", "g++", "clang++")))[:1]
     if not compiler:
-        logger.warning("no C++ compiler is here, so training takes its plain and slower path; install one, such as g++")
+        logger.warning("no C++ compiler is here, so the plain and slower path is taken; install one, such as g++")
         return None
-    key = hashlib.sha256(repr([SOURCE.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
+    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
-    path = cache / f"kernels-{key.hexdigest()[:32]}{sysconfig.get_config_var('SHLIB_SUFFIX')}"
+    path = cache / f"{source.stem}-{key.hexdigest()[:32]}{sysconfig.get_config_var('SHLIB_SUFFIX')}"
     try:
         if not path.is_file():
             cache.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryDirectory(dir=cache) as folder:
-                compiled, linked = f"{folder}/kernels.o", f"{folder}/kernels.so"
+                compiled, linked = f"{folder}/library.o", f"{folder}/library.so"
                 # Linked apart: with -ffast-math GCC would have the library change the arithmetic of the whole process.
                 for step in (
-                    [*COMPILE, "-c", str(SOURCE), "-o", compiled],
+                    [*COMPILE, "-c", str(source), "-o", compiled],
                     ["-shared", "-fopenmp", compiled, "-o", linked],
                 ):
                     subprocess.run([*compiler, *step], check=True, capture_output=True, text=True)
@@ -101,16 +116,9 @@ def _library() -> ctypes.CDLL | None:
             raise OSError("the system does not let it use the processor's tile unit")
     except (OSError, subprocess.CalledProcessError) as error:
         logger.warning(
-            "%s cannot compile and load %s, so training takes its plain and slower path (%s)",
-            *compiler[:1],
-            SOURCE,
-            error,
+            "%s cannot compile and load %s, so the plain and slower path is taken (%s)", *compiler[:1], source, error
         )
         return None
-    for name, arguments in _ARGUMENTS.items():
-        for dtype in _DTYPES.values():
-            function = getattr(library, f"{name}_{dtype}")
-            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
     return library
 
 
@@ -123,7 +131,7 @@ def _processor() -> str:
 
 def _call(name: str, x: Tensor, *arguments: object) -> Any:
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-    function = getattr(_library(), f"{name}_{_DTYPES[x.dtype]}")
+    function = getattr(_library(), f"{name}_{DTYPES[x.dtype]}")
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
@@ -244,7 +252,7 @@ def embed(ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: 
     Raises:
         IndexError: An id is not below V, or negative.
     """
-    _check_ids(ids, len(table))
+    check_ids(ids, len(table))
     y = table.new_empty(*ids.shape, table.size(1), dtype=dtype)
     _call("embed", y, ids, table, positions, y, *y.shape, scale, dropout)
     return y
@@ -271,7 +279,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothi
     Raises:
         IndexError: A target is not below V, or negative.
     """
-    _check_ids(target, len(weight))
+    check_ids(target, len(weight))
     z = weight.new_empty(len(hidden))
     loss = _call("linear_cross_entropy", hidden, hidden, weight, target, z, *hidden.shape, len(weight), smoothing)
     return loss, z
@@ -289,7 +297,8 @@ def linear_cross_entropy_backward(
     return d_hidden, d_weight
 
 
-def _check_ids(ids: Tensor, vocab_size: int) -> None:
+def check_ids(ids: Tensor, vocab_size: int) -> None:
+    """Raise an IndexError if an int64 id is not below `vocab_size`, or negative: compiled code would read elsewhere."""
     assert ids.dtype == torch.int64
     if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
         raise IndexError(f"ids {ids.min()} to {ids.max()} are not all among the {vocab_size} of the vocabulary")

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -49,6 +50,16 @@ template <class To, class From> To bit_cast(From x) {
 inline float load(bf16 x) { return bit_cast<float>(uint32_t(x.bits) << 16); }
 inline float load(float x) { return x; }
 inline double load(double x) { return x; }
+
+// e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
+inline double exponential(double x) { return std::exp(x); }
+inline float exponential(float x) {
+    const float clamped = std::max(x, -87.0f);
+    const int32_t n = int32_t(clamped * 1.442695041f - 0.5f);
+    const float r = clamped - float(n) * 0.693145752f - float(n) * 1.42860677e-6f;  // ln 2 in two parts
+    const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
+    return series * bit_cast<float>((n + 127) << 23);
+}
 
 inline uint32_t rounded(float x) {  // to bfloat16, in the upper half
     const uint32_t bits = bit_cast<uint32_t>(x);

@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.bundle import Bundle, load_bundle
 from minitrans.decoding import Hypothesis, beam_search, greedy_decode
+from minitrans.engine import compiled
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -29,15 +30,16 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A model and its tokenizer, ready to translate.
+    """A model and its tokenizer, ready to translate. What happens to the model's weights later, it need not see.
 
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
     """
 
     def __init__(self, bundle: Bundle) -> None:
-        """Take the bundle as it is."""
+        """Take the bundle as it is; on a CPU, make an engine of the model."""
         self.bundle = bundle
+        self._model = compiled(bundle.model)
 
     @classmethod
     def load(cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> "Translator":
@@ -76,7 +78,7 @@ class Translator:
         """
         if beam > 1:
             return [best.text for best, *_ in self.n_best(lines, beam, length_penalty, batch_tokens, first_line)]
-        model, tokenizer = self.bundle.model, self.bundle.tokenizer
+        model, tokenizer = self._model if use_cache else self.bundle.model, self.bundle.tokenizer
         nothing: list[int] = []
         outputs = self._decode(
             lines, batch_tokens, first_line, lambda src_ids: greedy_decode(model, src_ids, use_cache), nothing
@@ -95,7 +97,7 @@ class Translator:
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0.
         """
-        model, tokenizer = self.bundle.model, self.bundle.tokenizer
+        model, tokenizer = self._model, self.bundle.tokenizer
         outputs = self._decode(
             lines,
             max(1, batch_tokens // beam),

@@ -133,7 +133,7 @@ def wrong_rows(model: Transformer, src_ids: Tensor, use_cache: bool) -> int:
 def test_decoding_equals_one_masked_pass_over_its_own_output(use_cache: bool, selections: list[list[int]]) -> None:
     model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
     assert wrong_rows(model, src_ids, use_cache) == 0
-    assert len(selections) == (4 if use_cache else 0)
+    assert len(selections) == (6 if use_cache else 0)
 
 
 def test_the_lively_model_is_lively() -> None:
@@ -183,21 +183,8 @@ def test_more_padding_changes_nothing() -> None:
     assert greedy_decode(model, wider) == greedy_decode(model, src_ids)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.12, 0.5, 0.9, 1.0])
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_when_finished_rows_leave_changes_nothing(
-    share: float, use_cache: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    before = greedy_decode(model, src_ids)
-    monkeypatch.setattr(decoding, "COMPACT_AT", share)
-    assert greedy_decode(model, src_ids, use_cache) == before
-
-
 @pytest.mark.parametrize("batch", [list(range(len(LENGTHS))), [1, 4, 5, 8]])
-def test_finished_rows_leave_once_they_are_a_quarter(
-    batch: list[int], selections: list[list[int]], fed: list[tuple[int, int]]
-) -> None:
+def test_finished_rows_leave_at_once(batch: list[int], selections: list[list[int]], fed: list[tuple[int, int]]) -> None:
     outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[batch])
     limits = [LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
@@ -205,8 +192,7 @@ def test_finished_rows_leave_once_they_are_a_quarter(
     for t in range(max(ends)):
         want.append((len(rows), 1))
         alive = [row for row in rows if ends[row] > t + 1]
-        if alive and len(rows) - len(alive) >= len(rows) / 4:
-            rows = alive
+        rows = alive
     assert fed == want
     assert len(selections) == len({size for size, _ in want}) - 1
     assert len(selections) >= 3

@@ -24,6 +24,7 @@ ORDER = [
     "layers",
     "model",
     "fused",
+    "engine",
     "loss",
     "decoding",
     "reference",

@@ -283,17 +283,23 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
 @pytest.fixture
 def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kernels._library.cache_clear()
+    forget()
     yield
     monkeypatch.undo()
+    forget()
+
+
+def forget() -> None:
+    """As in a new process."""
     kernels._library.cache_clear()
+    kernels.compile_library.cache_clear()
 
 
 @pytest.mark.usefixtures("_uncached")
 def test_they_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert kernels.serve(SCALAR, torch.float32)
     assert [path.suffix for path in (tmp_path / "minitrans").iterdir()] == [".so"]
-    kernels._library.cache_clear()
+    forget()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
     assert kernels.serve(SCALAR, torch.float32)
 

@@ -11,6 +11,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from minitrans.bundle import Bundle
 from minitrans.scoring import score
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import gather, n_processes, rank
@@ -29,18 +30,18 @@ class ValidationTranslations(Callback):
         samples: A few (source, translation) pairs of the last validation.
     """
 
-    def __init__(self, translator: Translator, sources: Sequence[str], references: Sequence[str]) -> None:
-        """Take a translator with the model in training, and the split's text."""
-        self.translator, self.sources, self.references = translator, sources, references
+    def __init__(self, bundle: Bundle, sources: Sequence[str], references: Sequence[str]) -> None:
+        """Take the model in training, and the split's text."""
+        self.bundle, self.sources, self.references = bundle, sources, references
         self.samples: list[tuple[str, str]] = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Translate, each process its share; score, log."""
         share = -(-len(self.sources) // n_processes())
         start = rank() * share
-        own = self.translator.translate(self.sources[start : start + share], first_line=start + 1)
+        own = Translator(self.bundle).translate(self.sources[start : start + share], first_line=start + 1)
         translations = list(chain.from_iterable(gather(own)))
-        scores = score(translations, self.references, self.translator.bundle.target)
+        scores = score(translations, self.references, self.bundle.target)
         found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
         pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes
         stride = max(1, len(translations) // N_SAMPLES)

@@ -175,7 +175,7 @@ def _make_trainer(
     every = max(
         1, round(0.01 / (1 - decay))
     )  # steps in which the weights move the average by a hundredth: often enough
-    translations = ValidationTranslations(Translator(bundle), *data.texts("valid"))
+    translations = ValidationTranslations(bundle, *data.texts("valid"))
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),

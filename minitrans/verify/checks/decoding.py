@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 from minitrans.attention import MultiHeadAttention
 from minitrans.data.batching import collate
-from minitrans.decoding import beam_search, greedy_decode, length_limit, likeliest_token
+from minitrans.decoding import beam_search, begin, feed, greedy_decode, length_limit, likeliest_token
 from minitrans.dropout import Dropout
+from minitrans.engine import compiled
 from minitrans.loss import linear_cross_entropy
 from minitrans.model import Transformer, TransformerConfig
 from minitrans.verify.check import LOWER, deviation, group, worst
@@ -248,6 +249,46 @@ def greedy_is_greedy(subject: Subject) -> float:
             limit = length_limit(int((src_ids[b] != config.pad_id).sum()), config.max_len)
             expected = ids if len(ids) == limit else [*ids, config.eos_id]
             n_different += ids != uncached[b] or chosen[b][: len(expected)] != expected or config.eos_id in ids
+    return float(n_different) if subject.decode_batches else math.inf
+
+
+@check(
+    "engine.steps",
+    "The compiled decoder gives, step by step, the log-probabilities of the full masked pass.",
+    "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on",
+    lower=LOWER,
+)
+@torch.no_grad()
+def compiled_steps_are_full_pass(subject: Subject) -> float:
+    """Without a C++ compiler, decoding takes the plain steps itself."""
+    model, tgt_in = compiled(subject.model), subject.tgt_in
+    log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
+    cache = begin(model, subject.src_ids, tgt_in.size(1))
+    deviations = []
+    for t in range(tgt_in.size(1)):
+        if t == tgt_in.size(1) // 2:
+            cache.select_rows(torch.arange(len(tgt_in)).flip(0))
+            log_p, tgt_in = log_p.flip(0), tgt_in.flip(0)
+        found, ids = feed(model, tgt_in[:, t], cache, 8)
+        deviations.append(deviation(log_p[:, t].scatter(1, ids, found.to(log_p.dtype)), log_p[:, t]))
+    return worst(deviations)
+
+
+@check(
+    "engine.outputs",
+    "The compiled decoder's translations are those of the plain one, greedy and by beam search.",
+    f"sentences with a different token: greedy, and any of {BEAMS} beams",
+    tolerance=0.0,
+)
+def compiled_outputs_are_the_same(subject: Subject) -> float:
+    """Batches of several lengths, whose rows end at different steps."""
+    plain, fast = subject.model, compiled(subject.model)
+    n_different = 0
+    for src_ids in subject.decode_batches:
+        pairs = zip(greedy_decode(plain, src_ids), greedy_decode(fast, src_ids), strict=True)
+        n_different += sum(a != b for a, b in pairs)
+        searched = zip(beam_search(plain, src_ids, BEAMS), beam_search(fast, src_ids, BEAMS), strict=True)
+        n_different += sum([h.ids for h in a] != [h.ids for h in b] for a, b in searched)
     return float(n_different) if subject.decode_batches else math.inf
 
 

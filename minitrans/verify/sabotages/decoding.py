@@ -10,6 +10,7 @@ from minitrans import decoding
 from minitrans.attention import attention_weights
 from minitrans.cache import DecoderCache, LayerCache
 from minitrans.decoding import greedy_decode, length_limit, likeliest_token, likeliest_tokens
+from minitrans.engine import Engine, EngineCache
 from minitrans.model import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
@@ -227,6 +228,26 @@ def _(patch: Patch) -> None:
             return greedy_decode(model, src_ids, use_cache)
 
     patch.everywhere(greedy_decode, of_batch)
+
+
+@sabotage("engine.forgotten-rows", "In the compiled decoder, rows that change places leave their past behind.")
+def _(patch: Patch) -> None:
+    def sources_alone(self: EngineCache, rows: Tensor) -> None:
+        self.sources, self.slots = self.sources[rows], self.slots[: len(rows)]
+
+    patch(EngineCache, "select_rows", sources_alone)
+
+
+@sabotage("engine.cut-source", "The compiled decoder does not read the last token of a source.")
+def _(patch: Patch) -> None:
+    encode = Engine.encode
+
+    def cut(self: Engine, src_ids: Tensor) -> EngineCache:
+        real = src_ids != self.config.pad_id
+        last = real.sum(-1, keepdim=True).sub(1).clamp(min=0)
+        return encode(self, src_ids.scatter(1, last, self.config.pad_id))
+
+    patch(Engine, "encode", cut)
 
 
 @sabotage("beam.logits", "Beam search adds up logits instead of log-probabilities.")

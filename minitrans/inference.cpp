@@ -1,0 +1,362 @@
+// The Transformer in inference: a batch of sources to what the decoder attends to, and one step of decoding.
+//
+// An engine packs the weights once and never writes to itself again, so several threads may use one at the same time.
+// There is no padding: the tokens of all sentences lie one after another, those of sentence b from offsets[b] to
+// offsets[b + 1]. Sentences and rows are split among the threads, and none depends on the others beside it: the same
+// sentence gives the same bits in every batch. Called by engine.py.
+
+#include "products.h"
+
+#include <cmath>
+#include <limits>
+#include <omp.h>
+#include <vector>
+
+namespace {
+
+constexpr int64_t ROWS = 128;   // tokens that are taken through all layers at a time, about
+constexpr int64_t WORDS = 256;  // of the vocabulary, that are scored at a time
+
+struct Sizes {
+    int64_t D, H, Dh, F, L, V, pad, bos;
+};
+
+// The parameters of a sub-layer: of its norm, of the linear layers that it begins with, and of the one at its end.
+template <class A> struct Parameters {
+    const A *gamma, *beta, *w_in, *b_in, *w_out, *b_out;
+};
+
+// Those of the model: three tables, and the sub-layers, encoder first, of each layer in the order in which it runs them.
+template <class A> struct Model {
+    const A *source, *target, *output, *positions;
+    const Parameters<A> *sublayers;
+    const A *encoder_gamma, *encoder_beta, *decoder_gamma, *decoder_beta;
+};
+
+// The keys and values that were made at one step: of each layer and row, keys of all heads, then values. (L, rows, 2E)
+template <class T> struct Block {
+    T *data;
+    int64_t rows;
+};
+
+// Room for what a thread computes. Each thread has its own, and keeps it.
+template <class T> struct Work {
+    using A = computed<T>;
+    Matrix<A> x, h, u, f, q, kv, weights, result, best, highest;
+    Matrix<int64_t> ids;
+    Operand<T> left, right;
+
+    static Work &mine() {
+        static thread_local Work work;
+        return work;
+    }
+};
+
+// The n highest of a row's logits, the highest first; of equals, the one that came first.
+template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t *ids) {
+    if (logit <= best[n - 1]) return;
+    int64_t at = n - 1;
+    for (; at > 0 && best[at - 1] < logit; at--) best[at] = best[at - 1], ids[at] = ids[at - 1];
+    best[at] = logit, ids[at] = id;
+}
+
+// scores = softmax of them over n keys
+template <class A> void softmax(A *scores, int64_t n, A scale) {
+    A top = std::numeric_limits<A>::lowest(), sum = 0;
+    for (int64_t i = 0; i < n; i++) top = std::max(top, scores[i]);
+    for (int64_t i = 0; i < n; i++) scores[i] = exponential(scale * (scores[i] - top)), sum += scores[i];
+    for (int64_t i = 0; i < n; i++) scores[i] /= sum;
+}
+
+template <class T> class Engine {
+    using A = computed<T>;
+
+  public:
+    Engine(Sizes sizes, Model<A> model, double eps)
+        : s(sizes), E(s.H * s.Dh), eps(A(eps)), model(model), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
+          output((s.V + WORDS - 1) / WORDS) {
+        const Parameters<A> *p = model.sublayers;
+        for (int64_t i = 0; i < 2 * s.L; i++, p++) encoder[i].pack(*p, i % 2 ? s.F : 3 * E, i % 2 ? s.F : E, s.D);
+        for (int64_t i = 0; i < 3 * s.L; i++, p++) {
+            const bool cross = i % 3 == 1, last = i % 3 == 2;
+            decoder[i].pack(*p, last ? s.F : cross ? E : 3 * E, last ? s.F : E, s.D);
+            if (cross) cross_kv[i / 3].pack(p->w_in + E * s.D, p->b_in + E, 2 * E, s.D);
+        }
+        for (int64_t b = 0; b < int64_t(output.size()); b++) {
+            const int64_t words = std::min(WORDS, s.V - b * WORDS);
+            output[b].pack(RIGHT, View<const A>{model.output + b * WORDS * s.D, words, s.D, s.D}, true);
+        }
+    }
+
+    // cross (L, tokens, 2E) = the keys and values under each decoder layer of `batch` sentences.
+    void encode(const int64_t *tokens, const int64_t *offsets, int64_t batch, T *cross) const {
+        std::vector<int64_t> starts{0};  // of the groups of sentences that are taken together
+        for (int64_t b = 1; b <= batch; b++)
+            if (b == batch || offsets[b + 1] - offsets[starts.back()] > ROWS) starts.push_back(b);
+        const int64_t groups = int64_t(starts.size()) - 1;
+#pragma omp parallel
+        {
+            [[maybe_unused]] const TileUnit unit;
+            Work<T> &w = Work<T>::mine();
+#pragma omp for schedule(dynamic)
+            for (int64_t g = 0; g < groups; g++)
+                encode_group(w, tokens, offsets + starts[g], starts[g + 1] - starts[g], offsets[batch], cross);
+        }
+    }
+
+    // The n best continuations of each row: their log-probabilities and ids (rows, n), PAD and BOS left out.
+    //
+    // tokens (rows), at position t, is each row's newest. blocks: t + 1 of them, the last one to be filled. Row r's
+    // keys of position i < t are in row slots[r * t + i] of blocks[i]; it attends to sentence sources[r] of `cross`.
+    void step(const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, const int32_t *slots,
+              const int64_t *sources, const int64_t *offsets, const Block<const T> &cross, int64_t n, A *log_p,
+              int64_t *ids) const {
+        const int64_t share = (rows + omp_get_max_threads() - 1) / omp_get_max_threads();
+        const int64_t group = std::min(ROWS, padded(share));
+        Matrix<A> hidden;
+        hidden.resize(rows, s.D);
+        std::vector<Work<T> *> threads;
+#pragma omp parallel
+        {
+#pragma omp single
+            threads.assign(omp_get_num_threads(), nullptr);
+            [[maybe_unused]] const TileUnit unit;
+            Work<T> &w = Work<T>::mine();
+            threads[omp_get_thread_num()] = &w;
+#pragma omp for schedule(static)
+            for (int64_t first = 0; first < rows; first += group) {
+                const int64_t count = std::min(group, rows - first);
+                embed(w, tokens + first, count, model.target, [&](int64_t) { return t; });
+                for (int64_t l = 0; l < s.L; l++) {
+                    begin(w, decoder[3 * l], w.q);
+                    for (int64_t r = 0; r < count; r++) {
+                        T *own = blocks[t].data + (l * rows + first + r) * 2 * E;
+                        for (int64_t i = 0; i < 2 * E; i++) store(own + i, w.q[r][E + i]);
+                        const int32_t *slot = slots + (first + r) * t;
+                        attend(w, r, t + 1, [&](int64_t i) -> const T * {
+                            return i == t ? own : blocks[i].data + (l * blocks[i].rows + slot[i]) * 2 * E;
+                        });
+                    }
+                    end(w, decoder[3 * l]);
+                    begin(w, decoder[3 * l + 1], w.q);
+                    for (int64_t r = 0; r < count; r++) {
+                        const int64_t start = offsets[sources[first + r]], end = offsets[sources[first + r] + 1];
+                        const T *keys = cross.data + (l * cross.rows + start) * 2 * E;
+                        attend(w, r, end - start, [&](int64_t i) { return keys + i * 2 * E; });
+                    }
+                    end(w, decoder[3 * l + 1]);
+                    feed_forward(w, decoder[3 * l + 2]);
+                }
+                norm(w.x, model.decoder_gamma, model.decoder_beta, w.h);
+                for (int64_t r = 0; r < count; r++) std::copy_n(w.h[r], s.D, hidden[first + r]);
+            }
+            score(w, hidden, n);
+#pragma omp for schedule(static)
+            for (int64_t r = 0; r < rows; r++) choose(threads, r, n, log_p + r * n, ids + r * n);
+        }
+    }
+
+  private:
+    struct Linear {
+        Operand<T> w;
+        std::vector<A> b;
+
+        void pack(const A *weight, const A *bias, int64_t out, int64_t in) {
+            w.pack(RIGHT, View<const A>{weight, out, in, in}, true);
+            b.assign(bias, bias + out);
+        }
+    };
+    struct Sublayer {
+        std::vector<A> gamma, beta;
+        Linear in, out;
+
+        void pack(const Parameters<A> &p, int64_t into, int64_t from, int64_t D) {
+            gamma.assign(p.gamma, p.gamma + D), beta.assign(p.beta, p.beta + D);
+            in.pack(p.w_in, p.b_in, into, D);
+            out.pack(p.w_out, p.b_out, D, from);
+        }
+    };
+
+    const Sizes s;
+    const int64_t E;
+    const A eps;
+    const Model<A> model;  // of it the tables and the last norms are read again
+    std::vector<Sublayer> encoder, decoder;
+    std::vector<Linear> cross_kv;
+    std::vector<Operand<T>> output;
+
+    // x = sqrt(D) table[tokens] + positions
+    template <class Position>
+    void embed(Work<T> &w, const int64_t *tokens, int64_t count, const A *table, Position position) const {
+        const A scale = std::sqrt(A(s.D));
+        w.x.resize(count, s.D);
+        for (int64_t r = 0; r < count; r++) {
+            const A *word = table + tokens[r] * s.D, *at = model.positions + position(r) * s.D;
+            for (int64_t i = 0; i < s.D; i++) w.x[r][i] = scale * word[i] + at[i];
+        }
+    }
+
+    void norm(const Matrix<A> &x, const A *gamma, const A *beta, Matrix<A> &y) const {
+        y.resize(x.rows, s.D);
+        for (int64_t r = 0; r < x.rows; r++) {
+            const A *__restrict from = x[r];
+            A *__restrict to = y[r];
+            A sum = 0, squares = 0;
+            for (int64_t i = 0; i < s.D; i++) sum += from[i];
+            const A mean = sum / A(s.D);
+            for (int64_t i = 0; i < s.D; i++) to[i] = from[i] - mean, squares += to[i] * to[i];
+            const A rstd = 1 / std::sqrt(squares / A(s.D) + eps);
+            for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * gamma[i] + beta[i];
+        }
+    }
+
+    void apply(Work<T> &w, const Linear &linear, const Matrix<A> &x, Matrix<A> &y) const {
+        w.left.pack(LEFT, x.all());
+        multiply(w.left, linear.w, y);
+        for (int64_t r = 0; r < y.rows; r++)
+            for (int64_t i = 0; i < y.columns; i++) y[r][i] += linear.b[i];
+    }
+
+    // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
+    void begin(Work<T> &w, const Sublayer &layer, Matrix<A> &y) const {
+        norm(w.x, layer.gamma.data(), layer.beta.data(), w.h);
+        apply(w, layer.in, w.h, y);
+        w.u.resize(w.x.rows, E);
+    }
+    void end(Work<T> &w, const Sublayer &layer) const {
+        apply(w, layer.out, w.u, w.f);
+        for (int64_t r = 0; r < w.x.rows; r++)
+            for (int64_t i = 0; i < s.D; i++) w.x[r][i] += w.f[r][i];
+    }
+    void feed_forward(Work<T> &w, const Sublayer &layer) const {
+        norm(w.x, layer.gamma.data(), layer.beta.data(), w.h);
+        apply(w, layer.in, w.h, w.u);
+        for (int64_t r = 0; r < w.u.rows; r++)
+            for (int64_t i = 0; i < w.u.columns; i++) w.u[r][i] = std::max(w.u[r][i], A(0));
+        end(w, layer);
+    }
+
+    // All heads of the query in row r: row r of u = the values of n tokens, weighted by how well their keys match.
+    // keys(i): those of token i, its values behind them.
+    template <class Keys> void attend(Work<T> &w, int64_t r, int64_t n, Keys keys) const {
+        const A scale = 1 / std::sqrt(A(s.Dh));
+        w.weights.resize(s.H, n);
+        for (int64_t i = 0; i < n; i++) {
+            const T *key = keys(i);
+            for (int64_t h = 0; h < s.H; h++) {
+                const A *query = w.q[r] + h * s.Dh;
+                A score = 0;
+                for (int64_t c = 0; c < s.Dh; c++) score += query[c] * load(key[h * s.Dh + c]);
+                w.weights[h][i] = score;
+            }
+        }
+        A *__restrict heads = w.u[r];
+        std::fill_n(heads, E, A(0));
+        for (int64_t h = 0; h < s.H; h++) softmax(w.weights[h], n, scale);
+        for (int64_t i = 0; i < n; i++) {
+            const T *value = keys(i) + E;
+            for (int64_t h = 0; h < s.H; h++) {
+                const A weight = w.weights[h][i];
+                for (int64_t c = h * s.Dh; c < (h + 1) * s.Dh; c++) heads[c] += weight * load(value[c]);
+            }
+        }
+    }
+
+    void encode_group(Work<T> &w, const int64_t *tokens, const int64_t *offsets, int64_t batch, int64_t total,
+                      T *cross) const {
+        const int64_t first = offsets[0], count = offsets[batch] - first;
+        std::vector<int64_t> position(count);
+        for (int64_t b = 0; b < batch; b++)
+            for (int64_t i = offsets[b]; i < offsets[b + 1]; i++) position[i - first] = i - offsets[b];
+        embed(w, tokens + first, count, model.source, [&](int64_t r) { return position[r]; });
+        for (int64_t l = 0; l < s.L; l++) {
+            begin(w, encoder[2 * l], w.q);
+            for (int64_t b = 0; b < batch; b++)
+                for (int64_t h = 0; h < s.H; h++) {
+                    const int64_t start = offsets[b] - first, n = offsets[b + 1] - offsets[b], column = h * s.Dh;
+                    w.right.pack(RIGHT, w.q.part(start, E + column, n, s.Dh), true);
+                    w.left.pack(LEFT, w.q.part(start, column, n, s.Dh));
+                    multiply(w.left, w.right, w.weights);
+                    for (int64_t i = 0; i < n; i++) softmax(w.weights[i], n, 1 / std::sqrt(A(s.Dh)));
+                    w.right.pack(RIGHT, w.q.part(start, 2 * E + column, n, s.Dh));
+                    w.left.pack(LEFT, w.weights.all());
+                    multiply(w.left, w.right, w.result);
+                    for (int64_t i = 0; i < n; i++) std::copy_n(w.result[i], s.Dh, w.u[start + i] + column);
+                }
+            end(w, encoder[2 * l]);
+            feed_forward(w, encoder[2 * l + 1]);
+        }
+        norm(w.x, model.encoder_gamma, model.encoder_beta, w.h);
+        for (int64_t l = 0; l < s.L; l++) {
+            apply(w, cross_kv[l], w.h, w.kv);
+            for (int64_t r = 0; r < count; r++)
+                for (int64_t i = 0; i < 2 * E; i++) store(cross + ((l * total + first + r) * 2 * E + i), w.kv[r][i]);
+        }
+    }
+
+    // Inside a parallel region: each thread finds each row's n best among its share of the words.
+    void score(Work<T> &w, const Matrix<A> &hidden, int64_t n) const {
+        const A lowest = std::numeric_limits<A>::lowest() / 2;
+        w.best.resize(hidden.rows, n), w.ids.resize(hidden.rows, n), w.highest.resize(hidden.rows, 2);
+        for (int64_t r = 0; r < hidden.rows; r++) {
+            std::fill_n(w.best[r], n, lowest), std::fill_n(w.ids[r], n, s.pad);
+            w.highest[r][0] = lowest, w.highest[r][1] = 0;  // the highest logit, and the sum of e^(logit - highest)
+        }
+        w.left.pack(LEFT, hidden.all());
+#pragma omp for schedule(static)
+        for (int64_t b = 0; b < int64_t(output.size()); b++) {
+            const int64_t word = b * WORDS, words = std::min(WORDS, s.V - word);
+            multiply(w.left, output[b], w.f);
+            for (int64_t r = 0; r < hidden.rows; r++) {
+                const A *__restrict logits = w.f[r];
+                A top = lowest, sum = 0;
+                for (int64_t i = 0; i < words; i++) top = std::max(top, logits[i]);
+                if (top > w.best[r][n - 1])
+                    for (int64_t i = 0; i < words; i++)
+                        if (word + i != s.pad && word + i != s.bos) insert(logits[i], word + i, n, w.best[r], w.ids[r]);
+                top = std::max(top, w.highest[r][0]);
+                for (int64_t i = 0; i < words; i++) sum += exponential(logits[i] - top);
+                w.highest[r][1] = w.highest[r][1] * exponential(w.highest[r][0] - top) + sum;
+                w.highest[r][0] = top;
+            }
+        }
+    }
+
+    // What all threads have found for row r; they had their words in order.
+    static void choose(const std::vector<Work<T> *> &threads, int64_t r, int64_t n, A *log_p, int64_t *ids) {
+        const A lowest = std::numeric_limits<A>::lowest() / 2;
+        A top = lowest, sum = 0;
+        std::fill_n(log_p, n, lowest);
+        for (const Work<T> *w : threads) top = std::max(top, w->highest[r][0]);
+        for (const Work<T> *w : threads) {
+            sum += w->highest[r][1] * exponential(w->highest[r][0] - top);
+            for (int64_t i = 0; i < n; i++) insert(w->best[r][i], w->ids[r][i], n, log_p, ids);
+        }
+        const A log_sum = top + std::log(sum);
+        for (int64_t i = 0; i < n; i++) log_p[i] = log_p[i] > lowest ? log_p[i] - log_sum : lowest;
+    }
+};
+
+}  // namespace
+
+extern "C" bool usable() { return TileUnit::allowed(); }
+
+#define EXPORT(T, NAME)                                                                                                \
+    extern "C" void *make_##NAME(Sizes sizes, Model<computed<T>> model, double eps) {                                  \
+        return new Engine<T>(sizes, model, eps);                                                                       \
+    }                                                                                                                  \
+    extern "C" void free_##NAME(void *engine) { delete static_cast<Engine<T> *>(engine); }                             \
+    extern "C" void encode_##NAME(void *engine, const int64_t *tokens, const int64_t *offsets, int64_t batch,          \
+                                  T *cross) {                                                                          \
+        static_cast<const Engine<T> *>(engine)->encode(tokens, offsets, batch, cross);                                 \
+    }                                                                                                                  \
+    extern "C" void step_##NAME(void *engine, const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks,  \
+                                const int32_t *slots, const int64_t *sources, const int64_t *offsets,                  \
+                                Block<const T> cross, int64_t n, computed<T> *log_p, int64_t *ids) {                   \
+        static_cast<const Engine<T> *>(engine)->step(tokens, rows, t, blocks, slots, sources, offsets, cross, n,       \
+                                                     log_p, ids);                                                      \
+    }
+
+EXPORT(bf16, bfloat16)
+EXPORT(float, float32)
+EXPORT(double, float64)
