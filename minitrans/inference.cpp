@@ -1,15 +1,14 @@
 // The Transformer in inference: a batch of sources to what the decoder attends to, and one step of decoding.
 //
-// An engine packs the weights once and never writes to itself again, so several threads may use one at the same time.
-// There is no padding: the tokens of all sentences lie one after another, those of sentence b from offsets[b] to
-// offsets[b + 1]. Sentences and rows are split among the threads, and none depends on the others beside it: the same
+// An engine packs the weights once and never writes to itself again, so several threads may use one at the same time,
+// each with a batch of its own: they never wait for each other. There is no padding: the tokens of all sentences lie
+// one after another, those of sentence b from offsets[b] to offsets[b + 1]. No row depends on those beside it: the same
 // sentence gives the same bits in every batch. Called by engine.py.
 
 #include "products.h"
 
 #include <cmath>
 #include <limits>
-#include <omp.h>
 #include <vector>
 
 namespace {
@@ -42,8 +41,8 @@ template <class T> struct Block {
 // Room for what a thread computes. Each thread has its own, and keeps it.
 template <class T> struct Work {
     using A = computed<T>;
-    Matrix<A> x, h, u, f, q, kv, weights, result, best, highest;
-    Matrix<int64_t> ids;
+    Matrix<A> x, h, u, f, q, kv, weights, scores, result, top;
+    std::vector<const T *> keys;
     Operand<T> left, right;
 
     static Work &mine() {
@@ -60,12 +59,15 @@ template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t 
     best[at] = logit, ids[at] = id;
 }
 
-// scores = softmax of them over n keys
+// A row of n scores becomes softmax(scale * scores). It is worked on up to a multiple of PAD, in whole vectors.
 template <class A> void softmax(A *scores, int64_t n, A scale) {
-    A top = std::numeric_limits<A>::lowest(), sum = 0;
-    for (int64_t i = 0; i < n; i++) top = std::max(top, scores[i]);
-    for (int64_t i = 0; i < n; i++) scores[i] = exponential(scale * (scores[i] - top)), sum += scores[i];
-    for (int64_t i = 0; i < n; i++) scores[i] /= sum;
+    const A lowest = std::numeric_limits<A>::lowest() / 2;
+    const int64_t width = padded(n);
+    std::fill(scores + n, scores + width, lowest);
+    A top = lowest, sum = 0;
+    for (int64_t i = 0; i < width; i++) top = std::max(top, scores[i]);
+    for (int64_t i = 0; i < width; i++) scores[i] = exponential(scale * (scores[i] - top)), sum += scores[i];
+    for (int64_t i = 0; i < width; i++) scores[i] /= sum;
 }
 
 template <class T> class Engine {
@@ -90,17 +92,10 @@ template <class T> class Engine {
 
     // cross (L, tokens, 2E) = the keys and values under each decoder layer of `batch` sentences.
     void encode(const int64_t *tokens, const int64_t *offsets, int64_t batch, T *cross) const {
-        std::vector<int64_t> starts{0};  // of the groups of sentences that are taken together
-        for (int64_t b = 1; b <= batch; b++)
-            if (b == batch || offsets[b + 1] - offsets[starts.back()] > ROWS) starts.push_back(b);
-        const int64_t groups = int64_t(starts.size()) - 1;
-#pragma omp parallel
-        {
-            [[maybe_unused]] const TileUnit unit;
-            Work<T> &w = Work<T>::mine();
-#pragma omp for schedule(dynamic)
-            for (int64_t g = 0; g < groups; g++)
-                encode_group(w, tokens, offsets + starts[g], starts[g + 1] - starts[g], offsets[batch], cross);
+        [[maybe_unused]] const TileUnit unit;
+        for (int64_t first = 0, next; first < batch; first = next) {  // a few sentences at a time
+            for (next = first + 1; next < batch && offsets[next + 1] - offsets[first] <= ROWS;) next++;
+            encode_group(tokens, offsets + first, next - first, offsets[batch], cross);
         }
     }
 
@@ -111,48 +106,33 @@ template <class T> class Engine {
     void step(const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, const int32_t *slots,
               const int64_t *sources, const int64_t *offsets, const Block<const T> &cross, int64_t n, A *log_p,
               int64_t *ids) const {
-        const int64_t share = (rows + omp_get_max_threads() - 1) / omp_get_max_threads();
-        const int64_t group = std::min(ROWS, padded(share));
-        Matrix<A> hidden;
-        hidden.resize(rows, s.D);
-        std::vector<Work<T> *> threads;
-#pragma omp parallel
-        {
-#pragma omp single
-            threads.assign(omp_get_num_threads(), nullptr);
-            [[maybe_unused]] const TileUnit unit;
-            Work<T> &w = Work<T>::mine();
-            threads[omp_get_thread_num()] = &w;
-#pragma omp for schedule(static)
-            for (int64_t first = 0; first < rows; first += group) {
-                const int64_t count = std::min(group, rows - first);
-                embed(w, tokens + first, count, model.target, [&](int64_t) { return t; });
-                for (int64_t l = 0; l < s.L; l++) {
-                    begin(w, decoder[3 * l], w.q);
-                    for (int64_t r = 0; r < count; r++) {
-                        T *own = blocks[t].data + (l * rows + first + r) * 2 * E;
-                        for (int64_t i = 0; i < 2 * E; i++) store(own + i, w.q[r][E + i]);
-                        const int32_t *slot = slots + (first + r) * t;
-                        attend(w, r, t + 1, [&](int64_t i) -> const T * {
-                            return i == t ? own : blocks[i].data + (l * blocks[i].rows + slot[i]) * 2 * E;
-                        });
-                    }
-                    end(w, decoder[3 * l]);
-                    begin(w, decoder[3 * l + 1], w.q);
-                    for (int64_t r = 0; r < count; r++) {
-                        const int64_t start = offsets[sources[first + r]], end = offsets[sources[first + r] + 1];
-                        const T *keys = cross.data + (l * cross.rows + start) * 2 * E;
-                        attend(w, r, end - start, [&](int64_t i) { return keys + i * 2 * E; });
-                    }
-                    end(w, decoder[3 * l + 1]);
-                    feed_forward(w, decoder[3 * l + 2]);
+        [[maybe_unused]] const TileUnit unit;
+        Work<T> &w = Work<T>::mine();
+        for (int64_t first = 0; first < rows; first += ROWS) {
+            const int64_t count = std::min(ROWS, rows - first);
+            embed(w, tokens + first, count, model.target, [&](int64_t) { return t; });
+            for (int64_t l = 0; l < s.L; l++) {
+                begin(w, decoder[3 * l], w.q);
+                for (int64_t r = 0; r < count; r++) {
+                    T *own = blocks[t].data + (l * rows + first + r) * 2 * E;
+                    for (int64_t i = 0; i < 2 * E; i++) store(own + i, w.q[r][E + i]);
+                    const int32_t *slot = slots + (first + r) * t;
+                    attend(w, r, t + 1, [&](int64_t i) -> const T * {
+                        return i == t ? own : blocks[i].data + (l * blocks[i].rows + slot[i]) * 2 * E;
+                    });
                 }
-                norm(w.x, model.decoder_gamma, model.decoder_beta, w.h);
-                for (int64_t r = 0; r < count; r++) std::copy_n(w.h[r], s.D, hidden[first + r]);
+                end(w, decoder[3 * l]);
+                begin(w, decoder[3 * l + 1], w.q);
+                for (int64_t r = 0; r < count; r++) {
+                    const int64_t start = offsets[sources[first + r]], end = offsets[sources[first + r] + 1];
+                    const T *keys = cross.data + (l * cross.rows + start) * 2 * E;
+                    attend(w, r, end - start, [&](int64_t i) { return keys + i * 2 * E; });
+                }
+                end(w, decoder[3 * l + 1]);
+                feed_forward(w, decoder[3 * l + 2]);
             }
-            score(w, hidden, n);
-#pragma omp for schedule(static)
-            for (int64_t r = 0; r < rows; r++) choose(threads, r, n, log_p + r * n, ids + r * n);
+            norm(w.x, model.decoder_gamma, model.decoder_beta, w.h);
+            choose(w, n, log_p + first * n, ids + first * n);
         }
     }
 
@@ -239,31 +219,38 @@ template <class T> class Engine {
     // All heads of the query in row r: row r of u = the values of n tokens, weighted by how well their keys match.
     // keys(i): those of token i, its values behind them.
     template <class Keys> void attend(Work<T> &w, int64_t r, int64_t n, Keys keys) const {
-        const A scale = 1 / std::sqrt(A(s.Dh));
-        w.weights.resize(s.H, n);
-        for (int64_t i = 0; i < n; i++) {
-            const T *key = keys(i);
-            for (int64_t h = 0; h < s.H; h++) {
-                const A *query = w.q[r] + h * s.Dh;
-                A score = 0;
-                for (int64_t c = 0; c < s.Dh; c++) score += query[c] * load(key[h * s.Dh + c]);
-                w.weights[h][i] = score;
-            }
-        }
-        A *__restrict heads = w.u[r];
-        std::fill_n(heads, E, A(0));
-        for (int64_t h = 0; h < s.H; h++) softmax(w.weights[h], n, scale);
-        for (int64_t i = 0; i < n; i++) {
-            const T *value = keys(i) + E;
-            for (int64_t h = 0; h < s.H; h++) {
-                const A weight = w.weights[h][i];
-                for (int64_t c = h * s.Dh; c < (h + 1) * s.Dh; c++) heads[c] += weight * load(value[c]);
-            }
+        w.keys.resize(n);
+        for (int64_t i = 0; i < n; i++) w.keys[i] = keys(i);
+        w.scores.resize(1, n);
+        for (int64_t h = 0; h < s.H; h++) {
+            const auto head = s.Dh == 32 ? attend_head<32> : s.Dh == 64 ? attend_head<64> : attend_head<0>;
+            head(w.q[r] + h * s.Dh, w.keys, h * s.Dh, E, s.Dh, w.scores[0], w.u[r] + h * s.Dh);
         }
     }
+    // One head, whose keys begin at `column`; the compiler makes far better code of a size that it knows.
+    template <int64_t SIZE>
+    static void attend_head(const A *__restrict q, const std::vector<const T *> &keys, int64_t column, int64_t E,
+                            int64_t size, A *__restrict scores, A *__restrict head) {
+        const int64_t Dh = SIZE ? SIZE : size, n = int64_t(keys.size());
+        for (int64_t i = 0; i < n; i++) {
+            const T *key = keys[i] + column;
+            A score = 0;
+            for (int64_t c = 0; c < Dh; c++) score += q[c] * load(key[c]);
+            scores[i] = score;
+        }
+        softmax(scores, n, 1 / std::sqrt(A(Dh)));
+        A sum[SIZE ? SIZE : 1] = {};
+        A *to = SIZE ? sum : head;
+        if (!SIZE) std::fill_n(head, Dh, A(0));
+        for (int64_t i = 0; i < n; i++) {
+            const T *value = keys[i] + E + column;
+            for (int64_t c = 0; c < Dh; c++) to[c] += scores[i] * load(value[c]);
+        }
+        if (SIZE) std::copy_n(sum, SIZE, head);
+    }
 
-    void encode_group(Work<T> &w, const int64_t *tokens, const int64_t *offsets, int64_t batch, int64_t total,
-                      T *cross) const {
+    void encode_group(const int64_t *tokens, const int64_t *offsets, int64_t batch, int64_t total, T *cross) const {
+        Work<T> &w = Work<T>::mine();
         const int64_t first = offsets[0], count = offsets[batch] - first;
         std::vector<int64_t> position(count);
         for (int64_t b = 0; b < batch; b++)
@@ -294,46 +281,33 @@ template <class T> class Engine {
         }
     }
 
-    // Inside a parallel region: each thread finds each row's n best among its share of the words.
-    void score(Work<T> &w, const Matrix<A> &hidden, int64_t n) const {
+    // The n best words after each row of h, and their log-probabilities.
+    void choose(Work<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
-        w.best.resize(hidden.rows, n), w.ids.resize(hidden.rows, n), w.highest.resize(hidden.rows, 2);
-        for (int64_t r = 0; r < hidden.rows; r++) {
-            std::fill_n(w.best[r], n, lowest), std::fill_n(w.ids[r], n, s.pad);
-            w.highest[r][0] = lowest, w.highest[r][1] = 0;  // the highest logit, and the sum of e^(logit - highest)
-        }
-        w.left.pack(LEFT, hidden.all());
-#pragma omp for schedule(static)
-        for (int64_t b = 0; b < int64_t(output.size()); b++) {
-            const int64_t word = b * WORDS, words = std::min(WORDS, s.V - word);
-            multiply(w.left, output[b], w.f);
-            for (int64_t r = 0; r < hidden.rows; r++) {
+        const int64_t rows = w.h.rows;
+        std::fill_n(log_p, rows * n, lowest);
+        w.top.resize(rows, 2);  // each row's highest logit so far, and the sum of e^(logit - highest)
+        for (int64_t r = 0; r < rows; r++) w.top[r][0] = lowest, w.top[r][1] = 0;
+        w.left.pack(LEFT, w.h.all());
+        for (int64_t word = 0; word < s.V; word += WORDS) {
+            const int64_t words = std::min(WORDS, s.V - word);
+            multiply(w.left, output[word / WORDS], w.f);
+            for (int64_t r = 0; r < rows; r++) {
                 const A *__restrict logits = w.f[r];
                 A top = lowest, sum = 0;
                 for (int64_t i = 0; i < words; i++) top = std::max(top, logits[i]);
-                if (top > w.best[r][n - 1])
+                if (top > log_p[r * n + n - 1])
                     for (int64_t i = 0; i < words; i++)
-                        if (word + i != s.pad && word + i != s.bos) insert(logits[i], word + i, n, w.best[r], w.ids[r]);
-                top = std::max(top, w.highest[r][0]);
+                        if (word + i != s.pad && word + i != s.bos)
+                            insert(logits[i], word + i, n, log_p + r * n, ids + r * n);
+                top = std::max(top, w.top[r][0]);
                 for (int64_t i = 0; i < words; i++) sum += exponential(logits[i] - top);
-                w.highest[r][1] = w.highest[r][1] * exponential(w.highest[r][0] - top) + sum;
-                w.highest[r][0] = top;
+                w.top[r][1] = w.top[r][1] * exponential(w.top[r][0] - top) + sum;
+                w.top[r][0] = top;
             }
         }
-    }
-
-    // What all threads have found for row r; they had their words in order.
-    static void choose(const std::vector<Work<T> *> &threads, int64_t r, int64_t n, A *log_p, int64_t *ids) {
-        const A lowest = std::numeric_limits<A>::lowest() / 2;
-        A top = lowest, sum = 0;
-        std::fill_n(log_p, n, lowest);
-        for (const Work<T> *w : threads) top = std::max(top, w->highest[r][0]);
-        for (const Work<T> *w : threads) {
-            sum += w->highest[r][1] * exponential(w->highest[r][0] - top);
-            for (int64_t i = 0; i < n; i++) insert(w->best[r][i], w->ids[r][i], n, log_p, ids);
-        }
-        const A log_sum = top + std::log(sum);
-        for (int64_t i = 0; i < n; i++) log_p[i] = log_p[i] > lowest ? log_p[i] - log_sum : lowest;
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t i = 0; i < n; i++) log_p[r * n + i] -= w.top[r][0] + std::log(w.top[r][1]);
     }
 };
 

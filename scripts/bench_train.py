@@ -457,6 +457,11 @@ def _peak_memory(
     bench = Bench(contender, config)
     for batch in arrays:
         bench.step(Batch(*map(torch.from_numpy, batch)))
+    return peak_of_process()
+
+
+def peak_of_process() -> float:
+    """Peak resident memory of this process so far, in MB."""
     status = Path("/proc/self/status")
     if status.is_file():  # what the system call reports begins with the peak of the parent
         (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
