@@ -29,6 +29,7 @@ DESCRIPTIONS = {
     "translate": "Translate texts from arguments, a file or standard input, line by line; on a terminal it prompts.",
     "evaluate": "Translate a file and score it against references: BLEU, chrF, exact match.",
     "verify": "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
+    "export": "Write the model for another engine; with --source and --reference, score what that translates.",
 }
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
@@ -51,6 +52,12 @@ def make_parser(command: str) -> Parser:
             "--self-test", action="store_true", help="sabotage the code in many ways, and show which checks notice"
         )
         parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
+    elif command == "export":
+        parser.add_argument("run", metavar="RUN", help="run folder")
+        parser.add_argument(
+            "--format", choices=["ctranslate2"], default="ctranslate2", help="the engine (default: %(default)s)"
+        )
+        parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
     else:
         parser.add_argument(
             "run",
@@ -91,8 +98,10 @@ def make_parser(command: str) -> Parser:
         )
     if command == "evaluate":
         parser.set_defaults(n_best=None)
-        parser.add_argument("--source", metavar="F", required=True, help="file to translate")
-        parser.add_argument("--reference", metavar="F", required=True, help="right translations, line by line")
+    if command in ("evaluate", "export"):
+        required = command == "evaluate"
+        parser.add_argument("--source", metavar="F", required=required, help="file to translate")
+        parser.add_argument("--reference", metavar="F", required=required, help="right translations, line by line")
         parser.add_argument(
             "--tokenize",
             choices=["none", "13a", "intl", "zh", "char"],
@@ -154,13 +163,19 @@ def run_command(argv: Sequence[str]) -> int:
     if command == "train":
         return train_command(argv[1:])
     args = make_parser(command).parse_intermixed_args(argv[1:])
-    if command != "verify" and args.beam > 1 and args.no_cache:
+    if command in ("translate", "evaluate") and args.beam > 1 and args.no_cache:
         raise UserError("--no-cache and --beam do not go together: beam search always uses the cache")
     if args.threads is not None:
         import torch
 
         torch.set_num_threads(args.threads)
-    return {"translate": translate_command, "evaluate": evaluate_command, "verify": verify_command}[command](args)
+    commands = {
+        "translate": translate_command,
+        "evaluate": evaluate_command,
+        "verify": verify_command,
+        "export": export_command,
+    }
+    return commands[command](args)
 
 
 def train_command(argv: Sequence[str]) -> int:
@@ -247,15 +262,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
     """`minitrans evaluate`."""
     from dataclasses import asdict
 
-    from minitrans.text import read_lines
-
-    sources, references = read_lines(args.source), read_lines(args.reference)
-    if len(sources) != len(references):
-        raise UserError(
-            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
-        )
-    if not sources:
-        raise UserError(f"{args.source} is empty; there is nothing to score")
+    sources, references = read_pairs(args)
     bundles = [load_translator(run, args).bundle for run in args.run]
     for run, bundle in zip(args.run, bundles, strict=True):
         if (bundle.source, bundle.target) != (bundles[0].source, bundles[0].target):
@@ -288,6 +295,20 @@ def evaluate_command(args: argparse.Namespace) -> int:
     seconds = sum(taken for _, taken in outputs)
     print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
     return 0
+
+
+def read_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    """The lines of --source and of --reference."""
+    from minitrans.text import read_lines
+
+    sources, references = read_lines(args.source), read_lines(args.reference)
+    if len(sources) != len(references):
+        raise UserError(
+            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
+        )
+    if not sources:
+        raise UserError(f"{args.source} is empty; there is nothing to score")
+    return sources, references
 
 
 def translate_timed(run: str, sources: Sequence[str], args: argparse.Namespace) -> tuple[list[str], float]:
@@ -331,6 +352,40 @@ def verify_command(args: argparse.Namespace) -> int:
     else:
         print_report(report, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if report.passed else 1
+
+
+def export_command(args: argparse.Namespace) -> int:
+    """`minitrans export`."""
+    if (args.source is None) != (args.reference is None):
+        raise UserError("--source and --reference go together; give both or neither")
+    pairs = read_pairs(args) if args.source else None
+    try:
+        from minitrans import export
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; install minitrans with its extra `export`") from error
+    from minitrans.translator import Translator
+
+    translator, folder = Translator.load(args.run), Path(args.output)
+    export.export(translator.bundle, folder)
+    print(f"engine: {folder}", file=sys.stderr)
+    if pairs is None:
+        return 0
+    import torch
+
+    from minitrans.scoring import compare
+
+    sources, references = pairs
+    outputs = {"minitrans float32": translator.translate(sources)}
+    for compute_type in ("float32", "int8"):
+        engine = export.load_engine(folder, compute_type, torch.get_num_threads())
+        outputs[f"ctranslate2 {compute_type}"] = export.engine_translate(engine, translator.bundle, sources)
+    scores = compare(list(outputs.values()), references, translator.bundle.target, args.tokenize)
+    print_scores(list(zip(outputs, scores, strict=True)))
+    ours = outputs["minitrans float32"]
+    for name, theirs in list(outputs.items())[1:]:
+        n_different = sum(a != b for a, b in zip(ours, theirs, strict=True))
+        print(f"{name}: {n_different} of {len(ours)} translations differ from those of minitrans")
+    return 0
 
 
 def load_translator(run: str, args: argparse.Namespace) -> "Translator":

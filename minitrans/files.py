@@ -1,6 +1,7 @@
-"""Files that are written whole or not at all."""
+"""Files and folders that are written whole or not at all."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -40,3 +41,26 @@ def write_file(path: str | Path, content: bytes | str) -> None:
     """
     with open_aside(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def folder_aside(path: Path) -> Iterator[Path]:
+    """Make a folder beside `path`; it takes that name when the block ends, and vanishes if the block fails.
+
+    Raises:
+        UserError: `path` is there already, or the folder or a file in it cannot be written.
+    """
+    if os.path.lexists(path):
+        raise UserError(f"{path} is there already; remove it or name another folder")
+    aside = Path(f"{path}.{os.getpid()}.tmp")
+    try:
+        aside.mkdir(parents=True)
+        yield aside
+        for file in aside.iterdir():
+            with open(file, "rb+") as stream:
+                os.fsync(stream.fileno())
+        aside.rename(path)
+    except OSError as error:
+        raise UserError(f"cannot write the folder {path}: {error.strerror}; name another one") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

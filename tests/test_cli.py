@@ -16,6 +16,7 @@ import yaml
 from conftest import wait_for_the_end_of
 from safetensors.torch import load_file, save_file
 
+import minitrans
 from minitrans import cli, verify
 from minitrans.verify.check import CHECKS
 
@@ -360,6 +361,19 @@ def test_verify_a_run_whose_corpus_has_gone(tiny_run: Path, tmp_path: Path, caps
     assert cli.main(["verify", str(run), "--data", str(tiny_run.parent)]) == 0
 
 
+# -- export (with the engine: tests/test_export.py) -----------------------------------------------------------------
+
+
+def test_export_where_the_engine_is_not_installed(
+    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.delitem(sys.modules, "minitrans.export", raising=False)
+    monkeypatch.delattr(minitrans, "export", raising=False)
+    message = fails(capsys, "export", tmp_path, "-o", tmp_path / "out")
+    assert "ctranslate2 is not installed; install minitrans with its extra `export`" in message
+
+
 # -- usage ----------------------------------------------------------------------------------------------------------
 
 
@@ -399,7 +413,7 @@ def test_flags_may_stand_between_texts(tiny_run: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.count("\n") == 2
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["evaluate"], ["verify"]])
+@pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["evaluate"], ["verify"], ["export"]])
 def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([*command, "--help"])

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from minitrans.errors import UserError
-from minitrans.files import open_aside, write_file
+from minitrans.files import folder_aside, open_aside, write_file
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -34,3 +34,27 @@ def test_a_file_in_the_place_of_a_folder_is_the_users_error(tmp_path: Path) -> N
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*file/a.txt: Not a directory"):
         write_file(tmp_path / "file" / "a.txt", "x")
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "folder"
+    with contextlib.suppress(ZeroDivisionError), folder_aside(path) as aside:
+        write_file(aside / "a.txt", "half")
+        raise ZeroDivisionError
+    assert list(path.parent.iterdir()) == []
+    with folder_aside(path) as aside:
+        write_file(aside / "a.txt", "whole")
+        assert not path.exists()
+    assert [p.name for p in path.parent.iterdir()] == ["folder"]
+    assert (path / "a.txt").read_text() == "whole"
+
+
+def test_what_has_the_folders_name_is_left_alone(tmp_path: Path) -> None:
+    write_file(tmp_path / "file", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    for name in ("file", "link"):
+        with pytest.raises(UserError, match=rf"{name} is there already; remove it or"), folder_aside(tmp_path / name):
+            raise AssertionError("it was made")
+    with pytest.raises(UserError, match=r"cannot write the folder .*file/x: Not a directory"):
+        folder_aside(tmp_path / "file" / "x").__enter__()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link"]

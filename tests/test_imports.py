@@ -33,6 +33,7 @@ ORDER = [
     "bundle",
     "translator",
     "workers",
+    "export",
     "data",
     "verify",
     "training",

@@ -2,7 +2,10 @@
 
 import re
 import shlex
+from importlib.util import find_spec
 from pathlib import Path
+
+import pytest
 
 import minitrans
 from minitrans import cli
@@ -16,7 +19,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 def test_its_commands_have_the_flags_it_gives_them() -> None:
     commands = [shlex.split(line.split("  #")[0])[1:] for line in README.splitlines() if "    minitrans " in line]
-    assert {command for command, *_ in commands} == {"train", "translate", "evaluate", "verify"}
+    assert {command for command, *_ in commands} == {"train", "translate", "evaluate", "verify", "export"}
     for command, *flags in commands:
         if command == "train":
             parse_config([*flags, "--data.path", "x"])
@@ -50,6 +53,7 @@ def test_its_file_map_is_complete() -> None:
     assert listed <= there
 
 
+@pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
 def test_its_numbers_of_checks_and_sabotages_are_right() -> None:
     assert f"{len(CHECKS)} passed, 0 failed" in README
     assert f"sabotages the code in {len(SABOTAGES)} ways" in " ".join(README.split())

@@ -5,6 +5,9 @@ attention literature that this package is held to. Where a text has it wrong, th
 and fails if that would do as well: a claim that cannot be told from its opposite is no claim.
 """
 
+from importlib.util import find_spec
+from types import ModuleType
+
 from minitrans.verify.checks import lookup  # isort: skip
 from minitrans.verify.checks import scaling  # isort: skip
 from minitrans.verify.checks import heads  # isort: skip
@@ -13,4 +16,9 @@ from minitrans.verify.checks import model  # isort: skip
 from minitrans.verify.checks import training  # isort: skip
 from minitrans.verify.checks import decoding  # isort: skip
 
-CHAPTERS = (lookup, scaling, heads, masks, model, training, decoding)
+CHAPTERS: tuple[ModuleType, ...] = (lookup, scaling, heads, masks, model, training, decoding)
+
+if find_spec("ctranslate2"):
+    from minitrans.verify.checks import exported
+
+    CHAPTERS += (exported,)

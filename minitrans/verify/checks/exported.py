@@ -1,0 +1,91 @@
+"""The exported model, run by CTranslate2, which shares no code with this package, gives what this one gives."""
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.decoding import length_limit
+from minitrans.export import engine_decode, load_engine, save_engine
+from minitrans.model import Transformer
+from minitrans.verify.check import deviation, group, rounding, worst
+from minitrans.verify.subject import Subject
+
+check = group("Another engine")
+
+
+def pieces_of(subject: Subject) -> list[str]:
+    """The text of every piece id."""
+    return [subject.piece(i) for i in range(subject.model.config.vocab_size)]
+
+
+def exported(subject: Subject) -> Any:
+    """CTranslate2 with the model, in float32."""
+    with TemporaryDirectory() as folder:
+        model = subject.to(torch.float32).model
+        save_engine(Path(folder), model, pieces_of(subject), unk_id=model.config.pad_id)
+        return load_engine(Path(folder))
+
+
+def outputs_alone(model: Transformer, logits: Tensor) -> Tensor:
+    """Logits (..., V) with -inf for PAD and BOS, which are no output."""
+    logits = logits.clone()
+    logits[..., [model.config.pad_id, model.config.bos_id]] = -math.inf
+    return logits
+
+
+@check(
+    "export.score",
+    "The exported model, run by CTranslate2, gives each token of a translation the probability that this one gives.",
+    "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
+    tolerance=rounding(torch.float32),
+)
+@torch.no_grad()
+def exported_model_scores_the_same(subject: Subject) -> float:
+    """Sources and targets without a token are left out: CTranslate2 answers them without computing anything."""
+    model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
+    pairs = [(src, tgt) for src, tgt in subject.pairs() if len(src) > 1 and len(tgt) > 1]
+    results = exported(subject).score_batch(
+        [[pieces[i] for i in src[:-1]] for src, _ in pairs],
+        [[pieces[i] for i in tgt[1:]] for _, tgt in pairs],
+        max_input_length=0,
+    )
+    ours: list[float] = []
+    for src, tgt in pairs:
+        log_p = F.log_softmax(outputs_alone(model, model(torch.tensor([src]), torch.tensor([tgt])))[0], -1)
+        ours += log_p.gather(-1, torch.tensor([*tgt[1:], config.eos_id])[:, None])[:, 0].tolist()
+    theirs = [log_p for result in results for log_p in result.log_probs]
+    return deviation(torch.tensor(theirs), torch.tensor(ours, dtype=torch.float64))
+
+
+@check(
+    "export.greedy",
+    "Greedy decoding by CTranslate2 takes the same tokens and ends at the same place.",
+    "how far the logits of the tokens that it took are below our largest ones, relative to these; 0: token for token",
+    tolerance=rounding(torch.float32),
+)
+@torch.no_grad()
+def exported_model_decodes_the_same(subject: Subject) -> float:
+    """A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right."""
+    model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
+    engine = exported(subject)
+    deviations = []
+    for batch in subject.decode_batches:
+        sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]
+        asked = [row for row, source in enumerate(sources) if source]  # an empty line is never decoded
+        sources = [sources[row] for row in asked]
+        outputs = engine_decode(engine, pieces, config.max_len, sources)
+        limits = [length_limit(len(source) + 1, config.max_len) for source in sources]
+        for src_ids, ids, limit in zip(batch[asked], outputs, limits, strict=True):
+            if len(ids) > limit:
+                return math.inf
+            tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
+            tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
+            logits = outputs_alone(model, model(src_ids[None], tgt_in))
+            taken, largest = logits.gather(-1, tgt_out[..., None])[..., 0], logits.amax(-1)
+            deviations.append(float(((largest - taken) / largest.abs().clamp(min=1.0)).max()))
+    return worst(deviations)

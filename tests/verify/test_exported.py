@@ -1,0 +1,102 @@
+"""What the checks of the exported model take for the same translation, and what they do not."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import subjects
+from hypothesis import given, settings
+
+pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
+
+from minitrans.export import engine_decode
+from minitrans.verify.check import CHECKS
+from minitrans.verify.checks import exported
+from minitrans.verify.subject import Subject, fresh_model, make_subject, random_subject
+
+SCORE, GREEDY = (next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy"))
+
+
+def subject_with_twins() -> Subject:
+    """Pieces 13 and 14 are the same vector: they are equally likely everywhere, and the same to read."""
+    model = fresh_model()
+    with torch.no_grad():
+        model.output.weight[14] = model.output.weight[13]
+    return random_subject(model)
+
+
+def shows_something(subject: Subject) -> bool:
+    """Whether a pair of sentences is not blank: CTranslate2 is not asked."""
+    return any(len(src) > 1 and len(tgt) > 1 for src, tgt in subject.pairs())
+
+
+@settings(max_examples=20, derandomize=True)
+@given(subject=subjects().filter(shows_something))
+def test_the_checks_pass_for_every_size_shape_and_padding(subject: Subject) -> None:
+    assert SCORE.measure(subject) <= SCORE.tolerance
+    assert GREEDY.measure(subject) <= GREEDY.tolerance
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[list[int]], list[int]]], float]:
+    """How far CTranslate2 is from us when what it wrote is changed."""
+
+    def measure(change: Callable[[list[int]], list[int]]) -> float:
+        outputs = []
+
+        def changed(*arguments: object) -> list[list[int]]:
+            outputs.extend(engine_decode(*arguments))  # type: ignore[arg-type]
+            return [change(ids) for ids in outputs[-len(arguments[3]) :]]  # type: ignore[arg-type]
+
+        monkeypatch.setattr(exported, "engine_decode", changed)
+        found = GREEDY.measure(subject_with_twins())
+        assert any(13 in ids for ids in outputs)
+        return found
+
+    return measure
+
+
+def test_of_two_tokens_that_are_equally_likely_both_are_right(
+    measured: Callable[[Callable[[list[int]], list[int]]], float],
+) -> None:
+    assert measured(lambda ids: ids) == 0.0
+    assert measured(lambda ids: [14 if i == 13 else i for i in ids]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda ids: [15 if i == 13 else i for i in ids],
+        lambda ids: [0 if i == 13 else i for i in ids],
+        lambda ids: ids[:-1],
+        lambda ids: [*ids, 13],
+        lambda ids: ids * 9,
+    ],
+    ids=["another token", "padding", "an early end", "a late end", "beyond the limit"],
+)
+def test_anything_else_is_wrong(
+    change: Callable[[list[int]], list[int]], measured: Callable[[Callable[[list[int]], list[int]]], float]
+) -> None:
+    assert measured(change) > 1e-3
+
+
+def test_without_sentences_nothing_is_shown() -> None:
+    subject = random_subject(fresh_model())
+    assert GREEDY.measure(replace(subject, decode_batches=[])) == math.inf
+    blank = make_subject(fresh_model(), [[]], [[]], [[[]]])
+    assert SCORE.measure(blank) == GREEDY.measure(blank) == math.inf
+
+
+def test_blank_sentences_are_left_out() -> None:
+    model = fresh_model()
+    subject = make_subject(model, [[], [5, 7], [9]], [[4], [6, 8], []], [[[], [5, 7]], [[]]])
+    assert SCORE.measure(subject) <= SCORE.tolerance
+    assert GREEDY.measure(subject) == 0.0
+
+
+def test_another_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = random_subject(fresh_model())
+    subject.model.encoder.layers[0].self_norm.eps = 1e-3  # type: ignore[union-attr]
+    assert SCORE.measure(subject) > SCORE.tolerance
