@@ -231,12 +231,19 @@ def translated(
     """What to write for some lines, the first of which has the number `first_line`."""
     if not args.n_best:
         yield from translator.translate(
-            lines, args.batch_tokens, not args.no_cache, first_line, args.beam, args.length_penalty
+            lines,
+            args.beam,
+            length_penalty=args.length_penalty,
+            batch_tokens=args.batch_tokens,
+            use_cache=not args.no_cache,
+            first_line=first_line,
         )
         return
-    found = translator.n_best(lines, args.beam, args.length_penalty, args.batch_tokens, first_line)
+    found = translator.n_best(
+        lines, args.beam, length_penalty=args.length_penalty, batch_tokens=args.batch_tokens, first_line=first_line
+    )
     for number, translations in enumerate(found, first_line):
-        yield from (f"{number}\t{score:.4f}\t{text}" for text, score in translations[: args.n_best])
+        yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
 
 
 def open_input(path: str) -> BinaryIO:

@@ -1,20 +1,41 @@
 """Lines of text in, lines of text out."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.bundle import Bundle, load_bundle
-from minitrans.decoding import Hypothesis, beam_search, greedy_decode
+from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit
 from minitrans.engine import compiled
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
+
+
+class Attention(NamedTuple):
+    """Where each of a model's L layers, with H heads each, looked while it translated a line.
+
+    Row t of `decoder` and `cross` is the step that read `target[t]` and wrote `target[t + 1]`. The weights are of the
+    model's dtype and on the CPU; each row sums to 1.
+
+    Attributes:
+        source: The S pieces of the source, EOS the last.
+        target: T + 1 pieces: BOS, the translation, and EOS unless the length limit came first.
+        encoder: (L, H, S, S) from each piece of the source to all of them.
+        decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
+        cross: (L, H, T, S) from each step to the source.
+    """
+
+    source: list[str]
+    target: list[str]
+    encoder: Tensor
+    decoder: Tensor
+    cross: Tensor
 
 
 class Translation(NamedTuple):
@@ -22,11 +43,13 @@ class Translation(NamedTuple):
 
     Attributes:
         text: The translation.
-        score: What it was ranked by, see `Hypothesis`.
+        score: What beam search ranks by, and for greedy translations the same, see `Hypothesis`; 0 for a blank line.
+        attention: Where the model looked; None for a blank line and where it was not asked for.
     """
 
     text: str
     score: float
+    attention: Attention | None = None
 
 
 class Translator:
@@ -52,43 +75,100 @@ class Translator:
         bundle.model.to(device, dtype)
         return cls(bundle)
 
+    @overload
     def translate(
         self,
         lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: Literal[False] = ...,
+        return_attention: Literal[False] = ...,
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        use_cache: bool = ...,
+        first_line: int = ...,
+    ) -> list[str]: ...
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: Literal[True],
+        return_attention: bool = ...,
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        first_line: int = ...,
+    ) -> list[Translation]: ...
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: bool = ...,
+        return_attention: Literal[True],
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        first_line: int = ...,
+    ) -> list[Translation]: ...
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = 1,
+        *,
+        return_scores: bool = False,
+        return_attention: bool = False,
+        length_penalty: float = 1.0,
         batch_tokens: int = 4096,
         use_cache: bool = True,
         first_line: int = 1,
-        beam: int = 1,
-        length_penalty: float = 1.0,
-    ) -> list[str]:
+    ) -> list[str] | list[Translation]:
         """Translate each line, greedily or by beam search.
+
+        Threads may share a translator: none of them changes it.
 
         Args:
             lines: Source sentences. A blank one gives an empty translation; one longer than the model's `max_len` is
                 cut, with a logged warning.
+            beam: Beginnings that are followed for each line; 1 is greedy.
+            return_scores: Whether each translation comes with its score, as a `Translation`.
+            return_attention: Whether it comes with its attention weights too, from one more pass over source and
+                translation.
+            length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
                 of its own.
-            use_cache: False computes every prefix anew: the same translations, slowly. Beam search always uses it.
+            use_cache: False computes every prefix anew: the same translations, slowly. Beam search and scores always
+                use it.
             first_line: Number of the first line in its file, for warnings.
-            beam: Beginnings that are followed for each line; 1 is greedy.
-            length_penalty: Power of the length by which beam search divides a log-probability.
 
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        if beam > 1:
-            return [best.text for best, *_ in self.n_best(lines, beam, length_penalty, batch_tokens, first_line)]
-        model, tokenizer = self._model if use_cache else self.bundle.model, self.bundle.tokenizer
-        nothing: list[int] = []
-        outputs = self._decode(
-            lines, batch_tokens, first_line, lambda src_ids: greedy_decode(model, src_ids, use_cache), nothing
-        )
-        return [tokenizer.decode(ids) for ids in outputs]
+        model, decode = self._model if use_cache else self.bundle.model, self.bundle.tokenizer.decode
+        sources = self._sources(lines, first_line)
+        if beam == 1 and not (return_scores or return_attention):
+            nothing: list[int] = []
+            outputs = self._decode(
+                sources, batch_tokens, lambda src_ids: greedy_decode(model, src_ids, use_cache), nothing
+            )
+            return [decode(ids) for ids in outputs]
+        best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens)]
+        if not (return_scores or return_attention):
+            return [decode(hypothesis.ids) for hypothesis in best]
+        attention: Sequence[Attention | None] = [None] * len(lines)
+        if return_attention:
+            attention = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
+        return [Translation(decode(h.ids), h.score, a) for h, a in zip(best, attention, strict=True)]
 
     def n_best(
         self,
         lines: Sequence[str],
         beam: int,
+        *,
         length_penalty: float = 1.0,
         batch_tokens: int = 4096,
         first_line: int = 1,
@@ -97,33 +177,75 @@ class Translator:
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0.
         """
-        model, tokenizer = self._model, self.bundle.tokenizer
-        outputs = self._decode(
-            lines,
+        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens)
+        decode = self.bundle.tokenizer.decode
+        return [[Translation(decode(h.ids), h.score) for h in hypotheses] for hypotheses in found]
+
+    def _search(
+        self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int
+    ) -> list[list[Hypothesis]]:
+        """What beam search finds for each source; with one beam the greedy translation and its score."""
+        return self._decode(
+            sources,
             max(1, batch_tokens // beam),
-            first_line,
-            lambda src_ids: beam_search(model, src_ids, beam, length_penalty),
+            lambda src_ids: beam_search(self._model, src_ids, beam, length_penalty),
             [Hypothesis([], 0.0, 0.0)],
         )
-        return [[Translation(tokenizer.decode(h.ids), h.score) for h in hypotheses] for hypotheses in outputs]
 
     def _decode(
         self,
-        lines: Sequence[str],
+        sources: list[list[int]],
         batch_tokens: int,
-        first_line: int,
         decode: Callable[[Tensor], list[Output]],
         of_blank: Output,
     ) -> list[Output]:
-        """What `decode` makes of each line, in their order."""
-        sources = [self._source_ids(line, first_line + i) for i, line in enumerate(lines)]
-        outputs = [of_blank] * len(lines)
+        """What `decode` makes of each source, in their order."""
+        outputs = [of_blank] * len(sources)
         for rows in self._batches(sources, batch_tokens):
-            ids = [torch.tensor(sources[i]) for i in rows]
-            src_ids = pad_sequence(ids, batch_first=True, padding_value=self.bundle.tokenizer.pad_id)
-            for i, output in zip(rows, decode(src_ids.to(self.bundle.model.positions.device)), strict=True):
+            for i, output in zip(rows, decode(self._padded([sources[i] for i in rows])), strict=True):
                 outputs[i] = output
         return outputs
+
+    @torch.no_grad()
+    def _attention(
+        self, sources: list[list[int]], targets: list[list[int]], batch_tokens: int
+    ) -> list[Attention | None]:
+        """The weights of one full pass over each source that is not empty and its translation."""
+        model, tokenizer = self.bundle.model, self.bundle.tokenizer
+        found: list[Attention | None] = [None] * len(sources)
+        for rows in self._batches(sources, batch_tokens):
+            written = [
+                [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
+            ]
+            memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
+            tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
+            cross_kv = model.decoder.project_memory(memory)
+            _, decoder = model.run_decoder(tgt_in, cross_kv, src_mask, need_weights=True)
+            kinds = [
+                _stacked(trace.self_weights for trace in encoder),
+                _stacked(trace.self_weights for trace in decoder),
+                _stacked(trace.cross_weights for trace in decoder),
+            ]
+            for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
+                s, t = len(sources[i]), len(ids)
+                found[i] = Attention(
+                    [tokenizer.piece(id_) for id_ in sources[i]],
+                    [tokenizer.piece(id_) for id_ in (tokenizer.bos_id, *ids)],
+                    *(
+                        weights[:, row, :, :q, :k].clone()  # a view would hold the whole batch
+                        for weights, (q, k) in zip(kinds, ((s, s), (t, t), (t, s)), strict=True)
+                    ),
+                )
+        return found
+
+    def _padded(self, rows: list[list[int]]) -> Tensor:
+        """Ids as the model takes them: int64 (B, longest), padded on the right."""
+        ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
+        return ids.to(self.bundle.model.positions.device)
+
+    def _sources(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
+        """The ids of each line."""
+        return [self._source_ids(line, number) for number, line in enumerate(lines, first_line)]
 
     def _source_ids(self, line: str, number: int) -> list[int]:
         """Ids of a line with EOS at the end, none for a blank line, never more than the model can take."""
@@ -144,3 +266,8 @@ class Translator:
             rows.append(i)
         if rows:
             yield rows
+
+
+def _stacked(layers: Iterable[Tensor | None]) -> Tensor:
+    """Each layer's weights, (B, H, Tq, Tk) -> (L, B, H, Tq, Tk) on the CPU."""
+    return torch.stack([weights for weights in layers if weights is not None]).cpu()
