@@ -13,20 +13,22 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
 
 from minitrans.errors import UserError
 from minitrans.text import clean
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from minitrans.scoring import Scores
     from minitrans.translator import Translator
 
 DESCRIPTIONS = {
     "train": "Train a model on a parallel corpus and write a run folder.",
-    "translate": "Translate texts from arguments, a file or standard input, line by line; on a terminal it prompts.",
+    "translate": "Translate texts from arguments, a file or standard input, line by line; what comes through a pipe is "
+    "answered at once, and a terminal is prompted.",
     "evaluate": "Translate a file and score it against references: BLEU, chrF, exact match.",
     "verify": "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
     "export": "Write the model for another engine; with --source and --reference, score what that translates.",
@@ -141,9 +143,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
 
 
+class StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is by then: while there is a progress bar, above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look it up, and write."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
 def start_log(debug: bool) -> None:
     """Warnings go to standard error; with --debug, more."""
-    logging.basicConfig(format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING)
+    logging.basicConfig(
+        format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING, handlers=[StandardError()]
+    )
     logging.addLevelName(logging.WARNING, "warning")
     if debug:
         logging.getLogger("minitrans").setLevel(logging.INFO)
@@ -197,32 +210,56 @@ def train_command(argv: Sequence[str]) -> int:
 def translate_command(args: argparse.Namespace) -> int:
     """`minitrans translate`."""
     from minitrans.files import open_aside
-    from minitrans.text import iter_lines
+    from minitrans.text import iter_lines, read_ahead
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
     if args.n_best and args.n_best > args.beam:
         raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
     with contextlib.ExitStack() as stack:
-        prompting = False
+        bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
         if args.texts:
-            lines: Iterable[str] = args.texts
-        elif args.input:
-            lines = iter_lines(stack.enter_context(open_input(args.input)), args.input)
+            chunks: Iterable[Sequence[str]] = [args.texts]
+        elif not args.input and sys.stdin is None:
+            raise UserError("standard input is closed; give texts or --input")
+        elif not args.input and sys.stdin.isatty():
+            chunks = ([line] for line in iter_lines(prompted(sys.stdin.buffer), "standard input"))
         else:
-            prompting = sys.stdin.isatty()
-            lines = iter_lines(prompted(sys.stdin.buffer) if prompting else sys.stdin.buffer, "standard input")
+            name = args.input or "standard input"
+            stream = open_input(args.input or sys.stdin.fileno(), name)
+            if sys.stderr.isatty():
+                bar = make_bar(stream)
+            chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
         from minitrans.workers import Workers  # it takes a second, in which a usage error has been answered
 
         workers = stack.enter_context(Workers(args.processes, partial(load_translator, args.run, args)))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
-        lines, done = iter(lines), 0
-        while chunk := list(islice(lines, 1 if prompting else args.processes * CHUNK_LINES)):
-            for line in workers.run(partial(translated, args=args), chunk, done + 1):
-                out.write(line.encode() + b"\n")
+        done = 0
+        for chunk in chunks:
+            with bar as progress:  # not while standard output is written, which may be the same terminal
+                lines = workers.run(partial(translated, args=args), chunk, done + 1)
+                done += len(chunk)
+                if progress:
+                    progress.update(progress.task_ids[0], completed=done)
+            out.writelines(line.encode() + b"\n" for line in lines)
             out.flush()
-            done += len(chunk)
     return 0
+
+
+def make_bar(stream: BinaryIO) -> "Progress":
+    """A bar on standard error, for as many lines as a file has; those of a pipe nobody knows."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), "lines", TimeElapsedColumn(), "left", TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    total = None
+    if stream.seekable():
+        start = stream.tell()
+        total = sum(1 for _ in stream)
+        stream.seek(start)
+    bar.add_task("translating", total=total)
+    return bar
 
 
 def translated(
@@ -246,12 +283,12 @@ def translated(
         yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
 
 
-def open_input(path: str) -> BinaryIO:
-    """A file to read from."""
+def open_input(file: str | int, name: str) -> BinaryIO:
+    """A file to read from, by its path or by the descriptor it has already; `name` is for a message."""
     try:
-        return open(path, "rb")
+        return open(file, "rb", closefd=isinstance(file, str))
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; give the path of a text file") from error
+        raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
 
 
 def prompted(stream: BinaryIO) -> Iterator[bytes]:

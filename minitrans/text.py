@@ -1,10 +1,15 @@
 """Lines of text: reading them exactly, and cleaning them for the tokenizer. Standard library only."""
 
 import codecs
+import os
+import queue
 import re
+import stat
+import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from minitrans.errors import UserError
 
@@ -36,6 +41,58 @@ def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             raise UserError(
                 f"{name}, line {number}: byte {error.start + 1} is not valid UTF-8; convert the text to UTF-8"
             ) from error
+
+
+def read_ahead(stream: BinaryIO, name: str, most: int) -> Iterator[list[str]]:
+    """Yield the lines of an open file in lists, as `iter_lines` reads them.
+
+    A list from a regular file is full, but for the last one. Anything else, such as a pipe, gives the lines that have
+    come since the list before, and is waited for only while there is none.
+
+    Args:
+        stream: Read, and closed at its end, by a thread of its own, which is up to `most` lines ahead of the caller.
+        name: What to call it in a message.
+        most: Length of a full list.
+
+    Raises:
+        UserError: The stream cannot be read, or a line is not valid UTF-8; all lines before it have been yielded.
+    """
+    lines: queue.Queue[str | Exception | None] = queue.Queue(most)
+    fill = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    # A daemon, for it may be waiting for a line when the program ends.
+    threading.Thread(target=_put_lines, args=(lines, stream, name), daemon=True).start()
+    return _take_lines(lines, most, fill)
+
+
+def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str) -> None:
+    """Put each line, and then None, or what went wrong."""
+    end: Exception | None = None
+    try:
+        with stream:
+            for line in iter_lines(stream, name):
+                lines.put(line)
+    except OSError as error:
+        end = UserError(f"cannot read {name}: {error.strerror}; give the path of a readable text file")
+    except Exception as error:
+        end = error
+    lines.put(end)
+
+
+def _take_lines(lines: "queue.Queue[str | Exception | None]", most: int, fill: bool) -> Iterator[list[str]]:
+    taken: list[str] = []
+    while True:
+        line = lines.get()
+        if isinstance(line, str):
+            taken.append(line)
+            if len(taken) < most and (fill or not lines.empty()):
+                continue
+        if taken:
+            yield taken
+            taken = []
+        if line is None:
+            return
+        if isinstance(line, Exception):
+            raise line
 
 
 def read_lines(path: str | Path) -> list[str]:

@@ -1,6 +1,6 @@
 """The commands as a user meets them: output, messages, exit codes."""
 
-import io
+import contextlib
 import json
 import os
 import re
@@ -8,6 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,16 @@ def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedPr
     return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
 
 
+@contextlib.contextmanager
+def standard_input(content: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A file as standard input."""
+    with tempfile.TemporaryFile("w+") as file, monkeypatch.context() as patch:
+        file.buffer.write(content)
+        file.seek(0)
+        patch.setattr(sys, "stdin", file)
+        yield
+
+
 # -- translate ------------------------------------------------------------------------------------------------------
 
 
@@ -64,8 +77,8 @@ def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path, capsys: Captur
 
 def test_standard_input_in_many_chunks(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     monkeypatch.setattr(cli, "CHUNK_LINES", 2)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"I love you.\n\nI love you.\n\nI love you.\n")))
-    assert cli.main(["translate", str(tiny_run)]) == 0
+    with standard_input(b"I love you.\n\nI love you.\n\nI love you.\n", monkeypatch):
+        assert cli.main(["translate", str(tiny_run)]) == 0
     lines = capsys.readouterr().out.split("\n")
     assert lines == [lines[0], "", lines[0], "", lines[0], ""]
     assert lines[0]
@@ -81,8 +94,8 @@ def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capt
 
 def test_beams_and_the_n_best(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "CHUNK_LINES", 2)
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"I love you.\n\nMachine learning is fun.\n")))
-    assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
+    with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
+        assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert rows[2] == ["2", "0.0000", ""]
@@ -127,14 +140,106 @@ def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:
         assert process.wait(60) == 0
 
 
-def test_translating_imports_neither_lightning_nor_datasets(tiny_run: Path) -> None:
+def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> None:
     code = (
-        "import sys; from minitrans import cli; assert cli.main(sys.argv[1:]) == 0; "
-        "heavy = {'lightning', 'datasets', 'jsonargparse', 'sacrebleu', 'rich', 'pandas'} & set(sys.modules); "
-        "assert not heavy, heavy"
+        "import sys, torch; there = set(sys.modules); from minitrans import cli; assert cli.main(sys.argv[1:]) == 0; "
+        "print('\\n'.join(set(sys.modules) - there), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, "translate", str(tiny_run), "I love you."], check=False)
-    assert done.returncode == 0
+    for flags, stdin in ((["I love you."], b""), (["--beam", "2", "--n-best", "2"], b"I love you.\n")):
+        command = [sys.executable, "-c", code, "translate", str(tiny_run), *flags]
+        done = subprocess.run(command, input=stdin, capture_output=True, check=True, timeout=120)
+        imported = set(done.stderr.decode().split())
+        libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
+        assert libraries <= {"minitrans", "sentencepiece", "safetensors"}  # not a part of PyTorch that it loads lazily
+        for ours in ("data", "training", "verify", "scoring", "reference", "fused", "loss"):
+            assert f"minitrans.{ours}" not in imported
+
+
+class Running:
+    """A command with pipes, killed after a minute."""
+
+    def __init__(self, *argv: str | Path) -> None:
+        command = [sys.executable, "-m", "minitrans", *map(str, argv)]
+        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=buffered
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
+        self.killer = threading.Timer(60, self.process.kill)
+
+    def __enter__(self) -> "Running":
+        self.killer.start()
+        self.process.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.__exit__(None, None, None)
+        self.killer.cancel()
+
+
+def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path, capsys: Capture) -> None:
+    with Running("translate", tiny_run) as running:
+        running.stdin.write(b"I love you.\nMachine lear")
+        first = running.stdout.readline()
+        assert first.strip()
+        running.stdin.write(b"ning is fun.\n\n")
+        second = running.stdout.readline()
+        assert running.stdout.readline() == b"\n"
+        running.stdin.write(b"cat " * 10_000 + b"\nI love you.")
+        running.stdin.close()
+        assert running.stdout.read().splitlines(keepends=True)[1:] == [first]
+        assert running.process.wait() == 0
+        warning = running.stderr.read()
+    assert warning.count(b"\n") == 1
+    assert b"line 4 is cut" in warning
+    assert cli.main(["translate", str(tiny_run), "I love you.", "Machine learning is fun."]) == 0
+    assert capsys.readouterr().out.encode() == first + second
+
+
+def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with Running("translate", tiny_run, "--input", path) as running, path.open("wb", buffering=0) as pipe:
+        for _ in range(2):
+            pipe.write(b"I love you.\n")
+            assert running.stdout.readline().strip()
+        running.stdout.close()
+        pipe.write(b"I love you.\n")
+        assert running.process.wait() == 0  # although the pipe is open
+        assert running.stderr.read() == b""
+
+
+def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) -> None:
+    for interrupt, code, message in ((True, 130, b"interrupted"), (False, 2, b"standard input, line 2: byte 1")):
+        with Running("translate", tiny_run) as running:
+            running.stdin.write(b"I love you.\n")
+            assert running.stdout.readline().strip()
+            if interrupt:
+                running.process.send_signal(signal.SIGINT)
+            else:
+                running.stdin.write(b"\xff\n")
+            assert running.process.wait() == code
+            told = running.stderr.read()
+            assert message in told
+            assert told.count(b"\n") == 1
+
+
+def test_all_lines_come_back_through_a_pipe(tiny_run: Path) -> None:
+    lines = [b""] * 30_000
+    lines[::5000] = [b"I love you."] * 6
+    answers = run_command("translate", tiny_run, stdin=b"\n".join([*lines, b""])).stdout.split(b"\n")
+    assert [bool(answer) for answer in answers] == [bool(line) for line in lines] + [False]
+    assert len(set(answers)) == 2
+
+
+def test_standard_input_that_is_closed_is_told(
+    tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as `<&-` leaves it
+    assert "standard input is closed" in fails(capsys, "translate", tiny_run)
 
 
 def test_a_terminal_is_prompted(tiny_run: Path) -> None:
@@ -152,6 +257,73 @@ def test_a_terminal_is_prompted(tiny_run: Path) -> None:
     os.close(ours)
     os.close(theirs)
     assert first.strip()
+
+
+def screen(written: bytes) -> list[str]:
+    """The lines on a terminal that has received this: it knows the few commands that a progress bar uses."""
+    lines, row, column = [""], 0, 0
+    for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[^\x1b]", written.decode()):
+        if part == "\n":
+            row += 1
+            lines += [""] * (row == len(lines))
+        elif part == "\r":
+            column = 0
+        elif part.endswith("A") and part.startswith("\x1b"):
+            row -= int(part[2:-1])
+        elif part == "\x1b[2K":
+            lines[row] = ""
+        elif part.startswith("\x1b"):
+            assert part[-1] in "mhl", part  # colours, and the cursor hidden and shown
+        else:
+            lines[row] = lines[row][:column].ljust(column) + part + lines[row][column + 1 :]
+            column += 1
+    return lines
+
+
+def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, bytes]:
+    """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "minitrans", *map(str, argv)]
+    with (
+        stdin.open("rb") as source,
+        subprocess.Popen(
+            command,
+            stdin=source,
+            stdout=theirs if stdout else subprocess.PIPE,
+            stderr=theirs,
+            env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
+        ) as process,
+    ):
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # how a terminal ends
+            while piece := os.read(ours, 1 << 16):
+                written += piece
+        os.close(ours)
+        through_pipe = process.stdout.read() if process.stdout else b""
+        assert process.wait(60) == 0
+    return written, through_pipe
+
+
+def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_bytes(b"I love you.\n" + b"\n" * cli.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
+    plain = run_command("translate", tiny_run, "--input", source)
+    assert b"line 4098 is cut" in plain.stderr
+    warning = plain.stderr.decode().split()
+
+    written, through_pipe = on_a_terminal("translate", tiny_run, stdin=source, stdout=False)
+    assert through_pipe == plain.stdout
+    assert b"4099/4099" in written  # the bar, which is gone in the end
+    assert "\n".join(screen(written)).split() == warning
+
+    written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
+    assert b"4099/4099" in written
+    shown, answers = screen(written), plain.stdout.decode().split("\n")
+    assert shown[: cli.CHUNK_LINES] == answers[: cli.CHUNK_LINES]
+    assert shown[-4:] == answers[-4:]
+    assert " ".join(shown[cli.CHUNK_LINES : -4]).split() == warning
 
 
 def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
@@ -395,10 +567,14 @@ def test_wrong_values_of_flags(tiny_run: Path, capsys: Capture) -> None:
 @pytest.mark.parametrize("command", ["translate", "evaluate", "verify"])
 def test_a_folder_that_is_no_run(command: str, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "f").write_text("a\n")
-    flags: list[str | Path] = (
-        ["--source", tmp_path / "f", "--reference", tmp_path / "f"] if command == "evaluate" else []
+    flags: dict[str, list[str | Path]] = {
+        "translate": ["--input", tmp_path / "f"],
+        "evaluate": ["--source", tmp_path / "f", "--reference", tmp_path / "f"],
+        "verify": [],
+    }
+    assert "model.json, model.safetensors, tokenizer.model is missing" in fails(
+        capsys, command, tmp_path, *flags[command]
     )
-    assert "model.json, model.safetensors, tokenizer.model is missing" in fails(capsys, command, tmp_path, *flags)
 
 
 def test_debug_shows_where_it_happened(tmp_path: Path) -> None:

@@ -105,11 +105,23 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def run(*argv: str | Path, stdin: bytes = b"") -> bytes | None:
-    """What a command of this process writes; None if it ends with code 2, one line of error and no output."""
+def lines_before_a_fault(content: bytes) -> int:
+    """How many lines of a file that is no UTF-8 come before the first that is none."""
+    return next(i for i, line in enumerate(content.split(b"\n")) if lines_in(line) is None)
+
+
+def run(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> bytes | None:
+    """What a command of this process writes; None if it ends with code 2, one line of error and so many of output."""
     out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(out),
+        redirect_stderr(err),
+        tempfile.TemporaryFile("w+") as file,
+    ):
+        file.buffer.write(stdin)
+        file.seek(0)
+        patch.setattr(sys, "stdin", file)
         code = cli.main([str(a) for a in argv])
         out.flush()
     assert isinstance(out.buffer, io.BytesIO)
@@ -117,7 +129,7 @@ def run(*argv: str | Path, stdin: bytes = b"") -> bytes | None:
     if code == 0:
         assert message == ""
         return written
-    assert (code, written) == (2, b"")
+    assert (code, written.count(b"\n")) == (2, answered)
     assert message.startswith("minitrans: error: ")
     assert len(message.splitlines()) == 1
     return None
@@ -131,13 +143,14 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     tiny_run: Path, elsewhere: Path, translator: Translator, content: bytes, from_file: bool
 ) -> None:
     (elsewhere / "in.txt").write_bytes(content)
+    sources = lines_in(content)
+    answered = lines_before_a_fault(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
-            written = run("translate", tiny_run, "--input", elsewhere / "in.txt")
+            written = run("translate", tiny_run, "--input", elsewhere / "in.txt", answered=answered)
         else:
-            written = run("translate", tiny_run, stdin=content)
-    sources = lines_in(content)
+            written = run("translate", tiny_run, stdin=content, answered=answered)
     if sources is None or written is None:
         assert sources is None
         assert written is None
