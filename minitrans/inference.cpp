@@ -221,32 +221,35 @@ template <class T> class Engine {
     template <class Keys> void attend(Work<T> &w, int64_t r, int64_t n, Keys keys) const {
         w.keys.resize(n);
         for (int64_t i = 0; i < n; i++) w.keys[i] = keys(i);
-        w.scores.resize(1, n);
-        for (int64_t h = 0; h < s.H; h++) {
-            const auto head = s.Dh == 32 ? attend_head<32> : s.Dh == 64 ? attend_head<64> : attend_head<0>;
-            head(w.q[r] + h * s.Dh, w.keys, h * s.Dh, E, s.Dh, w.scores[0], w.u[r] + h * s.Dh);
-        }
+        w.scores.resize(s.H, n);
+        const auto heads = s.Dh == 32 ? &Engine::attend_heads<32> : s.Dh == 64 ? &Engine::attend_heads<64>
+                                                                                 : &Engine::attend_heads<0>;
+        (this->*heads)(w, w.q[r], w.u[r]);
     }
-    // One head, whose keys begin at `column`; the compiler makes far better code of a size that it knows.
-    template <int64_t SIZE>
-    static void attend_head(const A *__restrict q, const std::vector<const T *> &keys, int64_t column, int64_t E,
-                            int64_t size, A *__restrict scores, A *__restrict head) {
-        const int64_t Dh = SIZE ? SIZE : size, n = int64_t(keys.size());
+    // For heads of that size; 0 is any. The compiler makes far better code of a size that it knows.
+    template <int64_t SIZE> void attend_heads(Work<T> &w, const A *__restrict q, A *__restrict heads) const {
+        constexpr int64_t AHEAD = 4;  // tokens that are asked for before they are needed: they lie anywhere
+        const int64_t Dh = SIZE ? SIZE : s.Dh, n = int64_t(w.keys.size());
+        const auto prefetch = [&](int64_t i, int64_t from) {
+            for (int64_t c = 0; i < n && c < E; c += 64 / int64_t(sizeof(T))) __builtin_prefetch(w.keys[i] + from + c);
+        };
+        for (int64_t i = 0; i < AHEAD; i++) prefetch(i, 0);
         for (int64_t i = 0; i < n; i++) {
-            const T *key = keys[i] + column;
-            A score = 0;
-            for (int64_t c = 0; c < Dh; c++) score += q[c] * load(key[c]);
-            scores[i] = score;
+            prefetch(i + AHEAD, 0), prefetch(i, E);
+            for (int64_t h = 0; h < s.H; h++) {
+                A score = 0;
+                for (int64_t c = h * Dh; c < (h + 1) * Dh; c++) score += q[c] * load(w.keys[i][c]);
+                w.scores[h][i] = score;
+            }
         }
-        softmax(scores, n, 1 / std::sqrt(A(Dh)));
-        A sum[SIZE ? SIZE : 1] = {};
-        A *to = SIZE ? sum : head;
-        if (!SIZE) std::fill_n(head, Dh, A(0));
-        for (int64_t i = 0; i < n; i++) {
-            const T *value = keys[i] + E + column;
-            for (int64_t c = 0; c < Dh; c++) to[c] += scores[i] * load(value[c]);
-        }
-        if (SIZE) std::copy_n(sum, SIZE, head);
+        for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / std::sqrt(A(Dh)));
+        std::fill_n(heads, E, A(0));
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t h = 0; h < s.H; h++) {
+                const A weight = w.scores[h][i];
+                const T *value = w.keys[i] + E;
+                for (int64_t c = h * Dh; c < (h + 1) * Dh; c++) heads[c] += weight * load(value[c]);
+            }
     }
 
     void encode_group(const int64_t *tokens, const int64_t *offsets, int64_t batch, int64_t total, T *cross) const {

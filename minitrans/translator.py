@@ -2,6 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar, overload
 
@@ -11,7 +13,9 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.bundle import Bundle, load_bundle
 from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit
-from minitrans.engine import compiled
+from minitrans.engine import Engine, compiled
+
+LEAST_TOKENS = 256  # in a batch that is made smaller for the sake of more batches
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -199,10 +203,16 @@ class Translator:
         decode: Callable[[Tensor], list[Output]],
         of_blank: Output,
     ) -> list[Output]:
-        """What `decode` makes of each source, in their order."""
+        """What `decode` makes of each source, in their order; an engine decodes as many batches at once as threads."""
+        threads = torch.get_num_threads() if isinstance(self._model, Engine) else 1
+        if threads > 1:  # a few batches for each, that all end at about the same time
+            batch_tokens = min(batch_tokens, max(LEAST_TOKENS, sum(map(len, sources)) // (4 * threads)))
+        batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
-        for rows in self._batches(sources, batch_tokens):
-            for i, output in zip(rows, decode(self._padded([sources[i] for i in rows])), strict=True):
+        with ThreadPoolExecutor(threads) as pool:
+            run = map if threads == 1 or len(batches) == 1 else pool.map
+            found = run(lambda rows: decode(self._padded([sources[i] for i in rows])), batches)
+            for i, output in zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True):
                 outputs[i] = output
         return outputs
 
