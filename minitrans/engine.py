@@ -146,12 +146,14 @@ class Engine:
             log-probabilities, float32 or float64, and int64 ids, both (R, n). PAD and BOS are not among them.
 
         Raises:
-            ValueError: More tokens than `max_len`.
+            ValueError: More tokens than `max_len`, or not one for each row of the cache.
             IndexError: An id is not below V, or negative.
         """
         c, rows, t = self.config, len(tokens), len(cache.blocks)
         kernels.check_ids(tokens, c.vocab_size)
         self._check_length(t + 1)
+        if rows != len(cache.sources):
+            raise ValueError(f"{rows} tokens for a cache of {len(cache.sources)} rows")
         n = min(n, c.vocab_size - 2)
         cache.blocks.append(cache.cross.new_empty(c.n_layers, rows, cache.cross.size(2)))
         blocks = (_Block * (t + 1))(*(_Block(block.data_ptr(), block.size(1)) for block in cache.blocks))

@@ -284,11 +284,12 @@ template <class T> class Engine {
         }
     }
 
-    // The n best words after each row of h, and their log-probabilities.
+    // The n best words after each row of h, and their log-probabilities. PAD where logits are no numbers.
     void choose(Work<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
         const int64_t rows = w.h.rows;
         std::fill_n(log_p, rows * n, lowest);
+        std::fill_n(ids, rows * n, s.pad);
         w.top.resize(rows, 2);  // each row's highest logit so far, and the sum of e^(logit - highest)
         for (int64_t r = 0; r < rows; r++) w.top[r][0] = lowest, w.top[r][1] = 0;
         w.left.pack(LEFT, w.h.all());

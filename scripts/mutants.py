@@ -26,7 +26,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[1]
-MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "fused", "loss", "decoding"]
+MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "fused", "engine", "loss", "decoding"]
 TESTS = [*MODULES, "incremental", "reference"]  # a mutant meets the tests of its own module first
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 TIME_LIMIT = 120  # seconds for all tests of a mutant; the unmutated code needs about fifteen
@@ -188,10 +188,8 @@ EQUIVALENT = {
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.eos_id)": "what is not written is not read",
         "tokens = src_ids.new_full((len(rows), 1, 2 + longest), config.pad_id)": "what is not written is not read",
         "tokens[...,] = config.bos_id": "what is not written again is not read",
-        "log_probs = memory.new_zeros(1, len(rows))": "it is flattened before it is read",
-        "log_probs = memory.new_zeros(len(rows))": "it is flattened before it is read",
-        "logits = model.step(tokens[..., t].reshape(-1, 1), cache)[:, -0]": "the only token is the first and the last",
-        "continuations, ids = likeliest_tokens(logits, 3 * beam, model)": "2K are enough for K that do not end",
+        "continuations, ids = feed(model, tokens[..., t].flatten(), cache, 3 * beam)":
+            "2K are enough for K that do not end",
         "log_probs, order = (x for x in totals.sort(descending=True, stable=True))":
             "2K are enough for K that do not end",
         "log_probs, order = (x[:, :] for x in totals.sort(descending=True, stable=True))":
@@ -213,25 +211,6 @@ EQUIVALENT = {
         f".sort(descending=True{stable}))":
             "equals keep their order"
         for stable in ("", ", stable=False")
-    },
-    "decoding.greedy_decode": {
-        "tokens = src_ids.new_full((len(src_ids), 2 + longest), config.pad_id)":
-            "one more PAD after the longest row; what follows the end is cut off",
-        "tokens = src_ids.new_full((len(src_ids), 1 + longest), config.eos_id)":
-            "EOS after the end of a row ends it as PAD does, and nobody else sees it",
-        "tokens[rows, t + 1] = torch.where(alive, chosen, config.eos_id)":
-            "EOS after the end of a row ends it as PAD does, and nobody else sees it",
-        "n_alive = alive.sum()": "a number in a tensor of its own compares as a plain number does",
-        "if n_alive <= 0:": "a count is not negative",
-        "if n_alive <= (1 - COMPACT_AT) * len(alive):": "rows and alive have the same length",
-        "rows, alive, memory, src_mask = (rows[alive], alive[keep], memory[keep], src_mask[keep])":
-            "a mask of the living rows takes the rows that their indices take",
-        "rows, alive, memory, src_mask = (rows[keep], alive[alive], memory[keep], src_mask[keep])":
-            "a mask of the living rows takes the rows that their indices take",
-        "rows, alive, memory, src_mask = (rows[keep], alive[keep], memory[alive], src_mask[keep])":
-            "a mask of the living rows takes the rows that their indices take",
-        "rows, alive, memory, src_mask = (rows[keep], alive[keep], memory[keep], src_mask[alive])":
-            "a mask of the living rows takes the rows that their indices take",
     },
 }  # fmt: skip
 

@@ -233,7 +233,7 @@ def _(patch: Patch) -> None:
 @sabotage("engine.forgotten-rows", "In the compiled decoder, rows that change places leave their past behind.")
 def _(patch: Patch) -> None:
     def sources_alone(self: EngineCache, rows: Tensor) -> None:
-        self.sources, self.slots = self.sources[rows], self.slots[: len(rows)]
+        self.sources, self.slots = self.sources[rows], self.slots[torch.arange(len(rows)) % len(self.slots)]
 
     patch(EngineCache, "select_rows", sources_alone)
 
