@@ -159,9 +159,8 @@ class Engine:
         blocks = (_Block * (t + 1))(*(_Block(block.data_ptr(), block.size(1)) for block in cache.blocks))
         log_p, ids = torch.empty(rows, n, dtype=self._computed), tokens.new_empty(rows, n)
         cross = _Block(cache.cross.data_ptr(), cache.cross.size(1))
-        slots, sources, tokens = cache.slots.contiguous(), cache.sources, tokens.contiguous()
-        self._call("step", self._engine, tokens, rows, t, ctypes.addressof(blocks), slots, sources, cache.offsets,
-                   cross, n, log_p, ids)  # fmt: skip
+        self._call("step", self._engine, tokens.contiguous(), rows, t, ctypes.addressof(blocks), cache.slots,
+                   cache.sources, cache.offsets, cross, n, log_p, ids)  # fmt: skip
         cache.slots = torch.cat([cache.slots, torch.arange(rows, dtype=torch.int32)[:, None]], 1)
         return log_p, ids
 

@@ -44,6 +44,13 @@ settings.register_profile(
 PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:anyio",
                   "--hypothesis-profile", "mutants"]  # fmt: skip
 
+
+def neighbours_swapped(names: str) -> list[tuple[str, ...]]:
+    """The words in each order that exchanges two neighbours."""
+    words = names.split()
+    return [(*words[:i], words[i + 1], words[i], *words[i + 2 :]) for i in range(len(words) - 1)]
+
+
 # Mutants that do what the original does, so that no test can notice them: function, changed statement, reason.
 EQUIVALENT = {
     "masks.causal_mask": {
@@ -165,6 +172,55 @@ EQUIVALENT = {
     },
     "loss.linear_cross_entropy.loss_of": {
         "return label_smoothed_cross_entropy(logits[None], y, pad_id, smoothing)": "both are flattened",
+    },
+    **{
+        f"engine.{structure}": {
+            f"_fields_ = [(name, {kind}) for name in {names}]": "the library knows them by their places"
+            for names in neighbours_swapped(in_order)
+        }
+        for structure, kind, in_order in (
+            ("_Sizes", "c_int64", "D H Dh F L V pad bos"),
+            ("_Parameters", "c_void_p", "gamma beta w_in b_in w_out b_out"),
+            ("_Model", "c_void_p", "source target output positions sublayers encoder_gamma encoder_beta decoder_gamma "
+             "decoder_beta"),
+        )
+    },
+    "engine.Engine.__init__": {
+        "self.dtype = model.src_embedding.weight.dtype": "all weights have one dtype",
+        "self.dtype = model.tgt_embedding.weight.dtype": "all weights have one dtype",
+        "self._computed = torch.promote_types(torch.float32, self.dtype)": "promotion is symmetric",
+        "self._engine = self._call('make', sizes, of_model, model.decoder.norm.eps)": "all norms have one eps",
+    },
+    "engine.Engine.__init__.pointer": {
+        "key = tensor": "a matrix that has several names is one tensor",
+        "copies[key] = tensor.to(self._computed, copy=True).contiguous()": "nobody asks for a gradient",
+    },
+    "engine.Engine.encode": {
+        "real = padding_mask(src_ids, self.config.pad_id)[:, -1, 0]": "the only element is the first and the last",
+        "real = padding_mask(src_ids, self.config.pad_id)[:, 0, -1]": "the only element is the first and the last",
+        "lengths = real.sum(-1)": "numbers in a tensor add up and compare as plain ones do",
+        "lengths = real.sum(1).tolist()": "dimension 1 of two is the last",
+        "cross = torch.empty(c.n_layers, len(tokens), 3 * c.n_heads * c.head_size, dtype=self.dtype)":
+            "more room than is used",
+    },
+    "engine.Engine.next_tokens": {
+        "n = min(c.vocab_size - 2, n)": "the minimum does not depend on order",
+        "blocks = (_Block * (t + 2))(*(_Block(block.data_ptr(), block.size(1)) for block in cache.blocks))":
+            "more room than is used",
+    },
+    "engine.Engine._call": {
+        f"assert {condition}": "all that gets here is contiguous"
+        for condition in ("(a.is_contiguous() for a in arguments if isinstance(a, Tensor))",
+                          "all((a.is_contiguous() for a in () if isinstance(a, Tensor)))")
+    },
+    "engine.Engine._function": {
+        f"function.argtypes, function.restype = (_ARGUMENTS[name], c_void_p{condition})":
+            "nobody looks at what a function without a result returns"
+        for condition in ("", " if name <= 'make' else None", " if name >= 'make' else None")
+    },
+    "engine.compiled": {
+        "weight = model.src_embedding.weight": "all weights have one dtype and device",
+        "weight = model.tgt_embedding.weight": "all weights have one dtype and device",
     },
     "decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",

@@ -2,6 +2,7 @@
 
 import logging
 import platform
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from minitrans.decoding import beam_search, begin, feed, greedy_decode
 from minitrans.engine import Engine, compiled
 from minitrans.model import Transformer
 
-pytestmark = pytest.mark.skipif(not isinstance(compiled(random_model(0)), Engine), reason="no C++ compiler here")
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler here")
 
 V, MAX_LEN = 11, 17
 LENGTHS = [4, 7, 1, 6, 2, 7, 3]
@@ -211,8 +212,9 @@ def test_what_does_not_fit_is_refused() -> None:
     cache = fast.encode(torch.tensor([[7, EOS]]))
     with pytest.raises(IndexError):
         fast.next_tokens(torch.tensor([V]), cache, 1)
-    with pytest.raises(ValueError, match="2 tokens for a cache of 1 rows"):
-        fast.next_tokens(torch.tensor([BOS, BOS]), cache, 1)
+    for n in (0, 2):
+        with pytest.raises(ValueError, match=f"{n} tokens for a cache of 1 rows"):
+            fast.next_tokens(torch.tensor([BOS] * n, dtype=torch.int64), cache, 1)
     for _ in range(8):
         fast.next_tokens(torch.tensor([BOS]), cache, 1)
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
@@ -232,6 +234,19 @@ def test_what_is_no_number_is_followed_by_padding() -> None:
     fast = Engine(model)
     _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 2)
     assert ids.tolist() == [[PAD, PAD]]
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_on_a_cpu_a_model_is_compiled(dtype: torch.dtype) -> None:
+    assert isinstance(compiled(random_model(21).to(dtype)), Engine)
+
+
+def test_weights_may_lie_in_any_order() -> None:
+    model = random_model(22)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
+    assert worst_step(model, Engine(model), 23) < 1e-11
 
 
 @pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta")])
