@@ -156,7 +156,7 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
 
 
 class Running:
-    """A command with pipes, killed after a minute."""
+    """A command with pipes, killed after two minutes."""
 
     def __init__(self, *argv: str | Path) -> None:
         command = [sys.executable, "-m", "minitrans", *map(str, argv)]
@@ -168,7 +168,7 @@ class Running:
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
-        self.killer = threading.Timer(60, self.process.kill)
+        self.killer = threading.Timer(120, self.process.kill)
 
     def __enter__(self) -> "Running":
         self.killer.start()
