@@ -129,7 +129,10 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     Returns:
         A `ctranslate2.Translator`.
     """
-    return ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
+    ours = torch.get_num_threads()
+    engine = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
+    torch.set_num_threads(ours)  # which it had set to its own
+    return engine
 
 
 def engine_decode(

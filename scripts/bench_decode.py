@@ -365,7 +365,7 @@ def of_length(length: int, settings: Settings, config: TransformerConfig, folder
     torch.manual_seed(length)
     model = Transformer(TransformerConfig(**asdict(config) | {"max_len": length})).eval()
     with torch.no_grad():
-        model.output.weight[config.eos_id] = 0.0  # some other logit is above 0
+        model.output.weight[[config.pad_id, config.bos_id, config.eos_id]] = 0.0  # some other logit is above 0
     ids = torch.randint(4, config.vocab_size, (LENGTH_ROWS, length))
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"

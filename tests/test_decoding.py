@@ -121,6 +121,7 @@ def choices_in_one_pass(model: Transformer, src_ids: Tensor, outputs: Iterable[l
 def wrong_rows(model: Transformer, src_ids: Tensor, use_cache: bool) -> int:
     """How many decoded rows are not what one full masked pass over them chooses, EOS and limit included."""
     outputs = greedy_decode(model, src_ids, use_cache)
+    assert {type(id_) for output in outputs for id_ in output} <= {int}
     chosen = choices_in_one_pass(model, src_ids, outputs)
     wrong = 0
     for source, output, choices in zip(src_ids, outputs, chosen, strict=True):

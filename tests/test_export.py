@@ -58,6 +58,16 @@ def one_track(*best: int) -> Transformer:
     return model
 
 
+def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine_of(one_track(7), tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.mark.parametrize(
     "sizes",
     [
