@@ -15,7 +15,7 @@ from minitrans.bundle import Bundle, load_bundle
 from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit
 from minitrans.engine import Engine, compiled
 
-LEAST_TOKENS = 256  # in a batch that is made smaller for the sake of more batches
+LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -206,7 +206,9 @@ class Translator:
         """What `decode` makes of each source, in their order; an engine decodes as many batches at once as threads."""
         threads = torch.get_num_threads() if isinstance(self._model, Engine) else 1
         if threads > 1:  # a few batches for each, that all end at about the same time
-            batch_tokens = min(batch_tokens, max(LEAST_TOKENS, sum(map(len, sources)) // (4 * threads)))
+            tokens = sum(map(len, sources))
+            least = LEAST_ROWS * tokens // max(1, len(sources))
+            batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
         batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:

@@ -190,14 +190,20 @@ def _(patch: Patch) -> None:
 
 @sabotage("decode.stale-token", "Each step is fed the token before the last one.")
 def _(patch: Patch) -> None:
-    step = Transformer.step
+    step, select_rows = Transformer.step, DecoderCache.select_rows
 
     def stale(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
         previous = cache.__dict__.get("fed", tgt_ids)
         cache.__dict__["fed"] = tgt_ids
         return step(self, previous if previous.shape == tgt_ids.shape else tgt_ids, cache)
 
+    def stale_too(self: DecoderCache, rows: Tensor) -> None:
+        select_rows(self, rows)
+        if "fed" in self.__dict__:
+            self.__dict__["fed"] = self.__dict__["fed"][rows]
+
     patch(Transformer, "step", stale)
+    patch(DecoderCache, "select_rows", stale_too)
 
 
 @sabotage("decode.past-eos", "Decoding goes on after EOS.")
