@@ -143,7 +143,8 @@ class Engine:
 
         Returns:
             The n likeliest, or all that there are, best first and among equals in the order of their ids:
-            log-probabilities, float32 or float64, and int64 ids, both (R, n). PAD and BOS are not among them.
+            log-probabilities, float32 or float64, and int64 ids, both (R, n). PAD and BOS are not among them; but where
+            the model's numbers are not finite, all is PAD.
 
         Raises:
             ValueError: More tokens than `max_len`, or not one for each row of the cache.
