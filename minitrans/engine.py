@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitrans import kernels
 from minitrans.layers import DecoderLayer, EncoderLayer
@@ -25,10 +25,6 @@ SOURCE = Path(__file__).with_name("inference.cpp")
 
 class _Sizes(ctypes.Structure):
     _fields_ = [(name, c_int64) for name in ("D", "H", "Dh", "F", "L", "V", "pad", "bos")]
-
-
-class _Parameters(ctypes.Structure):
-    _fields_ = [(name, c_void_p) for name in ("gamma", "beta", "w_in", "b_in", "w_out", "b_out")]
 
 
 class _Model(ctypes.Structure):
@@ -109,7 +105,9 @@ class Engine:
                 copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
             return copies[key].data_ptr()
 
-        parameters = (_Parameters * len(sublayers))(*(_Parameters(*map(pointer, part)) for part in sublayers))
+        parameters = (kernels.Parameters * len(sublayers))(
+            *(kernels.Parameters(*map(pointer, part)) for part in sublayers)
+        )
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         of_model = _Model(*map(pointer, tables), ctypes.addressof(parameters), *map(pointer, norms))
         self._tensors = copies  # the library reads some of them again
@@ -195,14 +193,10 @@ def _library() -> ctypes.CDLL | None:
     return kernels.compile_library(SOURCE)
 
 
-def _attention(layer: EncoderLayer | DecoderLayer, kind: str) -> list[Tensor]:
-    norm, attention = getattr(layer, f"{kind}_norm"), getattr(layer, f"{kind}_attn")
-    return [norm.weight, norm.bias, *_linear(attention.w_qkv), *_linear(attention.w_o)]
+def _attention(layer: EncoderLayer | DecoderLayer, kind: str) -> tuple[Tensor, ...]:
+    attention = getattr(layer, f"{kind}_attn")
+    return kernels.parameters_of(getattr(layer, f"{kind}_norm"), attention.w_qkv, attention.w_o)
 
 
-def _feed_forward(layer: EncoderLayer | DecoderLayer) -> list[Tensor]:
-    return [layer.ff_norm.weight, layer.ff_norm.bias, *_linear(layer.ff.w_1), *_linear(layer.ff.w_2)]
-
-
-def _linear(linear: nn.Linear) -> tuple[Tensor, Tensor]:
-    return linear.weight, linear.bias
+def _feed_forward(layer: EncoderLayer | DecoderLayer) -> tuple[Tensor, ...]:
+    return kernels.parameters_of(layer.ff_norm, layer.ff.w_1, layer.ff.w_2)

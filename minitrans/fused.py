@@ -75,7 +75,7 @@ def norm(x: Tensor, layer_norm: nn.LayerNorm) -> Tensor:
 def feed_forward(x: Tensor, layer: EncoderLayer | DecoderLayer) -> Tensor:
     """`x + layer.dropout(layer.ff(layer.ff_norm(x)))` for x (B, T, D)."""
     n, ff = layer.ff_norm, layer.ff
-    parameters = n.weight, n.bias, ff.w_1.weight, ff.w_1.bias, ff.w_2.weight, ff.w_2.bias
+    parameters = kernels.parameters_of(n, ff.w_1, ff.w_2)
     return _apply(_FeedForward, x, n.eps, _draw(ff.dropout.p), _draw(layer.dropout.p), *parameters)
 
 
@@ -92,14 +92,7 @@ def cross_attention(x: Tensor, memory: Tensor, layer: DecoderLayer, mask: Tensor
 def _attention(
     x: Tensor, memory: Tensor | None, n: nn.LayerNorm, attention: MultiHeadAttention, mask: Tensor, p: float
 ) -> Tensor:
-    parameters = (
-        n.weight,
-        n.bias,
-        attention.w_qkv.weight,
-        attention.w_qkv.bias,
-        attention.w_o.weight,
-        attention.w_o.bias,
-    )
+    parameters = kernels.parameters_of(n, attention.w_qkv, attention.w_o)
     settings = mask, attention.n_heads, n.eps, _draw(attention.dropout), _draw(p)
     return _apply(_Attention, x, memory, settings, *parameters)
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 logger = logging.getLogger("minitrans")
 
@@ -47,12 +47,14 @@ class _Mask(ctypes.Structure):
     _fields_ = [("admits", c_void_p), ("b", c_int64), ("q", c_int64)]
 
 
-class _Parameters(ctypes.Structure):
+class Parameters(ctypes.Structure):
+    """Pointers to those of a sub-layer, as `parameters_of` lists them."""
+
     _fields_ = [(name, c_void_p) for name in ("gamma", "beta", "w_in", "b_in", "w_out", "b_out")]
 
 
 _POINTER = c_void_p
-_SUBLAYER = [_Parameters, c_double, Dropout, Dropout]
+_SUBLAYER = [Parameters, c_double, Dropout, Dropout]
 _ARGUMENTS = {
     "feed_forward": [_POINTER] * 2 + [c_int64] * 3 + _SUBLAYER,
     "feed_forward_backward": [_POINTER] * 4 + [c_int64] * 3 + _SUBLAYER,
@@ -133,6 +135,11 @@ def _call(name: str, x: Tensor, *arguments: object) -> Any:
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(_library(), f"{name}_{DTYPES[x.dtype]}")
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
+
+
+def parameters_of(norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear) -> tuple[Tensor, ...]:
+    """A sub-layer's parameters, in the order in which compiled code takes them: of its norm and its linear layers."""
+    return norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
 
 
 def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
@@ -218,9 +225,9 @@ def _mask(mask: Tensor) -> _Mask:
     return _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
 
 
-def _pointers(parameters: Sequence[Tensor]) -> _Parameters:
+def _pointers(parameters: Sequence[Tensor]) -> Parameters:
     assert all(parameter.is_contiguous() for parameter in parameters)
-    return _Parameters(*(parameter.data_ptr() for parameter in parameters))
+    return Parameters(*(parameter.data_ptr() for parameter in parameters))
 
 
 def _flat(parameters: Sequence[Tensor]) -> Tensor:

@@ -180,7 +180,6 @@ EQUIVALENT = {
         }
         for structure, kind, in_order in (
             ("_Sizes", "c_int64", "D H Dh F L V pad bos"),
-            ("_Parameters", "c_void_p", "gamma beta w_in b_in w_out b_out"),
             ("_Model", "c_void_p", "source target output positions sublayers encoder_gamma encoder_beta decoder_gamma "
              "decoder_beta"),
         )
