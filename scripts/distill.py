@@ -24,6 +24,7 @@ from minitrans.text import clean, read_lines
 from minitrans.training.config import RunConfig, parse_config
 
 BEAM = 5
+LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}  # long targets and short sources: a model writes less than it is taught
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,7 +60,8 @@ def distill(argv: Sequence[str], config: RunConfig) -> int:
         if not (output := corpus / f"{name}.{found}").is_file():
             sentences = corpus / f"train.{given}"
             write_file(corpus / f"{name}.{given}", sentences.read_bytes())
-            flags = ["--input", str(sentences), "--output", str(output), "--beam", str(BEAM)]
+            flags = ["--input", str(sentences), "--output", str(output)]
+            flags += ["--beam", str(BEAM), "--length-penalty", str(LENGTH_PENALTY[name])]
             if code := cli.main(["translate", str(folder / name), *flags]):
                 return code
     return train([*argv, splits("train+forward+backward")])

@@ -42,9 +42,13 @@ def test_a_model_is_trained_on_the_corpus_and_both_teachers_translations(
     assert (sources, targets) == pairs(tiny_run.parent, "train")
     assert pairs(corpus, "valid") == pairs(tiny_run.parent, "valid")
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
-    beam = distill.BEAM
-    assert pairs(corpus, "forward") == (sources, Translator.load(folder / "forward").translate(sources, beam=beam))
-    assert pairs(corpus, "backward") == (Translator.load(folder / "backward").translate(targets, beam=beam), targets)
+
+    def found(name: str, sentences: list[str]) -> list[str]:
+        penalty = distill.LENGTH_PENALTY[name]
+        return Translator.load(folder / name).translate(sentences, beam=distill.BEAM, length_penalty=penalty)
+
+    assert pairs(corpus, "forward") == (sources, found("forward", sources))
+    assert pairs(corpus, "backward") == (found("backward", targets), targets)
     assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
 
     assert settings(folder / "forward")["trainer"]["max_steps"] == STEPS * 2 // 3
