@@ -26,7 +26,6 @@ from minitrans.translator import Translator
 CONFIGS = Path(__file__).parents[1] / "configs"
 TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
 BEAMS = (1, 5)
-LENGTH_PENALTY = 2.0  # of beam search; of 1, 2, 3 and 4 the best on Multi30K's validation set
 SCORES = "scores.json"
 
 
@@ -91,7 +90,7 @@ def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str,
     for split, pairs in load_corpus(config.data).items():
         if split not in ("train", "valid"):
             sources, references = pairs["source"][:], pairs["target"][:]
-            outputs = {beam: translator.translate(sources, beam=beam, length_penalty=LENGTH_PENALTY) for beam in BEAMS}
+            outputs = {beam: translator.translate(sources, beam=beam) for beam in BEAMS}
             scores[split] = {
                 beam: asdict(score(lines, references, translator.bundle.target, tokenize))
                 for beam, lines in outputs.items()
