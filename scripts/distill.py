@@ -1,11 +1,11 @@
-"""Train a model on a corpus and on its own teachers' translations of it, with the flags of `minitrans train`.
+"""Train a model on a corpus and on teachers' translations of it, with the flags of `minitrans train`.
 
-Two teachers are trained first, of the same settings and in two thirds of the steps: one translates as the model is to,
-one the other way. What they find by beam search for the training sentences, each of its own language, makes two more
-corpora, which the model is trained on beside the real one. No other text is used, and no test set is looked at.
+Teachers of the same settings are trained first: TEACHERS that translate as the model is to, and as many the other way.
+What each finds by beam search for the training sentences of its own language makes one more corpus, and the model is
+trained on all of them beside the real one. No other text is used, and no test set is looked at.
 
-All but the run folder itself is in a folder beside it, RUN_DIR-teachers. What is there is not made again, and a
-training that was interrupted goes on.
+Teachers and corpora are in a folder of their own, by default RUN_DIR-teachers, which several models may share. What is
+there is not made again, and a training that was interrupted goes on.
 
 Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al. 2020, data diversification.
 """
@@ -23,59 +23,74 @@ from minitrans.files import write_file
 from minitrans.text import clean, read_lines
 from minitrans.training.config import RunConfig, parse_config
 
+TEACHERS = 3  # of each direction; their seeds are 1, 2, ..., whatever that of the model
+TEACHER_STEPS, MODEL_STEPS = 2 / 3, 2  # of `trainer.max_steps`: a teacher need not be perfect, the model has more text
 BEAM = 5
 # A model writes less than it is taught: targets are to be long, while sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Make the corpus, the teachers, their translations, and the model; the exit code is the first that is not 0."""
+    """Make the corpora, the teachers, their translations, and the model; the exit code is the first that is not 0."""
     argv = sys.argv[1:] if argv is None else argv
     try:
-        config = parse_config(argv)
-        return distill(argv, config)
+        run = parse_config(argv).run_dir
+        folder = run.with_name(f"{run.name}-teachers")
+        return teach(argv, folder) or learn(argv, folder)
     except UserError as error:
         print(f"distill.py: error: {error}", file=sys.stderr)
         return 2
 
 
-def distill(argv: Sequence[str], config: RunConfig) -> int:
-    """Do all that is not done yet.
+def teach(argv: Sequence[str], folder: Path) -> int:
+    """Train the teachers and let them translate, as far as it is not done yet.
 
     Args:
-        argv: Flags of `minitrans train`.
-        config: What they say.
+        argv: Flags of `minitrans train`, of the model.
+        folder: Where the teachers go, and the corpora, into `corpus`.
     """
-    folder = teachers(config.run_dir)
+    config = parse_config(argv)
     corpus = folder / "corpus"
-    source, target = config.data.source, config.data.target
     write_corpus(config, corpus)
-    argv = [*argv, "--data.path", str(corpus)]
-    argv += [f"--data.{name}=null" for name in ("name", "source_column", "target_column")]
-    for name, (given, found) in {"forward": (source, target), "backward": (target, source)}.items():
-        run = ["--run-dir", str(folder / name), "--data.source", given, "--data.target", found, splits("train")]
-        if config.trainer["max_steps"] > 0:
-            run += ["--trainer.max_steps", str(max(1, config.trainer["max_steps"] * 2 // 3))]
-        if code := train([*argv, *run]):
-            return code
-        if not (output := corpus / f"{name}.{found}").is_file():
-            sentences = corpus / f"train.{given}"
-            write_file(corpus / f"{name}.{given}", sentences.read_bytes())
-            flags = ["--input", str(sentences), "--output", str(output)]
-            flags += ["--beam", str(BEAM), "--length-penalty", str(LENGTH_PENALTY[name])]
-            if code := cli.main(["translate", str(folder / name), *flags]):
+    source, target = config.data.source, config.data.target
+    for seed in range(1, TEACHERS + 1):
+        for direction, (given, found) in {"forward": (source, target), "backward": (target, source)}.items():
+            name = f"{direction}{seed}"
+            flags = ["--data.source", given, "--data.target", found, "--run-dir", str(folder / name)]
+            flags += ["--seed", str(seed), *data(corpus, ["train"]), *steps(config, TEACHER_STEPS)]
+            if code := train([*argv, *flags]):
                 return code
-    return train([*argv, splits("train+forward+backward")])
+            if not (output := corpus / f"{name}.{found}").is_file():
+                sentences = corpus / f"train.{given}"
+                write_file(corpus / f"{name}.{given}", sentences.read_bytes())
+                flags = ["--input", str(sentences), "--output", str(output)]
+                flags += ["--beam", str(BEAM), "--length-penalty", str(LENGTH_PENALTY[direction])]
+                if code := cli.main(["translate", str(folder / name), *flags]):
+                    return code
+    return 0
 
 
-def splits(train: str) -> str:
-    """The flag that says what to train on."""
-    return f'--data.splits={{"train": "{train}", "valid": "valid"}}'
+def learn(argv: Sequence[str], folder: Path) -> int:
+    """Train the model on what `teach` made.
+
+    Args:
+        argv: Flags of `minitrans train`, of the model.
+        folder: Where the corpora are, in `corpus`.
+    """
+    made = [f"{direction}{seed}" for seed in range(1, TEACHERS + 1) for direction in LENGTH_PENALTY]
+    return train([*argv, *data(folder / "corpus", ["train", *made]), *steps(parse_config(argv), MODEL_STEPS)])
 
 
-def teachers(run: Path) -> Path:
-    """Where all goes that a run is made from."""
-    return run.with_name(f"{run.name}-teachers")
+def data(corpus: Path, train: Sequence[str]) -> list[str]:
+    """The flags that say what to train on: the splits `train` of the folder `corpus`."""
+    flags = ["--data.path", str(corpus), f'--data.splits={{"train": "{"+".join(train)}", "valid": "valid"}}']
+    return flags + [f"--data.{name}=null" for name in ("name", "source_column", "target_column")]
+
+
+def steps(config: RunConfig, share: float) -> list[str]:
+    """The flag for a share of the configured steps, if they are limited."""
+    whole = config.trainer["max_steps"]
+    return ["--trainer.max_steps", str(max(1, round(whole * share)))] if whole > 0 else []
 
 
 def write_corpus(config: RunConfig, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Train the models of the README's table of results, each with several seeds and own teachers, and print that table.
+"""Train the models of the README's table of results, each with several seeds that share their teachers, and print it.
 
 It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
 that has been scored is not scored again: its scores are kept in its run folder.
@@ -6,9 +6,10 @@ that has been scored is not scored again: its scores are kept in its run folder.
 
 import contextlib
 import json
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ CONFIGS = Path(__file__).parents[1] / "configs"
 TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
 BEAMS = (1, 5)
 SCORES = "scores.json"
+COLUMNS = ["config", "test set", "parameters", "teachers", "training"]
+COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,30 +60,39 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    print("| config | parameters | training | test set | BLEU, greedy | chrF, greedy | BLEU, beam 5 | chrF, beam 5 |")
-    print("|---|---:|---:|---|---:|---:|---:|---:|")
-    print(*rows, sep="\n")
+    for row in (COLUMNS, ["---"] * 2 + ["---:"] * (len(COLUMNS) - 2), *rows):
+        print(f"| {' | '.join(row)} |")
     return 0
 
 
 def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dict[str, Any]:
-    """Train a model, unless it is there, and score its test sets, unless that has been done."""
-    run = folder / f"{config.stem}-{seed}"
+    """Train a model, unless it is there, and score its test sets, unless that has been done.
+
+    The teachers are those of all seeds.
+    """
+    run, teachers = folder / f"{config.stem}-{seed}", folder / f"{config.stem}-teachers"
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
     if corpora is not None:
         settings += ["--data.path", str(corpora / config.stem)]
     if not (run / SCORES).is_file():
-        begun = run.exists() or distill.teachers(run).exists()
-        began = time.perf_counter()
-        with contextlib.redirect_stdout(sys.stderr):
-            code = distill.main(settings)
-        if code:  # the reason has been told
-            raise SystemExit(code)
-        minutes = None if begun else (time.perf_counter() - began) / 60
+        minutes = {
+            "teachers": timed(distill.teach, settings, teachers, fresh=not teachers.exists()),
+            "model": timed(distill.learn, settings, teachers, fresh=not run.exists()),
+        }
         found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
     return loaded
+
+
+def timed(work: Callable[[Sequence[str], Path], int], settings: list[str], teachers: Path, fresh: bool) -> float | None:
+    """Minutes that a part of the training took; nothing of one that was not `fresh`, but went on or was there."""
+    began = time.perf_counter()
+    with contextlib.redirect_stdout(sys.stderr):
+        code = work(settings, teachers)
+    if code:  # the reason has been told
+        raise SystemExit(code)
+    return (time.perf_counter() - began) / 60 if fresh else None
 
 
 def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
@@ -98,20 +110,23 @@ def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str,
     return {"parameters": sum(p.numel() for p in translator.bundle.model.parameters()), "scores": scores}
 
 
-def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[str]:
-    """The lines of a config, one a test set: the mean of the runs and, in brackets, their standard deviation."""
+def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The rows of a config, one a test set: what COLUMNS says, means of the runs; scores have standard deviations."""
     rows = []
-    whole = [run["minutes"] for run in runs if run["minutes"] is not None]
-    minutes = f"{sum(whole) / len(whole):.0f} min" if whole else "-"
+    minutes = [mean_minutes([run["minutes"][part] for run in runs]) for part in ("teachers", "model")]
     for split in runs[0]["scores"]:
         greedy, beam = ([Scores(**run["scores"][split][str(beam)]) for run in runs] for beam in BEAMS)
         tokenizer = greedy[0].bleu_signature.partition("tok:")[2].partition("|")[0]
         cells = [mean_std(scores, name) for scores in (greedy, beam) for name in ("bleu", "chrf")]
         cells[0] += f" ({tokenizer})"
-        rows.append(
-            f"| `configs/{config.name}` | {runs[0]['parameters']:,} | {minutes} | `{split}` | {' | '.join(cells)} |"
-        )
+        rows.append([f"`configs/{config.name}`", f"`{split}`", f"{runs[0]['parameters']:,}", *minutes, *cells])
     return rows
+
+
+def mean_minutes(minutes: Sequence[float | None]) -> str:
+    """The mean of what was measured."""
+    known = [each for each in minutes if each is not None]
+    return f"{statistics.mean(known):.0f} min" if known else "-"
 
 
 def mean_std(scores: Sequence[Scores], name: str) -> str:
