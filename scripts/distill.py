@@ -4,8 +4,8 @@ Teachers of the same settings are trained first: TEACHERS that translate as the 
 What each finds by beam search for the training sentences of its own language makes one more corpus, and the model is
 trained on all of them beside the real one. No other text is used, and no test set is looked at.
 
-Teachers and corpora are in a folder of their own, by default RUN_DIR-teachers, which several models may share. What is
-there is not made again, and a training that was interrupted goes on.
+Teachers and corpora are in a folder beside the run folder, RUN_DIR-teachers. What is there is not made again, and a
+training that was interrupted goes on.
 
 Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al. 2020, data diversification.
 """

@@ -11,6 +11,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from minitrans import cli
+
 CORPUS = Path(__file__).parents[1] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
 
@@ -18,9 +20,11 @@ COMPARED = ("model.safetensors", "metrics.csv")
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=20, help="runs to kill (default: %(default)s)")
-    parser.add_argument("--kills", type=int, default=3, help="most kills in one run (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=300, help="optimizer steps of a run (default: %(default)s)")
+    parser.add_argument("--runs", type=cli.positive, default=20, help="runs to kill (default: %(default)s)")
+    parser.add_argument("--kills", type=cli.positive, default=3, help="most kills in one run (default: %(default)s)")
+    parser.add_argument(
+        "--steps", type=cli.positive, default=300, help="optimizer steps of a run (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=1, help="decides when they are killed (default: %(default)s)")
     args = parser.parse_args(argv)
     rng = random.Random(args.seed)

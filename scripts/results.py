@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parser.parse_args(argv)
         rows = []
         for config in args.configs:
-            runs = [make_run(config, seed, args.corpora, args.runs) for seed in range(1, args.seeds + 1)]
+            runs = [make_run(config, seed, args.corpora, args.runs.resolve()) for seed in range(1, args.seeds + 1)]
             rows += table_rows(config, runs)
     except UserError as error:
         print(f"results.py: error: {error}", file=sys.stderr)

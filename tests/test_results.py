@@ -61,7 +61,9 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
     assert capsys.readouterr().out.splitlines()[2] == row
 
 
-def test_an_interrupted_run_goes_on(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
+def test_an_interrupted_run_goes_on(
+    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = [*arguments, "--seeds", "1"]
     assert results.main(one) == 0
     run = tmp_path / "runs" / "tiny-1"
@@ -69,7 +71,8 @@ def test_an_interrupted_run_goes_on(arguments: list[str], tmp_path: Path, capsys
     for name in ("model.json", "model.safetensors", results.SCORES):
         (run / name).unlink()
     capsys.readouterr()
-    assert results.main(one) == 0
+    monkeypatch.chdir(tmp_path)
+    assert results.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
     assert "| - | - |" in capsys.readouterr().out  # the time of a part would be taken for that of the whole
     assert (run / "model.safetensors").read_bytes() == weights
 
