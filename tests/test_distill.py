@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -29,8 +30,8 @@ def arguments(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return [*tiny_settings(tiny_run.parent, STEPS), "--run-dir", str(tmp_path / "run")]
 
 
-def settings(run: Path) -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+def settings(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     return found
 
 

@@ -16,6 +16,7 @@ from minitrans.translator import Translator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
+import distill
 import results
 
 Capture = pytest.CaptureFixture[str]
@@ -24,7 +25,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def arguments(tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on the corpus of `tiny_run`, with a teacher of each direction."""
-    monkeypatch.setattr(results.distill, "TEACHERS", 1)
+    monkeypatch.setattr(distill, "TEACHERS", 1)
     with pytest.raises(SystemExit):
         cli.main(["train", *tiny_settings(tiny_run.parent, 4), "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
