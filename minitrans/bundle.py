@@ -131,6 +131,8 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(file.get_tensor(name))
+                    if not parameter.isfinite().all():
+                        raise UserError(f"{path} is damaged ({name} is not finite); train the run again")
     except (OSError, SafetensorError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
     return model.eval()

@@ -127,6 +127,15 @@ def test_a_missing_weight_is_named(run: Path) -> None:
         load_bundle(run)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_not_finite_is_named(run: Path, value: float) -> None:
+    weights = load_file(run / WEIGHTS)
+    weights["encoder.norm.bias"][3] = value
+    save_file(weights, run / WEIGHTS)
+    with pytest.raises(UserError, match=r"damaged \(encoder.norm.bias is not finite\)"):
+        load_bundle(run)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
