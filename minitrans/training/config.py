@@ -56,6 +56,7 @@ class TrainingConfig:
         checkpoint_minutes: Minutes after which one is written in any case.
         keep_checkpoints: How many of them are kept, besides the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is quick at.
+        init_from: Run folder whose weights and tokenizer training begins with; without one, both are made anew.
     """
 
     learning_rate: float = 2e-3
@@ -68,6 +69,7 @@ class TrainingConfig:
     checkpoint_minutes: float = 10.0
     keep_checkpoints: int = 2
     precision: Setting = "auto"
+    init_from: str | None = None
 
     def __post_init__(self) -> None:
         """Check every value once, here."""

@@ -7,6 +7,7 @@ import logging
 import shutil
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from minitrans.bundle import TOKENIZER, Bundle, load_tokenizer, save_bundle
+from minitrans.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
@@ -70,17 +71,23 @@ def train(config: RunConfig) -> dict[str, Scores]:
     _quieten_lightning()
     seed_everything(config.seed, verbose=False)
 
+    start = None if config.resume or config.training.init_from is None else load_bundle(Path(config.training.init_from))
     corpus = load_corpus(config.data)
     if config.resume:
         tokenizer = load_tokenizer(run_dir)
+    elif start:
+        tokenizer = start.tokenizer
     else:
         tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
     sizes = config.transformer(
         vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
+    model = Transformer(sizes)
+    if start:
+        _copy_weights(start.model, model)
     data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
     data.setup()
-    bundle = Bundle(Transformer(sizes), tokenizer, config.data.source, config.data.target)
+    bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
     module = TranslationModule(bundle.model, config.training)
 
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
@@ -107,6 +114,19 @@ def train(config: RunConfig) -> dict[str, Scores]:
     write_file(run_dir / CARD, card)
     save_bundle(run_dir, bundle)
     return scores
+
+
+def _copy_weights(start: Transformer, model: Transformer) -> None:
+    """Let a model begin with the weights of another, which may differ in its dropout and its longest sequence alone."""
+    free = {name: getattr(model.config, name) for name in ("dropout", "attention_dropout", "max_len")}
+    before, now = asdict(start.config) | free, asdict(model.config)
+    other = [name for name in now if before[name] != now[name]]
+    if other:
+        name = other[0]
+        raise UserError(
+            f"model.{name} is {now[name]}, and {before[name]} in the run of training.init_from; give it the same"
+        )
+    model.load_state_dict(start.state_dict())
 
 
 def _is_first_process() -> bool:

@@ -108,6 +108,41 @@ def test_the_last_step_is_validated_wherever_it_falls(corpus: Path, tmp_path: Pa
             assert [int(row["step"]) for row in csv.DictReader(file) if row["val_bleu"]] == steps
 
 
+# -- From the weights of another run --------------------------------------------------------------------------------
+
+
+def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
+    tiny_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    still = ("--training.learning_rate", "1e-30", "--model.dropout", "0.3", "--tokenizer.vocab_size", "500")
+    assert train(corpus, run_dir, "--training.init_from", str(tiny_run), *still, max_steps=1) == 0
+    assert_same_weights(tiny_run, run_dir)
+    assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
+
+
+def test_a_run_that_began_so_is_resumed_without_the_other(
+    tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, whole, broken = tmp_path / "start", tmp_path / "whole", tmp_path / "broken"
+    flags = ("--training.init_from", str(start))
+    shutil.copytree(tiny_run, start)
+    assert train(corpus, whole, *flags, max_steps=45) == 0
+    monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
+    assert train(corpus, broken, *flags, max_steps=45) == 130
+    monkeypatch.undo()
+    shutil.rmtree(start)
+    assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
+    assert_same_weights(whole, broken)
+
+
+def test_weights_of_other_sizes_are_refused(tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    flags, run_dir = ("--training.init_from", str(tiny_run)), tmp_path / "run"
+    for size, value in (("d_ff", "64"), ("n_layers", "2"), ("n_heads", "1"), ("tie_embeddings", "false")):
+        assert f"model.{size} is " in refuses(capsys, corpus, run_dir, *flags, f"--model.{size}", value)
+    assert "is not a folder" in refuses(capsys, corpus, run_dir, "--training.init_from", str(tmp_path / "gone"))
+
+
 # -- Resuming -------------------------------------------------------------------------------------------------------
 
 
