@@ -98,8 +98,12 @@ def make_parser(command: str) -> Parser:
         parser.add_argument(
             "--n-best", type=positive, metavar="N", help="write the best N of K: number of the line, score, translation"
         )
+        parser.add_argument(
+            "--sample", type=positive, metavar="N", help="draw each token from the N likeliest, by their probabilities"
+        )
+        parser.add_argument("--seed", type=int, default=1, help="decides what --sample draws (default: %(default)s)")
     if command == "evaluate":
-        parser.set_defaults(n_best=None)
+        parser.set_defaults(n_best=None, sample=None)
     if command in ("evaluate", "export"):
         required = command == "evaluate"
         parser.add_argument("--source", metavar="F", required=required, help="file to translate")
@@ -216,6 +220,8 @@ def translate_command(args: argparse.Namespace) -> int:
         raise UserError("texts and --input are both given; give one")
     if args.n_best and args.n_best > args.beam:
         raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
+    if args.sample and (args.beam > 1 or args.n_best or args.no_cache):
+        raise UserError("--sample does not go together with --beam, --n-best or --no-cache; give one of them")
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
         if args.texts:
@@ -266,7 +272,17 @@ def translated(
     translator: "Translator", lines: Sequence[str], first_line: int, args: argparse.Namespace
 ) -> Iterator[str]:
     """What to write for some lines, the first of which has the number `first_line`."""
-    if not args.n_best:
+    if args.sample:
+        yield from translator.sample(
+            lines, args.sample, args.seed, batch_tokens=args.batch_tokens, first_line=first_line
+        )
+    elif args.n_best:
+        found = translator.n_best(
+            lines, args.beam, length_penalty=args.length_penalty, batch_tokens=args.batch_tokens, first_line=first_line
+        )
+        for number, translations in enumerate(found, first_line):
+            yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
+    else:
         yield from translator.translate(
             lines,
             args.beam,
@@ -275,12 +291,6 @@ def translated(
             use_cache=not args.no_cache,
             first_line=first_line,
         )
-        return
-    found = translator.n_best(
-        lines, args.beam, length_penalty=args.length_penalty, batch_tokens=args.batch_tokens, first_line=first_line
-    )
-    for number, translations in enumerate(found, first_line):
-        yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
 
 
 def open_input(file: str | int, name: str) -> BinaryIO:

@@ -1,5 +1,7 @@
 """Turn a source into a target, token by token: ids in, ids out."""
 
+import random
+from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -113,6 +115,43 @@ def greedy_decode(model: Transformer | Engine, src_ids: Tensor, use_cache: bool 
             else:
                 prefix, memory, src_mask = prefix[keep], memory[keep], src_mask[keep]
     return outputs
+
+
+@torch.inference_mode()
+def sample(model: Transformer | Engine, src_ids: Tensor, top: int, seed: int) -> list[list[int]]:
+    """Draw each token from the likeliest ones, by their probabilities, until EOS or the row's length limit.
+
+    Args:
+        model: In eval mode; or an engine that was made of one.
+        src_ids: int64 (B, S), padded on the right.
+        top: How many tokens one is drawn from; 1 is greedy decoding.
+        seed: With the tokens of its source it decides what is drawn for a row, whatever rows are beside it.
+
+    Returns:
+        For each row its target tokens, without BOS and EOS.
+
+    Raises:
+        ValueError: The source is longer than `max_len`.
+
+    Source: Fan et al. 2018, section 3.1 (top-k random sampling).
+    """
+    config = model.config
+    if not len(src_ids):
+        return []
+    limits = _limits(src_ids, config)
+    draws = [random.Random(f"{seed} {row[row != config.pad_id].tolist()}") for row in src_ids]
+    cache = begin(model, src_ids, max(limits))
+    tokens = src_ids.new_full((len(limits),), config.bos_id)
+    going = torch.tensor(limits, device=src_ids.device)  # tokens that each row may get yet
+    drawn: list[Tensor] = []
+    while going.any():
+        log_p, ids = feed(model, tokens, cache, top)
+        choices = zip(draws, ids.tolist(), log_p.exp().tolist(), strict=True)
+        tokens = tokens.new_tensor([draw.choices(row, weights)[0] for draw, row, weights in choices])
+        drawn.append(tokens)
+        going = (going - 1).masked_fill(tokens == config.eos_id, 0).clamp(min=0)
+    rows = zip(torch.stack(drawn, 1).tolist(), limits, strict=True)
+    return [[*takewhile(lambda id_: id_ != config.eos_id, row[:limit])] for row, limit in rows]
 
 
 class Hypothesis(NamedTuple):

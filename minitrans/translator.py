@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.bundle import Bundle, load_bundle
-from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit
+from minitrans.decoding import Hypothesis, beam_search, greedy_decode, length_limit, sample
 from minitrans.engine import Engine, compiled
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
@@ -184,6 +184,22 @@ class Translator:
         found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens)
         decode = self.bundle.tokenizer.decode
         return [[Translation(decode(h.ids), h.score) for h in hypotheses] for hypotheses in found]
+
+    def sample(
+        self, lines: Sequence[str], top: int, seed: int, *, batch_tokens: int = 4096, first_line: int = 1
+    ) -> list[str]:
+        """A random translation of each line, of tokens drawn from the `top` likeliest; see `decoding.sample`.
+
+        The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
+        """
+        nothing: list[int] = []
+        outputs = self._decode(
+            self._sources(lines, first_line),
+            batch_tokens,
+            lambda src_ids: sample(self._model, src_ids, top, seed),
+            nothing,
+        )
+        return [self.bundle.tokenizer.decode(ids) for ids in outputs]
 
     def _search(
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int

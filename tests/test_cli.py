@@ -112,6 +112,29 @@ def test_flags_of_beam_search_that_do_not_fit(tiny_run: Path, capsys: Capture) -
     assert "--beam" in fails(capsys, "translate", tiny_run, "--beam", "0", "a")
 
 
+def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def sampled(*flags: str) -> list[str]:
+        assert cli.main(["translate", str(tiny_run), *flags, "I love you.", "", "Machine learning is fun."]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    first = sampled("--sample", "5")
+    assert first[1] == ""
+    assert first == sampled("--sample", "5", "--seed", "1")
+    assert first != sampled("--sample", "5", "--seed", "2")
+    assert first == sampled("--sample", "5", "--processes", "2")
+    assert sampled("--sample", "1") == sampled()
+    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
+        assert cli.main(["translate", str(tiny_run), "--sample", "5"]) == 0
+    assert capsys.readouterr().out.splitlines() == first
+
+
+def test_flags_of_sampling_that_do_not_fit(tiny_run: Path, capsys: Capture) -> None:
+    for flags in (["--beam", "2"], ["--n-best", "1"], ["--no-cache"]):
+        assert "--sample does not go together" in fails(capsys, "translate", tiny_run, "--sample", "5", *flags, "a")
+    assert "--sample" in fails(capsys, "translate", tiny_run, "--sample", "0", "a")
+
+
 def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes(b"fine\nnot \xff fine\n")

@@ -1,6 +1,7 @@
 """Greedy decoding with a cache, without one, and from one masked pass over its output; beam search and a plain one."""
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable
 
 import pytest
@@ -19,6 +20,7 @@ from minitrans.decoding import (
     length_limit,
     likeliest_token,
     likeliest_tokens,
+    sample,
 )
 from minitrans.loss import label_smoothed_cross_entropy
 from minitrans.model import Transformer
@@ -165,6 +167,55 @@ def test_control_positions_that_begin_again_are_reported(monkeypatch: pytest.Mon
     embed = Transformer.embed
     monkeypatch.setattr(Transformer, "embed", lambda self, table, ids, offset: embed(self, table, ids, 0))
     assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
+
+
+# Sampling
+
+
+@torch.no_grad()
+def probability(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
+    """That `sample` draws the output and then EOS: from one masked pass, each token's share among the likeliest."""
+    logits = model(source[None], torch.tensor([[BOS, *output]]))[0]
+    logits[:, [PAD, BOS]] = -torch.inf
+    among = logits.masked_fill(logits < logits.topk(top).values[:, -1:], -torch.inf).softmax(-1)
+    return among.gather(1, torch.tensor([*output, EOS])[:, None]).prod().item()
+
+
+def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> None:
+    top, n = 3, 2000
+    model, source = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[0, : LENGTHS[0]]
+    drawn = [tuple(sample(model, source[None], top, seed)[0]) for seed in range(n)]
+    common = [(output, count) for output, count in Counter(drawn).most_common(8) if len(output) < LIMITS[0]]
+    assert len(common) >= 4
+    for output, count in common:
+        p = probability(model, source, [*output], top)
+        assert abs(count - n * p) < 4 * (n * p * (1 - p)) ** 0.5
+    assert {p == 0 for p in (probability(model, source, [*output], top - 1) for output, _ in common)} == {True, False}
+
+
+def test_one_sampled_from_is_the_greedy_one() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    assert sample(model, src_ids, 1, seed=7) == greedy_decode(model, src_ids)
+    assert sample(model, src_ids[:0], 3, seed=7) == []
+
+
+def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
+    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    together = sample(model, src_ids, 5, seed=7)
+    assert [sample(model, row[row != PAD][None], 5, seed=7)[0] for row in src_ids] == together
+    assert sample(model, src_ids[[3, 3, 0]], 5, seed=7) == [together[i] for i in (3, 3, 0)]
+    long = {tuple(row) for row in together if len(row) > 5}
+    assert len(long) >= 4
+    assert long.isdisjoint(map(tuple, sample(model, src_ids, 5, seed=8)))
+
+
+def test_a_sample_ends_with_eos_or_at_its_limit() -> None:
+    model, src_ids = always(make_model(0), token=5), make_sources(0)
+    assert {id_ for row in sample(model, src_ids, V, seed=1) for id_ in row} == {*range(V)} - {PAD, BOS, EOS}
+    for top in (1, V):
+        lengths = [len(row) for row in sample(model, src_ids, top, seed=1)]
+        assert all(n <= limit for n, limit in zip(lengths, LIMITS, strict=True))
+        assert (lengths == LIMITS) == (top == 1)
 
 
 # Other rows

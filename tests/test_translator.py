@@ -119,6 +119,13 @@ def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
     assert all(rows * width * 5 <= 200 for rows, width in shapes)
 
 
+def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
+    samples = translator.sample(SENTENCES, 5, seed=3)
+    assert [bool(line) for line in samples] == [bool(line) for line in translator.translate(SENTENCES)]
+    assert samples == translator.sample(SENTENCES, 5, seed=3, batch_tokens=1)
+    assert samples != translator.sample(SENTENCES, 5, seed=4)
+
+
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Class, beam: int) -> None:
     found = translator.translate(SENTENCES, beam, return_scores=True, length_penalty=0.5)
