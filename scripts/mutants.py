@@ -272,6 +272,18 @@ EQUIVALENT = {
         f"for i, (row, id_) in enumerate(zip(rows, tokens.tolist(){strict})):": "there is a token for each row"
         for strict in ("", ", strict=False")
     },
+    "decoding.sample": {
+        "choices = zip(draws, ids, log_p.exp().tolist(), strict=True)": "numbers in tensors of their own serve as well",
+        "choices = zip(draws, ids.tolist(), log_p.exp(), strict=True)": "numbers in tensors of their own serve as well",
+        "tokens = tokens.new_tensor([draw.choices(row, weights)[-1] for draw, row, weights in choices])":
+            "the only element is the first and the last",
+        "going = (going - 1).masked_fill(tokens == config.eos_id, -1).clamp(min=0)": "the clamp makes it 0",
+        "rows = zip(torch.stack(drawn, 1).tolist(), limits)": "there is a limit for each row",
+        "rows = zip(torch.stack(drawn, 1).tolist(), limits, strict=False)": "there is a limit for each row",
+    } | {
+        f"choices = zip(draws, ids.tolist(), log_p.exp().tolist(){strict})": "there is a token for each row"
+        for strict in ("", ", strict=False")
+    },
     "decoding.beam_search": {
         **{
             f"log_probs = torch.zeros({zeros})": reason

@@ -2,7 +2,8 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import pytest
 import torch
@@ -209,7 +210,10 @@ def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
     assert long.isdisjoint(map(tuple, sample(model, src_ids, 5, seed=8)))
 
 
-def test_a_sample_ends_with_eos_or_at_its_limit() -> None:
+def test_a_sample_ends_with_eos_or_at_its_limit(fed: list[tuple[int, int]]) -> None:
+    lengths = [len(row) for row in sample(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[:3], 2, seed=4)]
+    assert any(n < limit for n, limit in zip(lengths, LIMITS, strict=False))
+    assert len(fed) == max(min(n + 1, limit) for n, limit in zip(lengths, LIMITS, strict=False)) < max(LIMITS[:3])
     model, src_ids = always(make_model(0), token=5), make_sources(0)
     assert {id_ for row in sample(model, src_ids, V, seed=1) for id_ in row} == {*range(V)} - {PAD, BOS, EOS}
     for top in (1, V):
@@ -313,8 +317,12 @@ def test_a_source_beyond_max_len_is_refused(use_cache: bool) -> None:
         greedy_decode(make_model(0, max_len=8), random_ids(1, [9, 4], 9), use_cache)
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_decoding_records_nothing_for_autograd(use_cache: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "decode", [greedy_decode, partial(greedy_decode, use_cache=False), partial(sample, top=2, seed=1)]
+)
+def test_decoding_records_nothing_for_autograd(
+    decode: Callable[[Transformer, Tensor], list[list[int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorded = []
 
     def spy(logits: Tensor, model: Transformer) -> Tensor:
@@ -322,7 +330,7 @@ def test_decoding_records_nothing_for_autograd(use_cache: bool, monkeypatch: pyt
         return likeliest_token(logits, model)
 
     monkeypatch.setattr(decoding, "likeliest_token", spy)
-    greedy_decode(make_model(0), make_sources(0), use_cache)
+    decode(make_model(0), make_sources(0))
     assert recorded
     assert not any(recorded)
     assert torch.is_grad_enabled()
@@ -334,6 +342,7 @@ def test_everything_is_made_on_the_device_of_the_source(use_cache: bool) -> None
     before = greedy_decode(model, src_ids)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert greedy_decode(model, src_ids, use_cache) == before
+        assert sample(model, src_ids, 1, seed=1) == before
 
 
 # Training and stepwise decoding
