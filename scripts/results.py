@@ -6,6 +6,7 @@ that has been scored is not scored again: its scores are kept in its run folder.
 
 import contextlib
 import json
+import math
 import statistics
 import sys
 import time
@@ -51,9 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     cli.start_log(debug=False)
     try:
         args = parser.parse_args(argv)
+        folder = args.runs.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for config in args.configs:
-            runs = [make_run(config, seed, args.corpora, args.runs.resolve()) for seed in range(1, args.seeds + 1)]
+            runs = [make_run(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
             rows += table_rows(config, runs)
     except UserError as error:
         print(f"results.py: error: {error}", file=sys.stderr)
@@ -76,8 +79,8 @@ def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dic
         settings += ["--data.path", str(corpora / config.stem)]
     if not (run / SCORES).is_file():
         minutes = {
-            "teachers": timed(distill.teach, settings, teachers, fresh=not teachers.exists()),
-            "model": timed(distill.learn, settings, teachers, fresh=not run.exists()),
+            "teachers": timed(distill.teach, settings, teachers, teachers),
+            "model": timed(distill.learn, settings, teachers, run),
         }
         found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
@@ -85,14 +88,24 @@ def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dic
     return loaded
 
 
-def timed(work: Callable[[Sequence[str], Path], int], settings: list[str], teachers: Path, fresh: bool) -> float | None:
-    """Minutes that a part of the training took; nothing of one that was not `fresh`, but went on or was there."""
+def timed(work: Callable[[Sequence[str], Path], None], settings: list[str], teachers: Path, product: Path) -> float:
+    """Do a part of the training; the minutes that it took, with those of before if it was interrupted.
+
+    They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
+    """
+    spent = product.with_name(f"{product.name}.minutes")
+    before = 0.0
+    if product.exists():
+        before = float(spent.read_text(encoding="ascii")) if spent.is_file() else math.nan
+    write_file(spent, "nan\n")
     began = time.perf_counter()
-    with contextlib.redirect_stdout(sys.stderr):
-        code = work(settings, teachers)
-    if code:  # the reason has been told
-        raise SystemExit(code)
-    return (time.perf_counter() - began) / 60 if fresh else None
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            work(settings, teachers)
+    finally:
+        minutes = before + (time.perf_counter() - began) / 60
+        write_file(spent, f"{minutes}\n")
+    return minutes
 
 
 def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
@@ -123,10 +136,10 @@ def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[list[str]]:
     return rows
 
 
-def mean_minutes(minutes: Sequence[float | None]) -> str:
-    """The mean of what was measured."""
-    known = [each for each in minutes if each is not None]
-    return f"{statistics.mean(known):.0f} min" if known else "-"
+def mean_minutes(minutes: Sequence[float]) -> str:
+    """The mean, if all are known."""
+    mean = statistics.mean(minutes)
+    return "-" if math.isnan(mean) else f"{mean:.0f} min"
 
 
 def mean_std(scores: Sequence[Scores], name: str) -> str:

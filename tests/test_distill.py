@@ -2,14 +2,17 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import yaml
 from conftest import tiny_settings
 
+from minitrans.bundle import Bundle
 from minitrans.text import read_lines
-from minitrans.translator import Translator
+from minitrans.training.precision import Precision
+from minitrans.translator import Translation, Translator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 
@@ -26,7 +29,7 @@ def pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
 @pytest.fixture
 def arguments(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flags of a short run; two teachers of each direction will do."""
-    monkeypatch.setattr(distill, "TEACHERS", 2)
+    monkeypatch.setattr(distill, "SEEDS", (1, 2))
     return [*tiny_settings(tiny_run.parent, STEPS), "--run-dir", str(tmp_path / "run")]
 
 
@@ -61,12 +64,84 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
             names.append(name)
     assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
 
-    student = settings(tmp_path / "run")
-    assert student["trainer"]["max_steps"] == 2 * STEPS
-    assert student["seed"] == 7
-    assert student["data"]["path"] == str(corpus)
-    assert student["data"]["splits"] == {"train": "+".join(names), "valid": "valid"}
-    assert (Translator.load(tmp_path / "run").bundle.source, student["data"]["target"]) == ("en", "zh")
+    for seed in (1, 2):
+        student = settings(folder / f"student{seed}")
+        assert student["trainer"]["max_steps"] == 2 * STEPS
+        assert student["seed"] == seed
+        assert student["data"]["path"] == str(corpus)
+        assert student["data"]["splits"] == {"train": "+".join(names), "valid": "valid"}
+    students = [Translator.load(folder / f"student{seed}") for seed in (1, 2)]
+    sampled = [Translator.load(folder / f"backward{seed}").sample(targets, distill.SAMPLE, seed) for seed in (1, 2)]
+    for n, given in enumerate((sources, *sampled)):
+        agreed = distill.agree(students, Translator.load(folder / "backward1"), given)
+        assert pairs(corpus, f"agreed{n}") == (given, agreed)
+
+    model = settings(tmp_path / "run")
+    assert model["trainer"]["max_steps"] == STEPS * 2 // 3
+    assert model["training"]["learning_rate"] == 0.005
+    assert model["training"]["init_from"] == str(folder / "student1")  # 7 is 1 modulo 2
+    assert model["seed"] == 7
+    assert model["data"]["path"] == str(corpus)
+    assert model["data"]["splits"] == {"train": "train+backward1+backward2+agreed0+agreed1+agreed2", "valid": "valid"}
+    assert (Translator.load(tmp_path / "run").bundle.source, model["data"]["target"]) == ("en", "zh")
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distill, "choose_precision", lambda *_: Precision("fp32", "for the test"))
+
+
+SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
+
+
+@pytest.mark.usefixtures("exact")
+def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> None:
+    translator = Translator.load(tiny_run)
+    found = [
+        (source, translation)
+        for source, translations in zip(SOURCES, translator.n_best(SOURCES, 4, length_penalty=0), strict=True)
+        for translation in translations
+        if source
+    ]
+    scores = distill.log_probs(translator, [source for source, _ in found], [t.text for _, t in found])
+    near = np.isclose(scores, [t.score for _, t in found], rtol=1e-4)
+    assert near.mean() > 0.7  # pieces that spell the same are others now and then
+
+
+def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
+    tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers as they might be, and what each part of the formula makes of them."""
+    bundle = Translator.load(tiny_run).bundle
+
+    class Student(NamedTuple):
+        bundle: Bundle
+        found: list[list[Translation]]
+
+        def n_best(self, lines: list[str], beam: int, length_penalty: float) -> list[list[Translation]]:
+            assert (lines, beam, length_penalty) == (["a b", ""], distill.BEAM, 0)
+            return self.found
+
+    lists = ({"x": -1.0, "y": -2.0}, {"y": -2.5, "z": -3.0}, {"y": -4.0, "z": -2.0})
+    students = [
+        Student(bundle, [[Translation(*each) for each in found.items()], [Translation("", 0)]]) for found in lists
+    ]
+    students[0].found[0].append(Translation("x", -9.0))  # once more, in other pieces
+    backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
+    monkeypatch.setattr(distill, "log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets]))
+
+    def agreed(vote: float, backward: float, length: float) -> str:
+        for name, value in (("VOTE", vote), ("BACKWARD", backward), ("LENGTH", length)):
+            monkeypatch.setattr(distill, name, value)
+        best, blank = distill.agree(students, students[0], ["a b", ""])  # type: ignore[arg-type]
+        assert blank == ""
+        return best
+
+    assert agreed(0, 0, 0) == "x"  # -1, the others' means are -2.83 and -2.5
+    assert agreed(1, 0, 0) == "y"  # 0, .17, -.5
+    assert agreed(1, 0.1, 0) == "x"  # -.5, -.73, -1.4
+    monkeypatch.setattr(type(bundle.tokenizer), "encode_batch", lambda _, lines: [[5] * "xy z".find(t) for t in lines])
+    assert agreed(0, 0, 1) == "z"  # -1, -1.83, .5
 
 
 def test_it_goes_on_where_it_was_interrupted(arguments: list[str], tmp_path: Path) -> None:

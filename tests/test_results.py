@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -24,8 +26,8 @@ Capture = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def arguments(tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two short runs on the corpus of `tiny_run`, with a teacher of each direction."""
-    monkeypatch.setattr(distill, "TEACHERS", 1)
+    """Two short runs on the corpus of `tiny_run`, with a teacher of each direction and a student."""
+    monkeypatch.setattr(distill, "SEEDS", (1,))
     with pytest.raises(SystemExit):
         cli.main(["train", *tiny_settings(tiny_run.parent, 4), "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
@@ -71,11 +73,41 @@ def test_an_interrupted_run_goes_on(
     weights = (run / "model.safetensors").read_bytes()
     for name in ("model.json", "model.safetensors", results.SCORES):
         (run / name).unlink()
+    for name, minutes in (("tiny-teachers", "3.0"), ("tiny-1", "2.0")):
+        (tmp_path / "runs" / f"{name}.minutes").write_text(minutes)
     capsys.readouterr()
     monkeypatch.chdir(tmp_path)
     assert results.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
-    assert "| - | - |" in capsys.readouterr().out  # the time of a part would be taken for that of the whole
+    assert "| 3 min | 2 min |" in capsys.readouterr().out
     assert (run / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("minutes", [None, "nan"])
+def test_minutes_are_not_told_where_some_are_not_known(
+    minutes: str | None, arguments: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    teachers = tmp_path / "runs" / "tiny-teachers"
+    teachers.mkdir(parents=True)
+    if minutes:
+        teachers.with_name("tiny-teachers.minutes").write_text(minutes)
+    assert results.main([*arguments, "--seeds", "1"]) == 0
+    assert "| - | 0 min |" in capsys.readouterr().out
+
+
+def test_minutes_are_counted_until_it_is_interrupted(
+    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, teach = time.perf_counter(), distill.teach
+    spent = tmp_path / "runs" / "tiny-teachers.minutes"
+
+    def killed(argv: Sequence[str], folder: Path) -> None:
+        assert spent.read_text() == "nan\n"  # what a kill leaves
+        teach(argv, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distill, "teach", killed)
+    assert results.main([*arguments, "--seeds", "1"]) == 130
+    assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
 
 def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
