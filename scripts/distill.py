@@ -58,6 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except SystemExit as stop:
         return int(stop.code or 0)
+    except KeyboardInterrupt:
+        print("distill.py: interrupted; the same command goes on", file=sys.stderr)
+        return 130
     return 0
 
 
@@ -93,11 +96,11 @@ def teach(argv: Sequence[str], folder: Path) -> None:
     for seed in SEEDS:
         sampling = ["--sample", str(SAMPLE), "--seed", str(seed)]
         translate(folder / f"backward{seed}", corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", *sampling)
+    students = [Translator.load(folder / f"student{seed}") for seed in SEEDS]
+    backward = Translator.load(folder / "backward1")
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            students = [Translator.load(folder / f"student{seed}") for seed in SEEDS]
-            sources = read_lines(str(corpus / f"agreed{n}.{source}"))
-            agreed = agree(students, Translator.load(folder / "backward1"), sources)
+            agreed = agree(students, backward, read_lines(str(corpus / f"agreed{n}.{source}")))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 

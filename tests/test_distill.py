@@ -173,3 +173,17 @@ def test_a_run_of_other_settings_is_not_taken_for_done(arguments: list[str], tmp
 def test_wrong_settings_are_told_in_a_line(capsys: Capture) -> None:
     assert distill.main(["--no-such"]) == 2
     assert capsys.readouterr().err.startswith("distill.py: error: there is no setting no-such; ")
+
+
+def test_ctrl_c_while_the_students_agree_leaves_no_part(
+    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distill, "agree", interrupted)
+        assert distill.main(arguments) == 130
+    assert capsys.readouterr().err.endswith("distill.py: interrupted; the same command goes on\n")
+    assert not list((tmp_path / "run-teachers/corpus").glob("agreed*.zh"))
+    assert distill.main(arguments) == 0
