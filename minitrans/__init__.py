@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minitrans import verify as verify
-    from minitrans.attention import MultiHeadAttention as MultiHeadAttention
-    from minitrans.model import Transformer as Transformer
-    from minitrans.model import TransformerConfig as TransformerConfig
-    from minitrans.translator import Translator as Translator
+    from minitrans.model.attention import MultiHeadAttention as MultiHeadAttention
+    from minitrans.model.transformer import Transformer as Transformer
+    from minitrans.model.transformer import TransformerConfig as TransformerConfig
+    from minitrans.serving.translator import Translator as Translator
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "MultiHeadAttention": "minitrans.attention",
+    "MultiHeadAttention": "minitrans.model",
     "Transformer": "minitrans.model",
     "TransformerConfig": "minitrans.model",
-    "Translator": "minitrans.translator",
+    "Translator": "minitrans.serving.translator",
 }
 
 

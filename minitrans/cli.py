@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
 
 from minitrans.errors import UserError
-from minitrans.text import clean
+from minitrans.text.lines import clean
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from minitrans.scoring import Scores
-    from minitrans.translator import Translator
+    from minitrans.serving.scoring import Scores
+    from minitrans.serving.translator import Translator
 
 DESCRIPTIONS = {
     "train": "Train a model on a parallel corpus and write a run folder.",
@@ -214,7 +214,7 @@ def train_command(argv: Sequence[str]) -> int:
 def translate_command(args: argparse.Namespace) -> int:
     """`minitrans translate`."""
     from minitrans.files import open_aside
-    from minitrans.text import iter_lines, read_ahead
+    from minitrans.text.lines import iter_lines, read_ahead
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -236,7 +236,7 @@ def translate_command(args: argparse.Namespace) -> int:
             if sys.stderr.isatty():
                 bar = make_bar(stream)
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
-        from minitrans.workers import Workers  # it takes a second, in which a usage error has been answered
+        from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
 
         workers = stack.enter_context(Workers(args.processes, partial(load_translator, args.run, args)))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
@@ -325,7 +325,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.scoring import compare, spread
+    from minitrans.serving.scoring import compare, spread
 
     scores = compare([translations for translations, _ in outputs], references, bundles[0].target, args.tokenize)
     several = len(scores) > 1
@@ -353,7 +353,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
 
 def read_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     """The lines of --source and of --reference."""
-    from minitrans.text import read_lines
+    from minitrans.text.lines import read_lines
 
     sources, references = read_lines(args.source), read_lines(args.reference)
     if len(sources) != len(references):
@@ -369,7 +369,7 @@ def translate_timed(run: str, sources: Sequence[str], args: argparse.Namespace) 
     """A run's translations of all sources, and the seconds that they took."""
     import time
 
-    from minitrans.workers import Workers
+    from minitrans.serving.workers import Workers
 
     with Workers(args.processes, partial(load_translator, run, args)) as workers:
         began = time.perf_counter()
@@ -414,10 +414,10 @@ def export_command(args: argparse.Namespace) -> int:
         raise UserError("--source and --reference go together; give both or neither")
     pairs = read_pairs(args) if args.source else None
     try:
-        from minitrans import export
+        from minitrans.serving import export
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; install minitrans with its extra `export`") from error
-    from minitrans.translator import Translator
+    from minitrans.serving.translator import Translator
 
     translator, folder = Translator.load(args.run), Path(args.output)
     export.export(translator.bundle, folder)
@@ -426,7 +426,7 @@ def export_command(args: argparse.Namespace) -> int:
         return 0
     import torch
 
-    from minitrans.scoring import compare
+    from minitrans.serving.scoring import compare
 
     sources, references = pairs
     outputs = {"minitrans float32": translator.translate(sources)}
@@ -447,7 +447,7 @@ def load_translator(run: str, args: argparse.Namespace) -> "Translator":
     start_log(args.debug)  # in a process that has been started to translate
     import torch
 
-    from minitrans.translator import Translator
+    from minitrans.serving.translator import Translator
 
     try:
         return Translator.load(run, args.device, getattr(torch, args.precision))

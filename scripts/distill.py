@@ -29,10 +29,10 @@ from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.text import clean, read_lines
+from minitrans.text.lines import clean, read_lines
 from minitrans.training.config import RunConfig, parse_config
 from minitrans.training.precision import choose_precision
-from minitrans.translator import Translator
+from minitrans.serving.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers of each direction, and of the students, whatever that of the model
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans import cli, verify
-from minitrans.model import Transformer, TransformerConfig
-from minitrans.reference import Weights
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.model.reference import Weights
 from minitrans.verify.check import Report
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject

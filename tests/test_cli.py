@@ -539,7 +539,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
 
 
 def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    from minitrans.cache import DecoderCache
+    from minitrans.model.cache import DecoderCache
 
     monkeypatch.setattr(DecoderCache, "select_rows", lambda self, rows: None)
     assert cli.main(["verify"]) == 1
@@ -563,7 +563,7 @@ def test_export_where_the_engine_is_not_installed(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.delitem(sys.modules, "minitrans.export", raising=False)
+    monkeypatch.delitem(sys.modules, "minitrans.serving.export", raising=False)
     monkeypatch.delattr(minitrans, "export", raising=False)
     message = fails(capsys, "export", tmp_path, "-o", tmp_path / "out")
     assert "ctranslate2 is not installed; install minitrans with its extra `export`" in message

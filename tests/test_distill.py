@@ -9,10 +9,10 @@ import pytest
 import yaml
 from conftest import tiny_settings
 
-from minitrans.bundle import Bundle
-from minitrans.text import read_lines
+from minitrans.serving.bundle import Bundle
+from minitrans.text.lines import read_lines
 from minitrans.training.precision import Precision
-from minitrans.translator import Translation, Translator
+from minitrans.serving.translator import Translation, Translator
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
 

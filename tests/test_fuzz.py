@@ -17,12 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans import cli, verify
-from minitrans.bundle import SIZES, TOKENIZER, WEIGHTS
+from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.errors import UserError
-from minitrans.text import clean
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
-from minitrans.translator import Translator
+from minitrans.text.lines import clean
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.serving.translator import Translator
 from minitrans.verify.check import Report
 
 AWKWARD = [

@@ -98,14 +98,14 @@ def test_a_module_imports_only_modules_above_it(name: str) -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "import minitrans.decoding",
-        "from minitrans.decoding import greedy_decode",
+        "import minitrans.model.decoding",
+        "from minitrans.model.decoding import greedy_decode",
         "from minitrans import decoding",
-        "def late():\n    from minitrans.decoding import greedy_decode",
+        "def late():\n    from minitrans.model.decoding import greedy_decode",
     ],
 )
 def test_control_an_import_from_below_is_reported(line: str) -> None:
-    assert imports_from_below("model", line) == {"minitrans.decoding"}
+    assert imports_from_below("model", line) == {"minitrans.model.decoding"}
 
 
 def test_the_heart_imports_pytorch_alone() -> None:
@@ -121,7 +121,7 @@ def test_the_heart_works_where_nothing_but_pytorch_is_installed() -> None:
     lines += [f"import minitrans.{name}" for name in HEART]
     lines += [
         "from minitrans import MultiHeadAttention, Transformer, TransformerConfig",
-        "from minitrans.decoding import greedy_decode",
+        "from minitrans.model.decoding import greedy_decode",
         "import torch",
         "config = TransformerConfig(vocab_size=11, pad_id=0, bos_id=1, eos_id=2, d_model=8, n_heads=2, n_layers=1)",
         "assert len(greedy_decode(Transformer(config).eval(), torch.tensor([[5, 2]]))) == 1",
@@ -134,8 +134,8 @@ def test_importing_the_package_imports_no_library() -> None:
 
 
 def test_public_names_come_from_their_homes() -> None:
-    from minitrans.attention import MultiHeadAttention
-    from minitrans.model import Transformer, TransformerConfig
+    from minitrans.model.attention import MultiHeadAttention
+    from minitrans.model.transformer import Transformer, TransformerConfig
 
     assert minitrans.MultiHeadAttention is MultiHeadAttention
     assert minitrans.Transformer is Transformer

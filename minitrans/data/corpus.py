@@ -39,8 +39,8 @@ from minitrans.data.filters import (
 )
 from minitrans.errors import UserError
 from minitrans.files import open_aside
-from minitrans.text import clean, iter_lines, read_lines
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.text.lines import clean, iter_lines, read_lines
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
 

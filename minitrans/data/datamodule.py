@@ -22,7 +22,7 @@ from minitrans.data.corpus import (
     tokenize_corpus,
 )
 from minitrans.data.stream import StreamLoader
-from minitrans.tokenizer import Tokenizer
+from minitrans.text.tokenizer import Tokenizer
 
 
 class PairBatches(TorchDataset[Batch]):

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
-from minitrans.text import clean
+from minitrans.text.lines import clean
 
 logger = logging.getLogger("minitrans")
 

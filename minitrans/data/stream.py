@@ -11,7 +11,7 @@ from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, plan_ba
 from minitrans.data.corpus import DataConfig, stream_tables, stream_train
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.errors import UserError
-from minitrans.tokenizer import Tokenizer
+from minitrans.text.tokenizer import Tokenizer
 
 
 class StreamLoader:

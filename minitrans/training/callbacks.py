@@ -11,11 +11,11 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from minitrans.bundle import Bundle
-from minitrans.scoring import score
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.scoring import score
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import gather, n_processes, rank
-from minitrans.translator import Translator
+from minitrans.serving.translator import Translator
 
 N_SAMPLES = 3
 

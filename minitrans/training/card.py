@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from minitrans.bundle import Bundle
-from minitrans.scoring import Scores
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.scoring import Scores
 from minitrans.training.config import RunConfig
 
 

@@ -14,8 +14,8 @@ from lightning.pytorch import Trainer
 
 from minitrans.data.corpus import DataConfig
 from minitrans.errors import UserError
-from minitrans.model import TransformerConfig
-from minitrans.tokenizer import TokenizerConfig
+from minitrans.model.transformer import TransformerConfig
+from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 
 # What of Lightning's Trainer a run may set. The rest is set by `minitrans`, or serves no purpose here.

@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
-from minitrans.fused import training_hidden
-from minitrans.loss import linear_cross_entropy
-from minitrans.model import Transformer
+from minitrans.compiled.training import training_hidden
+from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
 

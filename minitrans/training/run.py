@@ -20,15 +20,15 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from minitrans.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
+from minitrans.serving.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.model import Transformer
-from minitrans.scoring import Scores, score
-from minitrans.text import clean
-from minitrans.tokenizer import Tokenizer
+from minitrans.model.transformer import Transformer
+from minitrans.serving.scoring import Scores, score
+from minitrans.text.lines import clean
+from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
 from minitrans.training.checkpoints import (
@@ -42,7 +42,7 @@ from minitrans.training.checkpoints import (
 from minitrans.training.config import RunConfig
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
-from minitrans.translator import Translator
+from minitrans.serving.translator import Translator
 
 CONFIG, CARD, CHECKPOINTS = "config.yaml", "README.md", "checkpoints"
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others

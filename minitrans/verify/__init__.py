@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import torch
 
-from minitrans import kernels
-from minitrans.model import Transformer
+from minitrans.compiled import kernels
+from minitrans.model.transformer import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
 from minitrans.verify.check import CHECKS, LOWER, Caught, Report

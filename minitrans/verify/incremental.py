@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cache import DecoderCache
-from minitrans.layers import LayerTrace
-from minitrans.model import Transformer
+from minitrans.model.cache import DecoderCache
+from minitrans.model.layers import LayerTrace
+from minitrans.model.transformer import Transformer
 from minitrans.verify.check import deviation, worst
 from minitrans.verify.subject import Subject
 

@@ -1,6 +1,6 @@
 """Independent answers: PyTorch's own attention, layers and Transformer with our weights copied in.
 
-They share no code with the package. The other oracle, loops in NumPy, is `minitrans.reference`.
+They share no code with the package. The other oracle, loops in NumPy, is `minitrans.model.reference`.
 """
 
 import math
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.attention import MultiHeadAttention
-from minitrans.layers import DecoderLayer, EncoderLayer
-from minitrans.model import Transformer
-from minitrans.reference import Array
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.model.transformer import Transformer
+from minitrans.model.reference import Array
 
 
 def weights_of(model: Transformer) -> dict[str, Array]:

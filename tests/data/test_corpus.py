@@ -26,8 +26,8 @@ from minitrans.data.corpus import (
     train_tokenizer,
 )
 from minitrans.errors import UserError
-from minitrans.text import clean
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.text.lines import clean
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 CORPORA = Path(__file__).parents[2].parent / "shared" / "corpora"
 
@@ -770,7 +770,7 @@ def test_lengths_of_training_pairs(corpus: DatasetDict, tokenizer: Tokenizer, ca
 MEMORY = """
 import sys, threading, time
 from minitrans.data.corpus import DataConfig, load_corpus, tokenize_corpus, train_tokenizer
-from minitrans.tokenizer import TokenizerConfig
+from minitrans.text.tokenizer import TokenizerConfig
 
 def kilobytes() -> int:
     [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))

@@ -11,7 +11,7 @@ from torch import Tensor
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data.filters import copies, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
-from minitrans.text import clean
+from minitrans.text.lines import clean
 
 
 def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:

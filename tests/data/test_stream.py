@@ -23,7 +23,7 @@ from minitrans.data.corpus import DataConfig, load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.stream import StreamLoader
 from minitrans.errors import UserError
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:Checkpoint directory")
 
@@ -270,7 +270,7 @@ MEMORY = """
 import sys, threading, time
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.data.stream import StreamLoader
-from minitrans.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 def kilobytes() -> int:
     [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))

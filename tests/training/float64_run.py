@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from minitrans import cli, kernels
+from minitrans import cli
+from minitrans.compiled import kernels
 from minitrans.errors import UserError
 from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule

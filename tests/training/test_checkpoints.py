@@ -24,7 +24,7 @@ from torch import Tensor
 from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
-from minitrans.tokenizer import Tokenizer
+from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.checkpoints import Checkpoints, DamagedError, newest_checkpoint, read_checkpoint
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import rng_states, set_rng_states

@@ -5,7 +5,7 @@ import yaml
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.model import Transformer
+from minitrans.model.transformer import Transformer
 from minitrans.training.config import RunConfig, parse_config
 
 ROOT = Path(__file__).parents[2]

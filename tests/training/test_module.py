@@ -8,8 +8,8 @@ from conftest import ATOL, PAD, random_ids, random_model, random_targets
 from torch import Tensor
 
 from minitrans.data.batching import Batch
-from minitrans.loss import label_smoothed_cross_entropy
-from minitrans.model import Transformer
+from minitrans.model.loss import label_smoothed_cross_entropy
+from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule
 

@@ -17,12 +17,13 @@ import torch
 from conftest import tiny_settings, wait_for_the_end_of
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
-from minitrans import cli, kernels
+from minitrans import cli
+from minitrans.compiled import kernels
 from minitrans.data import batching
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
-from minitrans.fused import training_hidden
-from minitrans.loss import linear_cross_entropy
-from minitrans.model import Transformer, TransformerConfig
+from minitrans.compiled.training import training_hidden
+from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.training import precision
 from minitrans.training.checkpoints import newest_checkpoint
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from minitrans import verify
-from minitrans.model import Transformer
+from minitrans.model.transformer import Transformer
 from minitrans.verify import checks, wrong
 from minitrans.verify.check import CHECKS, LOWER, Report
 from minitrans.verify.checks.decoding import learn_by_heart

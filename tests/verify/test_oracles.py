@@ -10,11 +10,11 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
-from minitrans import reference
-from minitrans.attention import MultiHeadAttention, scaled_dot_product_attention
-from minitrans.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
-from minitrans.masks import causal_mask, padding_mask
-from minitrans.model import Transformer
+from minitrans.model import reference
+from minitrans.model.attention import MultiHeadAttention, scaled_dot_product_attention
+from minitrans.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
+from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
 from minitrans.verify.check import FLOAT64, deviation, worst
 from minitrans.verify.oracles import (
@@ -166,7 +166,7 @@ def test_an_oracle_uses_names_of_ours_in_annotations_alone(module: object) -> No
 
 
 def test_control_a_use_of_ours_is_reported() -> None:
-    source = "from minitrans.layers import EncoderLayer, dropout as d\ndef f(x: EncoderLayer): return d(x, 0.5)"
+    source = "from minitrans.model.layers import EncoderLayer, dropout as d\ndef f(x: EncoderLayer): return d(x, 0.5)"
     assert uses_of_ours(source) == {"d"}
 
 

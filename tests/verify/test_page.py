@@ -11,7 +11,7 @@ import torch
 from test_pictures import of_class, parse
 
 from minitrans.errors import UserError
-from minitrans.model import Transformer, TransformerConfig
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.check import Caught, Measurement, Report, Result
 from minitrans.verify.page import make_folder, page, write_page
 from minitrans.verify.page.figures import MOST_TOKENS, choose_pair

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from minitrans.masks import causal_mask
+from minitrans.model.masks import causal_mask
 from minitrans.verify.page.chart import ZERO, error_chart
 from minitrans.verify.page.pictures import CELL, HATCH, catch_matrix, heat_map, legend, mask_picture
 

@@ -6,10 +6,11 @@ import sys
 import pytest
 import torch
 
-from minitrans import kernels, verify
-from minitrans.attention import masked_softmax
-from minitrans.cache import DecoderCache
-from minitrans.model import Transformer
+from minitrans import verify
+from minitrans.compiled import kernels
+from minitrans.model.attention import masked_softmax
+from minitrans.model.cache import DecoderCache
+from minitrans.model.transformer import Transformer
 from minitrans.verify import sabotages
 from minitrans.verify.check import CHECKS, Caught, Report
 from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
@@ -201,5 +202,5 @@ def test_a_function_is_replaced_wherever_the_package_knows_it() -> None:
     with Sabotage("x", "A fault.", fault).applied():
         changed = {name for name, value in attributes().items() if value is wrong}
         right = {name for name, value in attributes().items() if value is masked_softmax}
-    assert {"minitrans.attention.masked_softmax", "minitrans.verify.checks.lookup.masked_softmax"} <= changed
+    assert {"minitrans.model.attention.masked_softmax", "minitrans.verify.checks.lookup.masked_softmax"} <= changed
     assert all(name.startswith("minitrans.verify.sabotages.") for name in right)

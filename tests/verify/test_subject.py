@@ -6,8 +6,8 @@ import pytest
 import torch
 from conftest import CORPUS
 
-from minitrans.bundle import Bundle, load_bundle
-from minitrans.decoding import greedy_decode, length_limit
+from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.model.decoding import greedy_decode, length_limit
 from minitrans.verify import subject as verify_subject
 from minitrans.verify.check import LOWER
 from minitrans.verify.subject import (

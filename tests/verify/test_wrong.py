@@ -6,7 +6,7 @@ import torch
 from conftest import random_tensor
 from torch import nn
 
-from minitrans.attention import MultiHeadAttention, attention_scores, attention_weights, masked_softmax
+from minitrans.model.attention import MultiHeadAttention, attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong
 from minitrans.verify.check import FLOAT64, deviation
 

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.attention import MultiHeadAttention
+from minitrans.model.attention import MultiHeadAttention
 from minitrans.data.batching import collate
-from minitrans.decoding import beam_search, begin, feed, greedy_decode, length_limit, likeliest_token
-from minitrans.dropout import Dropout
-from minitrans.engine import compiled
-from minitrans.loss import linear_cross_entropy
-from minitrans.model import Transformer, TransformerConfig
+from minitrans.model.decoding import beam_search, begin, feed, greedy_decode, length_limit, likeliest_token
+from minitrans.model.dropout import Dropout
+from minitrans.compiled.stepper import compiled
+from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.incremental import (
     alternating_deviation,

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.decoding import length_limit
-from minitrans.export import engine_decode, load_engine, save_engine
-from minitrans.model import Transformer
+from minitrans.model.decoding import length_limit
+from minitrans.serving.export import engine_decode, load_engine, save_engine
+from minitrans.model.transformer import Transformer
 from minitrans.verify.check import deviation, group, rounding, worst
 from minitrans.verify.subject import Subject
 

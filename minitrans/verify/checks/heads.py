@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans import reference
-from minitrans.attention import MultiHeadAttention, attention_scores, attention_weights, scaled_dot_product_attention
-from minitrans.masks import causal_mask, padding_mask
-from minitrans.model import Transformer
+from minitrans.model import reference
+from minitrans.model.attention import MultiHeadAttention, attention_scores, attention_weights, scaled_dot_product_attention
+from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong
 from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of

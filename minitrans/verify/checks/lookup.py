@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from minitrans.attention import masked_softmax, scaled_dot_product_attention
+from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
 from minitrans.verify import wrong
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.subject import Subject

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.attention import attention_weights, scaled_dot_product_attention
-from minitrans.masks import causal_mask
+from minitrans.model.attention import attention_weights, scaled_dot_product_attention
+from minitrans.model.masks import causal_mask
 from minitrans.verify import wrong
 from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.checks.heads import attentions

@@ -7,11 +7,11 @@ from typing import cast
 
 import torch
 
-from minitrans import reference
-from minitrans.layers import DecoderLayer, EncoderLayer
-from minitrans.loss import linear_cross_entropy
-from minitrans.masks import causal_mask, padding_mask
-from minitrans.model import Transformer, TransformerConfig
+from minitrans.model import reference
+from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify import wrong
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.oracles import torch_decoder_layer, torch_encoder_layer, torch_transformer, weights_of

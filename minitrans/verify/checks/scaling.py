@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from minitrans.attention import attention_scores, attention_weights, masked_softmax
+from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong
 from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.subject import Subject

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from minitrans.attention import MultiHeadAttention
+from minitrans.model.attention import MultiHeadAttention
 from minitrans.data.batching import TokenBatchSampler
-from minitrans.dropout import Dropout
-from minitrans.fused import training_hidden
-from minitrans.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
-from minitrans.model import Transformer
+from minitrans.model.dropout import Dropout
+from minitrans.compiled.training import training_hidden
+from minitrans.model.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model.transformer import Transformer
 from minitrans.verify.check import deviation, group, worst
 from minitrans.verify.incremental import new_cache
 from minitrans.verify.subject import Subject

@@ -5,7 +5,7 @@ from html import escape
 
 import torch
 
-from minitrans.masks import causal_mask, padding_mask
+from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.verify.check import LOWER, name_of, number
 from minitrans.verify.incremental import errors_by_position
 from minitrans.verify.page.chart import error_chart

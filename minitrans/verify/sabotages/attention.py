@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.attention import MultiHeadAttention, attention_weights, masked_softmax, scaled_dot_product_attention
-from minitrans.attention import attention_scores as scores_of
+from minitrans.model.attention import MultiHeadAttention, attention_weights, masked_softmax, scaled_dot_product_attention
+from minitrans.model.attention import attention_scores as scores_of
 from minitrans.verify import wrong
 from minitrans.verify.sabotage import Patch, sabotage
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans import decoding
-from minitrans.attention import attention_weights
-from minitrans.cache import DecoderCache, LayerCache
-from minitrans.decoding import greedy_decode, length_limit, likeliest_token, likeliest_tokens
-from minitrans.engine import Engine, EngineCache
-from minitrans.model import Decoder, Transformer
+from minitrans.model import decoding
+from minitrans.model.attention import attention_weights
+from minitrans.model.cache import DecoderCache, LayerCache
+from minitrans.model.decoding import greedy_decode, length_limit, likeliest_token, likeliest_tokens
+from minitrans.compiled.stepper import Engine, EngineCache
+from minitrans.model.transformer import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from ctranslate2.specs.model_spec import OPTIONAL
 
-from minitrans import export
-from minitrans.export import transformer_spec
+from minitrans.serving import export
+from minitrans.serving.export import transformer_spec
 from minitrans.verify.sabotage import Patch, sabotage
 
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans import model
-from minitrans.attention import attention_weights, masked_softmax
-from minitrans.cache import DecoderCache
-from minitrans.layers import LayerTrace
-from minitrans.masks import causal_mask, padding_mask
-from minitrans.model import Decoder
+from minitrans.model import transformer
+from minitrans.model.attention import attention_weights, masked_softmax
+from minitrans.model.cache import DecoderCache
+from minitrans.model.layers import LayerTrace
+from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.model.transformer import Decoder
 from minitrans.verify import wrong
 from minitrans.verify.page import pictures
 from minitrans.verify.sabotage import Patch, sabotage
@@ -24,7 +24,7 @@ def see_everything(q_len: int, kv_len: int, offset: int) -> Tensor:
 
 def replace_causal_mask(patch: Patch, make: Callable[[int, int, int], Tensor]) -> None:
     """Make the decoder's causal mask from (q_len, kv_len, offset) in another way."""
-    patch(model, "causal_mask", lambda q_len, kv_len, offset, device=None: make(q_len, kv_len, offset))
+    patch(transformer, "causal_mask", lambda q_len, kv_len, offset, device=None: make(q_len, kv_len, offset))
 
 
 def causal_only_where(patch: Patch, condition: Callable[[Decoder, DecoderCache | None], bool]) -> None:
@@ -127,7 +127,7 @@ def _(patch: Patch) -> None:
 
 @sabotage("padding.seen", "Padding of the source is not masked: a sentence depends on its neighbours in the batch.")
 def _(patch: Patch) -> None:
-    patch(model, "padding_mask", lambda ids, pad_id: torch.ones_like(padding_mask(ids, pad_id)))
+    patch(transformer, "padding_mask", lambda ids, pad_id: torch.ones_like(padding_mask(ids, pad_id)))
 
 
 @sabotage("padding.queries", "Padding is masked on the axis of the queries, not of the keys.")
@@ -142,7 +142,7 @@ def _(patch: Patch) -> None:
 
 @sabotage("padding.other-id", "Another id than that of padding is masked.")
 def _(patch: Patch) -> None:
-    patch(model, "padding_mask", lambda ids, pad_id: padding_mask(ids, pad_id + 2))
+    patch(transformer, "padding_mask", lambda ids, pad_id: padding_mask(ids, pad_id + 2))
 
 
 @sabotage("heat-map.unmarked", "A heat map draws masked cells like cells of weight 0.")

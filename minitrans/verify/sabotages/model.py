@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans import kernels
+from minitrans.compiled import kernels
 from minitrans.data.batching import Batch, TokenBatchSampler, collate
-from minitrans.dropout import Dropout, dropout
-from minitrans.layers import EncoderLayer, FeedForward, LayerTrace
-from minitrans.loss import ROWS, _LinearCrossEntropy, linear_cross_entropy
-from minitrans.model import Decoder, Transformer
+from minitrans.model.dropout import Dropout, dropout
+from minitrans.model.layers import EncoderLayer, FeedForward, LayerTrace
+from minitrans.model.loss import ROWS, _LinearCrossEntropy, linear_cross_entropy
+from minitrans.model.transformer import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
 

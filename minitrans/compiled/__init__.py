@@ -1,0 +1,1 @@
+"""The model compiled for this processor: a guest. Without this folder everything works, more slowly."""

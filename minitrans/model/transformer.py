@@ -1,0 +1,317 @@
+"""The encoder-decoder Transformer: token ids in, logits out.
+
+Shapes: `B` batch, `S` source length, `T` target length, `D` d_model, `H` heads, `V` vocabulary. Batch first.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from minitrans.model.cache import DecoderCache
+from minitrans.model.dropout import Dropout
+from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerTrace, sinusoidal_positions
+from minitrans.model.masks import causal_mask, padding_mask
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """The sizes of a Transformer.
+
+    Attributes:
+        vocab_size: Number of pieces in the joint vocabulary, V.
+        pad_id: Id of the padding piece.
+        bos_id: Id of the piece that begins a target.
+        eos_id: Id of the piece that ends a source and a target.
+        d_model: Size of the vectors between layers.
+        n_heads: Attention heads in each layer.
+        d_head: Size of each head's queries, keys and values; d_model / n_heads when null.
+        d_ff: Size of the hidden layer of the feed-forward network.
+        n_layers: Layers in the encoder, and again in the decoder.
+        max_len: Longest source or target, in tokens, special ones included.
+        dropout: Probability of dropping an element of an embedding, of a sub-layer's output or of a hidden layer.
+        attention_dropout: Probability of dropping an attention weight.
+        tie_embeddings: Whether source embedding, target embedding and output projection are one matrix.
+
+    Raises:
+        ValueError: A size makes no sense; the message names the setting.
+    """
+
+    vocab_size: int
+    pad_id: int
+    bos_id: int
+    eos_id: int
+    d_model: int = 128
+    n_heads: int = 4
+    d_head: int | None = None
+    d_ff: int = 512
+    n_layers: int = 3
+    max_len: int = 256
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    tie_embeddings: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every value once, here."""
+        for name in ("vocab_size", "d_model", "n_heads", "d_ff", "n_layers", "max_len"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("dropout", "attention_dropout"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise ValueError(f"model.{name} must be in [0, 1), got {getattr(self, name)}")
+        for name in ("pad_id", "bos_id", "eos_id"):
+            if not 0 <= getattr(self, name) < self.vocab_size:
+                raise ValueError(f"model.{name} is {getattr(self, name)}, not one of the {self.vocab_size} ids")
+        if len({self.pad_id, self.bos_id, self.eos_id}) < 3:
+            raise ValueError(f"pad_id, bos_id and eos_id must differ, got {self.pad_id}, {self.bos_id}, {self.eos_id}")
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(f"model.d_model ({self.d_model}) is not divisible by model.n_heads ({self.n_heads})")
+        if self.d_head is not None and self.d_head < 1:
+            raise ValueError(f"model.d_head must be at least 1, got {self.d_head}")
+
+    @property
+    def head_size(self) -> int:
+        """Size of each head, Dh: `d_head`, or d_model / n_heads."""
+        return self.d_head if self.d_head is not None else self.d_model // self.n_heads
+
+
+class Encoder(nn.Module):
+    """The encoder's layers and its final norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Make the layers."""
+        super().__init__()
+        c = config
+        self.layers = nn.ModuleList(
+            EncoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
+            for _ in range(c.n_layers)
+        )
+        self.norm = nn.LayerNorm(c.d_model)
+
+    def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[LayerTrace]]:
+        """Encode.
+
+        Args:
+            x: (B, S, D) embedded source.
+            src_mask: bool (B, 1, 1, S), True = may attend.
+            need_weights: Whether the traces hold attention weights.
+
+        Returns:
+            memory (B, S, D), and what each layer computed.
+        """
+        traces = []
+        for layer in self.layers:
+            traces.append(layer(x, src_mask, need_weights))
+            x = traces[-1].output
+        return self.norm(x), traces
+
+
+class Decoder(nn.Module):
+    """The decoder's layers and its final norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Make the layers."""
+        super().__init__()
+        c = config
+        self.layers = nn.ModuleList(
+            DecoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
+            for _ in range(c.n_layers)
+        )
+        self.norm = nn.LayerNorm(c.d_model)
+
+    def project_memory(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """The source's keys and values under each layer: memory (B, S, D) -> pairs of (B, H, S, Dh)."""
+        return [layer.cross_attn.project_kv(memory) for layer in cast(Iterable[DecoderLayer], self.layers)]
+
+    def forward(
+        self,
+        x: Tensor,
+        cross: list[tuple[Tensor, Tensor]],
+        src_mask: Tensor,
+        cache: DecoderCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[LayerTrace]]:
+        """Decode all positions of `x` at once, each seeing the source and the target up to itself.
+
+        Args:
+            x: (B, T, D) embedded target: all of it, or, with a cache, the tokens that follow those in the cache.
+            cross: What `project_memory` gave.
+            src_mask: bool (B, 1, 1, S), True = may attend.
+            cache: The tokens before `x`; its layers gain those of `x`, its length is left to the caller.
+            need_weights: Whether the traces hold attention weights.
+
+        Returns:
+            The hidden states (B, T, D), and what each layer computed.
+        """
+        offset = 0 if cache is None else cache.length
+        causal = causal_mask(x.size(1), offset + x.size(1), offset, x.device)
+        pasts = [None] * len(self.layers) if cache is None else cache.layers
+        traces = []
+        for layer, cross_kv, past in zip(self.layers, cross, pasts, strict=True):
+            traces.append(layer(x, causal, cross_kv, src_mask, past, offset, need_weights))
+            x = traces[-1].output
+        return self.norm(x), traces
+
+
+class Transformer(nn.Module):
+    """The whole model.
+
+    `model(src_ids, tgt_in)` is the full masked pass of training. Decoding is `encode`, `init_cache`, then `step` after
+    `step`. Source: Vaswani et al. 2017, with pre-norm layers (Xiong et al. 2020).
+    """
+
+    positions: Tensor
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Make a model with random weights."""
+        super().__init__()
+        self.config = config
+        self.src_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.tgt_embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.output = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        if config.tie_embeddings:
+            self.tgt_embedding.weight = self.output.weight = self.src_embedding.weight
+        for table in (self.src_embedding, self.tgt_embedding, self.output):
+            nn.init.normal_(table.weight, std=config.d_model**-0.5)
+        self.register_buffer("positions", None, persistent=False)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.decoder = Decoder(config)
+        self._make_positions()
+
+    def _make_positions(self) -> None:
+        """Compute the positions in float64 and round them to the dtype of the weights."""
+        weight = self.output.weight
+        table = sinusoidal_positions(self.config.max_len, self.config.d_model)
+        self.positions = table.to(weight.dtype).to(weight.device)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
+        """Move or cast the model, as `to` and `double` do; positions are made anew, not carried from a lower dtype."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._make_positions()
+        return self
+
+    def forward(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+        """The full masked pass: what comes after each target token, for all of them at once.
+
+        Args:
+            src_ids: int64 (B, S), ends with EOS, padded on the right.
+            tgt_in: int64 (B, T), begins with BOS, padded on the right.
+
+        Returns:
+            logits (B, T, V); position t has seen `tgt_in` up to t. Positions of padding mean nothing.
+
+        Raises:
+            ValueError: A sequence is longer than `max_len`.
+        """
+        return self.output(self.hidden(src_ids, tgt_in))
+
+    def hidden(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+        """`forward` up to the output projection, which the loss of training applies a few rows at a time: (B, T, D)."""
+        memory, src_mask = self.encode(src_ids)
+        return self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0]
+
+    def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Read the source.
+
+        Args:
+            src_ids: int64 (B, S), padded on the right.
+
+        Returns:
+            memory (B, S, D) and src_mask, bool (B, 1, 1, S), True = may attend.
+
+        Raises:
+            ValueError: The source is longer than `max_len`.
+        """
+        memory, src_mask, _ = self.run_encoder(src_ids)
+        return memory, src_mask
+
+    def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
+        """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); other arguments as `encode` gives them."""
+        return self.output(self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0])
+
+    def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
+        """Begin a stepwise decode.
+
+        Args:
+            memory: (B, S, D), from `encode`.
+            src_mask: bool (B, 1, 1, S), True = may attend, from `encode`.
+            capacity: How many target tokens to make room for; `max_len` when None.
+
+        Returns:
+            An empty cache for `step`. It serves inference: autograd does not see through its buffers.
+        """
+        capacity = self.config.max_len if capacity is None else capacity
+        return DecoderCache(self.decoder.project_memory(memory), src_mask, capacity)
+
+    def step(self, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
+        """Feed the next target tokens, and see what comes after each.
+
+        Args:
+            tgt_ids: int64 (B, n), n >= 1 new tokens for every row; the very first is BOS.
+            cache: From `init_cache`; gains the new tokens.
+
+        Returns:
+            logits (B, n, V), equal to those that the full masked pass gives at the same positions.
+
+        Raises:
+            ValueError: No room for n more tokens in the cache, or beyond `max_len`.
+        """
+        cross = [(layer.cross_k, layer.cross_v) for layer in cache.layers]
+        return self.output(self.run_decoder(tgt_ids, cross, cache.src_mask, cache)[0])
+
+    def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerTrace]]:
+        """`encode`, and what each layer computed; with the attention weights if asked for."""
+        src_mask = padding_mask(src_ids, self.config.pad_id)
+        memory, traces = self.encoder(self.embed(self.src_embedding, src_ids, 0), src_mask, need_weights)
+        return memory, src_mask, traces
+
+    def run_decoder(
+        self,
+        tgt_ids: Tensor,
+        cross: list[tuple[Tensor, Tensor]],
+        src_mask: Tensor,
+        cache: DecoderCache | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Tensor, list[LayerTrace]]:
+        """`decode` (without a cache) and `step` (with one) up to the output projection, and what each layer computed.
+
+        Args:
+            tgt_ids: int64 (B, T): the whole target, or the tokens that follow those in the cache.
+            cross: The source's keys and values for each layer, (B, H, S, Dh) each.
+            src_mask: bool (B, 1, 1, S), True = may attend.
+            cache: The tokens before; gains the new ones.
+            need_weights: Whether the traces hold attention weights.
+
+        Returns:
+            The hidden states (B, T, D), of which `output` makes logits, and one trace for each layer.
+
+        Raises:
+            ValueError: No room in the cache, or beyond `max_len`.
+        """
+        offset = 0
+        if cache is not None:
+            cache.check_room(tgt_ids.size(1))
+            offset = cache.length
+        x = self.embed(self.tgt_embedding, tgt_ids, offset)
+        hidden, traces = self.decoder(x, cross, src_mask, cache, need_weights)
+        if cache is not None:
+            cache.length += tgt_ids.size(1)
+        return hidden, traces
+
+    def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
+        """Token vectors, scaled by sqrt(D), plus position vectors from `offset` on: (B, T) -> (B, T, D)."""
+        end = offset + ids.size(1)
+        self.check_length(end)
+        x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
+        if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        return self.dropout(x)
+
+    def check_length(self, length: int) -> None:
+        """Raise a ValueError if a sequence is longer than `max_len`."""
+        if length > self.config.max_len:
+            raise ValueError(f"{length} tokens are more than model.max_len ({self.config.max_len})")

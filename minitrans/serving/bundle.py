@@ -1,0 +1,138 @@
+"""A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import get_type_hints
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.text.tokenizer import Tokenizer
+
+WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
+# What no weight confirms: memory is taken for so many positions, and for the two small files.
+_POSITIONS = 1 << 28  # numbers in the table of positions, max_len times d_model
+_LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """All that translating needs.
+
+    Attributes:
+        model: In eval mode, float32.
+        tokenizer: Agrees with the model on the vocabulary and the special ids.
+        source: Language translated from, say "en".
+        target: Language translated to, say "zh".
+    """
+
+    model: Transformer
+    tokenizer: Tokenizer
+    source: str
+    target: str
+
+
+def save_bundle(folder: Path, bundle: Bundle) -> None:
+    """Write the bundle into an existing folder. Each file is written aside, then renamed; the sizes come last.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    bundle.tokenizer.save(folder / TOKENIZER)
+    # A matrix that is tied has one name among the parameters, so it is saved once.
+    write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
+    sizes = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
+    write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
+
+
+def load_bundle(folder: Path) -> Bundle:
+    """Read a bundle. Nothing in it can run code, and its sizes are checked before memory is taken.
+
+    Raises:
+        UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
+    """
+    if not os.path.isdir(folder):  # unlike Path.is_dir, false for a name that is too long
+        raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
+    missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
+    if missing:
+        raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
+    config, source, target = _load_sizes(folder / SIZES)
+    tokenizer = load_tokenizer(folder)
+    if config.vocab_size != tokenizer.vocab_size:
+        raise UserError(
+            f"{folder}: the model has {config.vocab_size} pieces, the tokenizer {tokenizer.vocab_size}; "
+            "the files come from different runs"
+        )
+    for name in ("pad_id", "bos_id", "eos_id"):
+        if getattr(config, name) != getattr(tokenizer, name):
+            raise UserError(
+                f"{folder}: {name} is {getattr(config, name)} in the model, {getattr(tokenizer, name)} in the "
+                "tokenizer; the files come from different runs"
+            )
+    return Bundle(_load_model(folder / WEIGHTS, config), tokenizer, source, target)
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """Read the tokenizer of a run folder.
+
+    Raises:
+        UserError: It is damaged, or far too large for one.
+    """
+    _check_size(folder / TOKENIZER)
+    return Tokenizer.load(folder / TOKENIZER)
+
+
+def _check_size(path: Path) -> None:
+    if (size := path.stat().st_size) > _LARGEST:
+        raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
+
+
+def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
+    _check_size(path)
+    try:
+        sizes = json.loads(path.read_text(encoding="utf-8"))
+        config = TransformerConfig(**sizes["model"])
+        for name, kind in get_type_hints(TransformerConfig).items():
+            value = getattr(config, name)
+            if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
+                raise TypeError(f"{name} is {value!r}")
+        if config.max_len * config.d_model > _POSITIONS:
+            raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
+        return config, str(sizes["source"]), str(sizes["target"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); train the run again") from error
+
+
+def _load_model(path: Path, config: TransformerConfig) -> Transformer:
+    # Sizes that these three matrices and the number of all confirm need no more memory than the file has bytes.
+    width, last = config.n_heads * config.head_size, config.n_layers - 1
+    telling = {
+        "src_embedding.weight": [config.vocab_size, config.d_model],
+        f"encoder.layers.{last}.ff.w_1.weight": [config.d_ff, config.d_model],
+        f"decoder.layers.{last}.self_attn.w_qkv.weight": [3 * width, config.d_model],
+    }
+    try:
+        with safe_open(path, framework="pt") as file:
+            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            wrong = [name for name, shape in telling.items() if found.get(name) != shape]
+            wrong += ["n_layers"] * (config.n_layers > len(found))
+            if not wrong:
+                model = Transformer(config)
+                expected = {name: list(p.shape) for name, p in model.named_parameters()}
+                wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+            if wrong:
+                raise UserError(f"{path} does not fit {SIZES}: {wrong[0]} differs; the files come from different runs")
+            with torch.no_grad():
+                for name, parameter in model.named_parameters():
+                    parameter.copy_(file.get_tensor(name))
+                    if not parameter.isfinite().all():
+                        raise UserError(f"{path} is damaged ({name} is not finite); train the run again")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"{path} is damaged ({error}); train the run again") from error
+    return model.eval()

@@ -1,0 +1,132 @@
+"""How good translations are: BLEU and chrF by sacreBLEU, and exact match."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, stdev
+from typing import cast
+
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.significance import PairedTest, Result
+
+from minitrans.text.lines import clean
+
+BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}  # 13a, sacreBLEU's default, splits at spaces
+
+
+@dataclass(frozen=True)
+class Scores:
+    """The scores of a set of translations; the field names are those of `minitrans evaluate --json`.
+
+    Attributes:
+        bleu: Corpus BLEU, 0 to 100.
+        bleu_signature: sacreBLEU's account of how BLEU was computed.
+        chrf: Corpus chrF2, 0 to 100.
+        chrf_signature: The same for chrF.
+        exact_match: Percent of translations equal to their reference.
+        sentences: How many translations were scored.
+        bleu_interval: Ends of the 95% bootstrap interval of BLEU; None from `score`, which does no bootstrap.
+        chrf_interval: The same for chrF.
+        bleu_p: How probable a difference in BLEU at least as large is if this system and the first one, which it is
+            compared with, are equally good; None for the first one itself, and from `score`.
+        chrf_p: The same for chrF.
+    """
+
+    bleu: float
+    bleu_signature: str
+    chrf: float
+    chrf_signature: str
+    exact_match: float
+    sentences: int
+    bleu_interval: tuple[float, float] | None = None
+    chrf_interval: tuple[float, float] | None = None
+    bleu_p: float | None = None
+    chrf_p: float | None = None
+
+
+def score(translations: Sequence[str], references: Sequence[str], target: str, tokenize: str | None = None) -> Scores:
+    """Compare translations with references, one to one.
+
+    Args:
+        translations: What the model wrote.
+        references: What it should have written; as many.
+        target: Language of both ("zh"), which decides how BLEU splits words.
+        tokenize: How BLEU splits words instead: the name of a sacreBLEU tokenizer; "none" splits at spaces alone.
+
+    Raises:
+        ValueError: There is nothing to score, or the counts differ.
+    """
+    if not references or len(translations) != len(references):
+        raise ValueError(f"cannot score {len(translations)} translations against {len(references)} references")
+    bleu, chrf = _metrics(target, tokenize)
+    equal = sum(t == clean(r) for t, r in zip(translations, references, strict=True))
+    return Scores(
+        bleu=bleu.corpus_score(translations, [references]).score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf=chrf.corpus_score(translations, [references]).score,
+        chrf_signature=str(chrf.get_signature()),
+        exact_match=100 * equal / len(references),
+        sentences=len(references),
+    )
+
+
+def compare(
+    systems: Sequence[Sequence[str]], references: Sequence[str], target: str, tokenize: str | None = None
+) -> list[Scores]:
+    """Score the translations of each system, with intervals, and test each against the first.
+
+    Intervals and p-values come from sacreBLEU's paired bootstrap with 1,000 resamples (Koehn 2004). They are the same
+    every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is set.
+
+    Args:
+        systems: What each of them wrote.
+        references: What they should have written; as many.
+        target: As for `score`.
+        tokenize: As for `score`.
+
+    Raises:
+        ValueError: There is nothing to score, or the counts differ.
+    """
+    scores = [score(translations, references, target, tokenize) for translations in systems]
+    bleu, chrf = _metrics(target, tokenize)
+    named = [(str(i), translations) for i, translations in enumerate(systems)]
+    signatures, columns = PairedTest(named, {"BLEU": bleu, "chrF2": chrf}, [references], test_type="bs")()
+    bleus, chrfs = (cast(list[Result], columns[name]) for name in ("BLEU", "chrF2"))
+    return [
+        replace(
+            plain,
+            bleu_signature=str(signatures["BLEU"]),
+            chrf_signature=str(signatures["chrF2"]),
+            bleu_interval=_interval(bleu_result),
+            chrf_interval=_interval(chrf_result),
+            bleu_p=_p_value(bleu_result, bleus[0]),
+            chrf_p=_p_value(chrf_result, chrfs[0]),
+        )
+        for plain, bleu_result, chrf_result in zip(scores, bleus, chrfs, strict=True)
+    ]
+
+
+def spread(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
+    """`mean` and `std`, the sample standard deviation, of BLEU, chrF and exact match over two or more systems."""
+    columns = {name: [getattr(s, name) for s in scores] for name in ("bleu", "chrf", "exact_match")}
+    return {
+        "mean": {name: mean(values) for name, values in columns.items()},
+        "std": {name: stdev(values) for name, values in columns.items()},
+    }
+
+
+def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
+    # `force` leaves out the warning that the text looks tokenized: who asks for "none" says that it is.
+    return BLEU(tokenize=tokenize or BLEU_TOKENIZERS.get(target, "13a"), force=tokenize == "none"), CHRF()
+
+
+def _interval(result: Result) -> tuple[float, float]:
+    # sacreBLEU gives the resamples' mean and half the interval's width; their sum may pass the end of the scale.
+    assert result.mean is not None
+    assert result.ci is not None
+    return max(0.0, float(result.mean - result.ci)), min(100.0, float(result.mean + result.ci))
+
+
+def _p_value(result: Result, first: Result) -> float | None:
+    # sacreBLEU gives 0.001 to a system compared with itself; no difference is what chance gives most of all.
+    return 1.0 if result is not first and result.score == first.score else result.p_value

@@ -1,0 +1,301 @@
+"""Lines of text in, lines of text out."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeVar, overload
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.model.decoding import Hypothesis, beam_search, greedy_decode, length_limit, sample
+from minitrans.compiled.stepper import Engine, compiled
+
+LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
+
+logger = logging.getLogger("minitrans")
+Output = TypeVar("Output")
+
+
+class Attention(NamedTuple):
+    """Where each of a model's L layers, with H heads each, looked while it translated a line.
+
+    Row t of `decoder` and `cross` is the step that read `target[t]` and wrote `target[t + 1]`. The weights are of the
+    model's dtype and on the CPU; each row sums to 1.
+
+    Attributes:
+        source: The S pieces of the source, EOS the last.
+        target: T + 1 pieces: BOS, the translation, and EOS unless the length limit came first.
+        encoder: (L, H, S, S) from each piece of the source to all of them.
+        decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
+        cross: (L, H, T, S) from each step to the source.
+    """
+
+    source: list[str]
+    target: list[str]
+    encoder: Tensor
+    decoder: Tensor
+    cross: Tensor
+
+
+class Translation(NamedTuple):
+    """One of a line's translations.
+
+    Attributes:
+        text: The translation.
+        score: What beam search ranks by, and for greedy translations the same, see `Hypothesis`; 0 for a blank line.
+        attention: Where the model looked; None for a blank line and where it was not asked for.
+    """
+
+    text: str
+    score: float
+    attention: Attention | None = None
+
+
+class Translator:
+    """A model and its tokenizer, ready to translate. What happens to the model's weights later, it need not see.
+
+    Attributes:
+        bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
+    """
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Take the bundle as it is; on a CPU, make an engine of the model."""
+        self.bundle = bundle
+        self._model = compiled(bundle.model)
+
+    @classmethod
+    def load(cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> "Translator":
+        """Load a trained run folder.
+
+        Raises:
+            UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
+        """
+        bundle = load_bundle(Path(run))
+        bundle.model.to(device, dtype)
+        return cls(bundle)
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: Literal[False] = ...,
+        return_attention: Literal[False] = ...,
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        use_cache: bool = ...,
+        first_line: int = ...,
+    ) -> list[str]: ...
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: Literal[True],
+        return_attention: bool = ...,
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        first_line: int = ...,
+    ) -> list[Translation]: ...
+
+    @overload
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = ...,
+        *,
+        return_scores: bool = ...,
+        return_attention: Literal[True],
+        length_penalty: float = ...,
+        batch_tokens: int = ...,
+        first_line: int = ...,
+    ) -> list[Translation]: ...
+
+    def translate(
+        self,
+        lines: Sequence[str],
+        beam: int = 1,
+        *,
+        return_scores: bool = False,
+        return_attention: bool = False,
+        length_penalty: float = 1.0,
+        batch_tokens: int = 4096,
+        use_cache: bool = True,
+        first_line: int = 1,
+    ) -> list[str] | list[Translation]:
+        """Translate each line, greedily or by beam search.
+
+        Threads may share a translator: none of them changes it.
+
+        Args:
+            lines: Source sentences. A blank one gives an empty translation; one longer than the model's `max_len` is
+                cut, with a logged warning.
+            beam: Beginnings that are followed for each line; 1 is greedy.
+            return_scores: Whether each translation comes with its score, as a `Translation`.
+            return_attention: Whether it comes with its attention weights too, from one more pass over source and
+                translation.
+            length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
+            batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
+                of its own.
+            use_cache: False computes every prefix anew: the same translations, slowly. Beam search and scores always
+                use it.
+            first_line: Number of the first line in its file, for warnings.
+
+        Returns:
+            As many translations, in the same order; none holds a line break.
+        """
+        model, decode = self._model if use_cache else self.bundle.model, self.bundle.tokenizer.decode
+        sources = self._sources(lines, first_line)
+        if beam == 1 and not (return_scores or return_attention):
+            nothing: list[int] = []
+            outputs = self._decode(
+                sources, batch_tokens, lambda src_ids: greedy_decode(model, src_ids, use_cache), nothing
+            )
+            return [decode(ids) for ids in outputs]
+        best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens)]
+        if not (return_scores or return_attention):
+            return [decode(hypothesis.ids) for hypothesis in best]
+        attention: Sequence[Attention | None] = [None] * len(lines)
+        if return_attention:
+            attention = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
+        return [Translation(decode(h.ids), h.score, a) for h, a in zip(best, attention, strict=True)]
+
+    def n_best(
+        self,
+        lines: Sequence[str],
+        beam: int,
+        *,
+        length_penalty: float = 1.0,
+        batch_tokens: int = 4096,
+        first_line: int = 1,
+    ) -> list[list[Translation]]:
+        """All that beam search finds for each line, the best first: up to `beam` translations.
+
+        The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0.
+        """
+        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens)
+        decode = self.bundle.tokenizer.decode
+        return [[Translation(decode(h.ids), h.score) for h in hypotheses] for hypotheses in found]
+
+    def sample(
+        self, lines: Sequence[str], top: int, seed: int, *, batch_tokens: int = 4096, first_line: int = 1
+    ) -> list[str]:
+        """A random translation of each line, of tokens drawn from the `top` likeliest; see `decoding.sample`.
+
+        The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
+        """
+        nothing: list[int] = []
+        outputs = self._decode(
+            self._sources(lines, first_line),
+            batch_tokens,
+            lambda src_ids: sample(self._model, src_ids, top, seed),
+            nothing,
+        )
+        return [self.bundle.tokenizer.decode(ids) for ids in outputs]
+
+    def _search(
+        self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int
+    ) -> list[list[Hypothesis]]:
+        """What beam search finds for each source; with one beam the greedy translation and its score."""
+        return self._decode(
+            sources,
+            max(1, batch_tokens // beam),
+            lambda src_ids: beam_search(self._model, src_ids, beam, length_penalty),
+            [Hypothesis([], 0.0, 0.0)],
+        )
+
+    def _decode(
+        self,
+        sources: list[list[int]],
+        batch_tokens: int,
+        decode: Callable[[Tensor], list[Output]],
+        of_blank: Output,
+    ) -> list[Output]:
+        """What `decode` makes of each source, in their order; an engine decodes as many batches at once as threads."""
+        threads = torch.get_num_threads() if isinstance(self._model, Engine) else 1
+        if threads > 1:  # a few batches for each, that all end at about the same time
+            tokens = sum(map(len, sources))
+            least = LEAST_ROWS * tokens // max(1, len(sources))
+            batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
+        batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
+        outputs = [of_blank] * len(sources)
+        with ThreadPoolExecutor(threads) as pool:
+            run = map if threads == 1 or len(batches) == 1 else pool.map
+            found = run(lambda rows: decode(self._padded([sources[i] for i in rows])), batches)
+            for i, output in zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True):
+                outputs[i] = output
+        return outputs
+
+    @torch.no_grad()
+    def _attention(
+        self, sources: list[list[int]], targets: list[list[int]], batch_tokens: int
+    ) -> list[Attention | None]:
+        """The weights of one full pass over each source that is not empty and its translation."""
+        model, tokenizer = self.bundle.model, self.bundle.tokenizer
+        found: list[Attention | None] = [None] * len(sources)
+        for rows in self._batches(sources, batch_tokens):
+            written = [
+                [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
+            ]
+            memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
+            tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
+            cross_kv = model.decoder.project_memory(memory)
+            _, decoder = model.run_decoder(tgt_in, cross_kv, src_mask, need_weights=True)
+            kinds = [
+                _stacked(trace.self_weights for trace in encoder),
+                _stacked(trace.self_weights for trace in decoder),
+                _stacked(trace.cross_weights for trace in decoder),
+            ]
+            for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
+                s, t = len(sources[i]), len(ids)
+                found[i] = Attention(
+                    [tokenizer.piece(id_) for id_ in sources[i]],
+                    [tokenizer.piece(id_) for id_ in (tokenizer.bos_id, *ids)],
+                    *(
+                        weights[:, row, :, :q, :k].clone()  # a view would hold the whole batch
+                        for weights, (q, k) in zip(kinds, ((s, s), (t, t), (t, s)), strict=True)
+                    ),
+                )
+        return found
+
+    def _padded(self, rows: list[list[int]]) -> Tensor:
+        """Ids as the model takes them: int64 (B, longest), padded on the right."""
+        ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
+        return ids.to(self.bundle.model.positions.device)
+
+    def _sources(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
+        """The ids of each line."""
+        return [self._source_ids(line, number) for number, line in enumerate(lines, first_line)]
+
+    def _source_ids(self, line: str, number: int) -> list[int]:
+        """Ids of a line with EOS at the end, none for a blank line, never more than the model can take."""
+        ids = self.bundle.tokenizer.encode(line)
+        longest = self.bundle.model.config.max_len - 1
+        if len(ids) > longest:
+            logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
+        return [*ids[:longest], self.bundle.tokenizer.eos_id] if ids else []
+
+    @staticmethod
+    def _batches(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+        """Indices of the sources that are not empty, short ones first, in batches of rows x longest <= batch_tokens."""
+        rows: list[int] = []
+        for i in sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i])):
+            if rows and (len(rows) + 1) * len(sources[i]) > batch_tokens:
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
+
+
+def _stacked(layers: Iterable[Tensor | None]) -> Tensor:
+    """Each layer's weights, (B, H, Tq, Tk) -> (L, B, H, Tq, Tk) on the CPU."""
+    return torch.stack([weights for weights in layers if weights is not None]).cpu()

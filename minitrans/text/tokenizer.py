@@ -1,0 +1,198 @@
+"""SentencePiece: one vocabulary for both languages; lines of text to piece ids and back."""
+
+import hashlib
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import sentencepiece
+
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.text.lines import clean
+
+# The ids that training gives; everyone else reads them back from the tokenizer.
+_PAD, _BOS, _EOS, _UNK = range(4)
+_FIXED_PIECES = 4 + 256  # with byte fallback every byte is a piece
+_SPACE = "\u2581"  # SentencePiece's own mark for a space; in the text itself it cannot be told from one
+
+ModelType = Literal["unigram", "bpe"]
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How to train the tokenizer.
+
+    Args:
+        vocab_size: Pieces in the vocabulary, both languages together; fewer if the text does not yield so many.
+        model_type: Algorithm: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
+        character_coverage: Share of the text's characters that get a piece; rarer ones are spelled in bytes.
+    """
+
+    vocab_size: int = 8000
+    model_type: ModelType = "unigram"
+    character_coverage: float = 0.9995
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.vocab_size <= _FIXED_PIECES:
+            raise UserError(
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be above {_FIXED_PIECES} "
+                f"(4 special ids and 256 bytes)"
+            )
+        if self.model_type not in get_args(ModelType):
+            raise UserError(
+                f"tokenizer.model_type is {self.model_type!r}; it must be {' or '.join(get_args(ModelType))}"
+            )
+        if not 0.98 <= self.character_coverage <= 1:
+            raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
+
+
+class Tokenizer:
+    """A trained SentencePiece model.
+
+    It pickles and copies by the bytes of its model file, so that equal models hash alike wherever they are loaded.
+
+    Args:
+        proto: The bytes of the model file.
+
+    Attributes:
+        digest: SHA-256 of the model file, in hexadecimal.
+        vocab_size: Number of ids.
+        pad_id: Fills rows up to a common length.
+        bos_id: Begins a translation.
+        eos_id: Ends a sentence.
+        unk_id: Never made by `encode`, which falls back to bytes.
+
+    Raises:
+        UserError: The bytes are no SentencePiece model, or it lacks a special id.
+    """
+
+    def __init__(self, proto: bytes) -> None:
+        self._proto = proto
+        try:
+            if not proto:  # SentencePiece takes no bytes for "load nothing"
+                raise RuntimeError("it is empty")
+            self._processor = sentencepiece.SentencePieceProcessor(model_proto=proto)
+            for i in range(self._processor.vocab_size()):
+                self._processor.id_to_piece(i)  # raises where it is no UTF-8
+        except (RuntimeError, UnicodeDecodeError) as error:
+            raise UserError("not a SentencePiece model; train the tokenizer again or copy the file again") from error
+        self.digest: str = hashlib.sha256(proto).hexdigest()
+        self.vocab_size: int = self._processor.vocab_size()
+        self.pad_id: int = self._processor.pad_id()
+        self.bos_id: int = self._processor.bos_id()
+        self.eos_id: int = self._processor.eos_id()
+        self.unk_id: int = self._processor.unk_id()
+        self._special_ids = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
+        for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
+            if getattr(self, name) < 0:
+                raise UserError(f"the SentencePiece model has no {name}; train the tokenizer with minitrans")
+
+    def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
+        return Tokenizer, (self._proto,)
+
+    @classmethod
+    def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
+        """Train a tokenizer; the same sentences in the same order give the same bytes.
+
+        Args:
+            sentences: Text of both languages; cleaned here, empty lines skipped.
+            config: Size, algorithm and coverage. A size that the text cannot fill is lowered.
+
+        Raises:
+            UserError: There is no text, or the vocabulary cannot hold even its characters.
+        """
+        sentences = [line for line in map(_normalize, sentences) if line]
+        if not sentences:
+            raise UserError("there is no text to train the tokenizer on; check data.path")
+        model = io.BytesIO()
+        try:
+            sentencepiece.SentencePieceTrainer.train(
+                sentence_iterator=iter(sentences),
+                model_writer=model,
+                vocab_size=config.vocab_size,
+                hard_vocab_limit=False,
+                model_type=config.model_type,
+                character_coverage=config.character_coverage,
+                byte_fallback=True,
+                normalization_rule_name="identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
+                max_sentence_length=2**30,  # bytes, the most it takes; longer sentences are dropped
+                num_threads=16,  # sums of floats, and so the pieces, depend on how many, not on which
+                minloglevel=2,
+                pad_id=_PAD,
+                bos_id=_BOS,
+                eos_id=_EOS,
+                unk_id=_UNK,
+            )
+        except RuntimeError as error:
+            smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))
+            if smallest is None:
+                raise
+            raise UserError(
+                f"tokenizer.vocab_size is {config.vocab_size}, too small for the characters of this text; "
+                f"make it at least {smallest[1]}, or lower tokenizer.character_coverage"
+            ) from error
+        return cls(model.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Tokenizer":
+        """Load a model file.
+
+        Raises:
+            UserError: The file cannot be read, or is not a tokenizer that can be used.
+        """
+        try:
+            return cls(Path(path).read_bytes())
+        except OSError as error:
+            raise UserError(f"cannot read the tokenizer {path}: {error.strerror}; train one first") from error
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from error
+
+    def save(self, path: str | Path) -> None:
+        """Write the model file, whole or not at all.
+
+        Raises:
+            UserError: The file cannot be written.
+        """
+        write_file(path, self._proto)
+
+    def encode(self, line: str) -> list[int]:
+        """Return the piece ids of one line, without BOS and EOS.
+
+        `decode` gives `clean(line)` back, whatever the line; only the character U+2581, SentencePiece's mark for a
+        space, is read as a space.
+        """
+        ids: list[int] = self._processor.encode(_normalize(line))
+        return ids
+
+    def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
+        """Return what `encode` gives for each line; many lines are shared out among the processor's cores."""
+        ids: list[list[int]] = self._processor.encode([_normalize(line) for line in lines])
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the clean line that the ids spell.
+
+        Special ids are skipped; bytes that are no UTF-8 give U+FFFD.
+
+        Args:
+            ids: Any ids from 0 to `vocab_size` - 1.
+        """
+        return _normalize(self._processor.decode([i for i in ids if i not in self._special_ids]))
+
+    def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
+        """Return what `decode` gives for each row of ids."""
+        return [self.decode(row) for row in rows]
+
+    def piece(self, id_: int) -> str:
+        """Return the text of one piece, with U+2581 for a space: a label, not a translation."""
+        text: str = self._processor.id_to_piece(id_)
+        return text
+
+
+def _normalize(line: str) -> str:
+    return clean(line.replace(_SPACE, " "))

@@ -1,0 +1,465 @@
+#!/usr/bin/env python3
+"""Benchmark of decoding on the CPU: ours beside Hugging Face's and CTranslate2's, with the same weights.
+
+A model learns for a minute from made-up sentences, as many and as long as the captions of Multi30K in pieces; that is
+enough for its outputs to end. `--run` and `--source` name a trained run and a text instead. All contenders have its
+weights and decode the same ids:
+
+- minitrans: `greedy_decode` and `beam_search` on the compiled engine, batches by tokens; "plain" is `Transformer.step`
+  in PyTorch, "no cache" the full masked pass over the whole prefix at every step.
+- Hugging Face: `generate` of the M2M100 classes, with our weights copied in; batches of 64 sentences of like length.
+- CTranslate2: what `minitrans export` writes; one worker a thread, and batches of the size at which it is fastest.
+
+What is measured:
+
+- Batched: all sentences at once, greedy and with 5 beams. One at a time: a part of them, each alone; also percentiles
+  of its time. A round is every contender once, in random order; results are medians over the rounds.
+- Lengths: sources of exactly so many tokens, and as many target tokens, from a random model that never ends.
+- Peak memory: resident memory at its highest in a fresh process that decodes all sentences once, imports included.
+- Different: outputs of greedy decoding that are not ours, token for token. In float32 and at each length there should
+  be none but by rounding; above 1% the exit code is 1.
+
+Ratios compare speeds, ours over the other's, both in float32: 3 says that ours is three times as fast.
+"""
+
+import importlib.metadata
+import importlib.util
+import json
+import multiprocessing
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import bench_train
+import torch
+from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, peak_of_process, table
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.cli import Parser, positive
+from minitrans.model.decoding import greedy_decode, length_limit
+from minitrans.errors import UserError
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.text.lines import read_lines
+from minitrans.training.module import TranslationModule
+from minitrans.serving.translator import Translator
+
+TRAINING_STEPS = 300
+BEAM = 5
+HF_ROWS = 64  # sentences in a batch of Hugging Face
+BATCH_TOKENS = 4096  # of ours, as `translate` has them
+CT2_TOKENS = 1024  # in a batch of CTranslate2: its fastest of 512, 1,024, 2,048, 4,096 and 8,192
+LENGTHS = (8, 16, 32, 64, 128, 256)
+LENGTH_ROWS = 16  # sentences of each length
+TOLERATED = 0.01  # share of the outputs that may differ in float32, by rounding where two tokens are equally likely
+
+Ids = list[list[int]]
+Timings = dict[str, "Timing"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure; the names are those of the options."""
+
+    run: str | None = None
+    source: str | None = None
+    sentences: int = 1000
+    single: int = 100
+    rounds: int = 3
+    threads: int = torch.get_num_threads()
+
+
+HELP = {
+    "run": "trained run folder (default: a model is trained for a minute on made-up sentences)",
+    "source": "text to translate, with --run",
+    "sentences": "how many sentences to decode (default: %(default)s)",
+    "single": "how many of them one at a time (default: %(default)s)",
+    "rounds": "rounds, whose median is taken (default: %(default)s)",
+    "threads": "CPU threads (default: %(default)s)",
+}
+
+
+def pad(sources: Ids, rows: Sequence[int], pad_id: int) -> Tensor:
+    """Some of the sources as int64 (B, S)."""
+    return pad_sequence([torch.tensor(sources[i]) for i in rows], batch_first=True, padding_value=pad_id)
+
+
+class Ours:
+    """Our translator between ids: on the engine, "plain" or with "no cache"."""
+
+    def __init__(self, model: Transformer, how: str, dtype: torch.dtype = torch.float32) -> None:
+        """Take the weights."""
+        config = model.config
+        self.use_cache = how != "no cache"
+        tokenizer = NumberTokenizer(str(config.vocab_size).encode())
+        self.translator = Translator(Bundle(model.to(dtype), tokenizer, "a", "b"))
+        if how != "engine":
+            self.translator._model = model
+
+    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+        """Decode sources that end with EOS."""
+        if beam > 1:
+            return [found[0].ids for found in self.translator._search(sources, beam, 1.0, BATCH_TOKENS)]
+        model = self.translator._model
+        return self.translator._decode(
+            sources, BATCH_TOKENS, lambda src_ids: greedy_decode(model, src_ids, self.use_cache), []
+        )
+
+
+class HuggingFace:
+    """`generate` of M2M100 with our weights."""
+
+    def __init__(self, model: Transformer) -> None:
+        self.config = model.config
+        self.model = m2m100_with(model)
+
+    @torch.inference_mode()
+    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+        """Decode sources that end with EOS."""
+        c = self.config
+        outputs: Ids = [[]] * len(sources)
+        order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        for first in range(0, len(order), HF_ROWS):
+            rows = order[first : first + HF_ROWS]
+            src_ids = pad(sources, rows, c.pad_id)
+            found = self.model.generate(
+                input_ids=src_ids,
+                attention_mask=(src_ids != c.pad_id).long(),
+                num_beams=beam,
+                do_sample=False,
+                max_new_tokens=length_limit(src_ids.size(1), c.max_len),
+            )
+            for i, ids in zip(rows, found[:, 1:].tolist(), strict=True):
+                outputs[i] = cut(ids, len(sources[i]), c)
+        return outputs
+
+
+class CTranslate2:
+    """The exported model."""
+
+    def __init__(self, model: Transformer, folder: Path, compute_type: str) -> None:
+        from minitrans.serving.export import load_engine, save_engine
+
+        self.config = model.config
+        self.pieces = [str(i) for i in range(model.config.vocab_size)]
+        if not folder.exists():
+            folder.mkdir()
+            save_engine(folder, model, self.pieces, model.config.eos_id)
+        self.engine = load_engine(folder, compute_type, threads=torch.get_num_threads())
+
+    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+        """Decode sources that end with EOS."""
+        lengths = [len(source) for source in sources]
+        share = -(-sum(lengths) // torch.get_num_threads())
+        results = self.engine.translate_batch(
+            [[self.pieces[i] for i in source[:-1]] for source in sources],  # it appends EOS itself
+            beam_size=beam,
+            min_decoding_length=0,
+            max_decoding_length=length_limit(max(lengths), self.config.max_len),
+            max_input_length=0,
+            max_batch_size=min(share, max(CT2_TOKENS, 8 * max(lengths))),
+            batch_type="tokens",
+        )
+        found = ([int(piece) for piece in result.hypotheses[0]] for result in results)
+        return [cut(ids, len(source), self.config) for ids, source in zip(found, sources, strict=True)]
+
+
+def cut(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
+    """An output up to its end, and up to the limit that ours has."""
+    end = next((i for i, id_ in enumerate(ids) if id_ in (config.eos_id, config.pad_id)), len(ids))
+    return ids[: min(end, length_limit(src_len, config.max_len))]
+
+
+def m2m100_with(model: Transformer) -> Any:
+    """M2M100 that computes what our model does."""
+    c = model.config
+    theirs: Any = bench_train.m2m100_model(c, "sdpa")[0]
+    ours = model.state_dict()
+    state = {"model.shared.weight": ours["output.weight"]}
+    parts = {"self_attn": "self_attn", "encoder_attn": "cross_attn"}
+    for side in ("encoder", "decoder"):
+        getattr(theirs.model, side).embed_positions.weights[c.pad_id + 1 :][: c.max_len] = model.positions
+        for kind in ("weight", "bias"):
+            state[f"model.{side}.layer_norm.{kind}"] = ours[f"{side}.norm.{kind}"]
+            for i in range(c.n_layers):
+                to, at = f"model.{side}.layers.{i}", f"{side}.layers.{i}"
+                for attention, own in list(parts.items())[: 1 + (side == "decoder")]:
+                    q, k, v = ours[f"{at}.{own}.w_qkv.{kind}"].chunk(3)
+                    o = ours[f"{at}.{own}.w_o.{kind}"]
+                    for name, value in (("q_proj", q), ("k_proj", k), ("v_proj", v), ("out_proj", o)):
+                        state[f"{to}.{attention}.{name}.{kind}"] = value
+                    norm = own.replace("attn", "norm")
+                    state[f"{to}.{attention}_layer_norm.{kind}"] = ours[f"{at}.{norm}.{kind}"]
+                state[f"{to}.final_layer_norm.{kind}"] = ours[f"{at}.ff_norm.{kind}"]
+                for name, own in (("fc1", "w_1"), ("fc2", "w_2")):
+                    state[f"{to}.{name}.{kind}"] = ours[f"{at}.ff.{own}.{kind}"]
+    missing, unknown = theirs.load_state_dict(state, strict=False)
+    tied = {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
+    assert not unknown
+    assert set(missing) <= tied
+    for settings in (theirs.config, theirs.generation_config):
+        settings.use_cache = True
+    return theirs.eval()
+
+
+def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]:
+    """A decoder by its name."""
+    match name.split(", "):
+        case ["minitrans", "float32"]:
+            return Ours(model, "engine")
+        case ["minitrans", "bfloat16"]:
+            return Ours(copy_of(model), "engine", torch.bfloat16)
+        case ["minitrans", how]:
+            return Ours(model, how)
+        case ["Hugging Face", _]:
+            return HuggingFace(model)
+        case [_, compute_type]:
+            return CTranslate2(model, folder / "ctranslate2", compute_type)
+    raise ValueError(name)
+
+
+OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
+NAMES = (OURS, "minitrans, bfloat16", "minitrans, plain", "minitrans, no cache", HF, CT2, "CTranslate2, int8")
+BY_BEAMS = (OURS, HF, CT2)
+BY_LENGTH = (OURS, "minitrans, plain", "minitrans, no cache", HF, CT2)
+
+
+def copy_of(model: Transformer) -> Transformer:
+    """The same model once more."""
+    copy = Transformer(model.config).eval()
+    copy.load_state_dict(model.state_dict())
+    return copy
+
+
+def trained_model(folder: Path) -> tuple[Transformer, Ids]:
+    """A model of a minute's training, and its training sources, with EOS."""
+    settings = bench_train.Settings()
+    workload = make_workload(settings, folder)
+    bench = Bench(bench_train.Contender(bench_train.OURS, "bf16"), workload.config)
+    note(f"training {TRAINING_STEPS} steps")
+    for batch in islice(cycle(workload.data.train_dataloader()), TRAINING_STEPS):
+        bench.step(batch)
+    model = cast(TranslationModule, bench._module).model
+    lines = read_lines(str(folder / "train.a"))
+    return model.eval(), [[*ids, workload.config.eos_id] for ids in workload.tokenizer.encode_batch(lines)]
+
+
+class Timing(NamedTuple):
+    """How fast a contender is.
+
+    Attributes:
+        seconds: Of each batch, the median over the rounds.
+        outputs: Of all batches.
+    """
+
+    seconds: list[float]
+    outputs: Ids
+
+    def faster_than(self, other: "Timing") -> float:
+        """The ratio of the speeds."""
+        return sum(other.seconds) / sum(self.seconds)
+
+    def different(self, other: "Timing") -> int:
+        """How many outputs are not the same."""
+        return sum(a != b for a, b in zip(self.outputs, other.outputs, strict=True))
+
+
+def measure(decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], rounds: int, beam: int = 1) -> Timings:
+    """Have all decode the same batches, in random order, round by round; what was found, by name."""
+    shuffled = random.Random(bench_train.SEED)
+    # This prepares memory and the matrix products of these shapes as well.
+    outputs = {name: [ids for batch in batches for ids in decode(batch, beam)] for name, decode in decoders.items()}
+    seconds: dict[str, list[list[float]]] = {name: [] for name in decoders}
+    for _ in range(rounds):
+        for name in shuffled.sample(list(decoders), len(decoders)):
+            seconds[name].append([stopwatch(decoders[name], batch, beam) for batch in batches])
+    return {
+        name: Timing([statistics.median(column) for column in zip(*seconds[name], strict=True)], outputs[name])
+        for name in decoders
+    }
+
+
+def stopwatch(decode: Callable[..., Ids], batch: Ids, beam: int) -> float:
+    """Seconds that it takes."""
+    began = time.perf_counter()
+    decode(batch, beam)
+    return time.perf_counter() - began
+
+
+def peak_memory(name: str, model: Transformer, sources: Ids, folder: Path) -> float:
+    """Peak resident memory of a process that decodes all sources, in MB."""
+    torch.save(model.state_dict(), folder / "weights.pt")
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peak_memory, name, model.config, sources, folder, torch.get_num_threads()).result()
+
+
+def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Path, threads: int) -> float:
+    torch.set_num_threads(threads)
+    model = Transformer(config).eval()
+    model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
+    contender(name, model, folder)(sources)
+    return peak_of_process()
+
+
+def compare(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Measure everything; what `--json` prints."""
+    if settings.run is None:
+        model, sources = trained_model(folder)
+    else:
+        bundle = load_bundle(Path(settings.run))
+        model = bundle.model
+        encoded = bundle.tokenizer.encode_batch(read_lines(settings.source or ""))
+        sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
+    sources = sources[: settings.sentences]
+    decoders = {name: contender(name, model, folder) for name in NAMES}
+    note("batched")
+    batched = measure(decoders, [sources], settings.rounds)
+    note(f"{BEAM} beams")
+    beams = measure({name: decoders[name] for name in BY_BEAMS}, [sources], settings.rounds, BEAM)
+    note("one at a time")
+    single = measure(decoders, [[source] for source in sources[: settings.single]], settings.rounds)
+    rows = []
+    for name in NAMES:
+        note(f"memory of {name}")
+        (seconds,), outputs = batched[name]
+        percentiles = statistics.quantiles(single[name].seconds, n=100)
+        rows.append(
+            {
+                "name": name,
+                "sentences_per_second": len(sources) / seconds,
+                "tokens_per_second": sum(map(len, outputs)) / seconds,
+                "beam_sentences_per_second": len(sources) / beams[name].seconds[0] if name in beams else None,
+                "single_sentences_per_second": len(single[name].seconds) / sum(single[name].seconds),
+                "latency_ms": {f"p{p}": 1000 * percentiles[p - 1] for p in (50, 95, 99)},
+                "different": batched[name].different(batched[OURS]),
+                "peak_mb": peak_memory(name, model, sources, folder),
+            }
+        )
+    return {
+        "machine": describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")},
+        "settings": asdict(settings),
+        "sentences": len(sources),
+        "mean_length": {
+            "source": statistics.fmean(map(len, sources)),
+            "target": statistics.fmean(map(len, batched[OURS].outputs)),
+        },
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "contenders": rows,
+        "lengths": [of_length(length, settings, model.config, folder) for length in LENGTHS],
+    } | {
+        f"ratio_to_{key}_{how}": timings[OURS].faster_than(timings[peer])
+        for key, peer in (("hf", HF), ("ct2", CT2))
+        for how, timings in (("batched", batched), ("single", single), ("beams", beams))
+    }
+
+
+def of_length(length: int, settings: Settings, config: TransformerConfig, folder: Path) -> dict[str, Any]:
+    """Speeds for sources and targets of one length, and how many outputs are not ours."""
+    note(f"length {length}")
+    torch.manual_seed(length)
+    model = Transformer(TransformerConfig(**asdict(config) | {"max_len": length})).eval()
+    with torch.no_grad():
+        model.output.weight[[config.pad_id, config.bos_id, config.eos_id]] = 0.0  # some other logit is above 0
+    ids = torch.randint(4, config.vocab_size, (LENGTH_ROWS, length))
+    ids[:, -1] = config.eos_id
+    here = folder / f"length-{length}"
+    here.mkdir()
+    timings = measure({name: contender(name, model, here) for name in BY_LENGTH}, [ids.tolist()], settings.rounds)
+    return {
+        "length": length,
+        "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in BY_LENGTH},
+        "different": {name: timings[name].different(timings[OURS]) for name in BY_LENGTH},
+    }
+
+
+def wrong(result: dict[str, Any]) -> list[str]:
+    """The contenders in float32 that decode something else than ours does."""
+    different = {row["name"]: row["different"] for row in result["contenders"] if "float32" in row["name"]}
+    for length in result["lengths"]:
+        for name, n in length["different"].items():
+            different[name] = different.get(name, 0) + n
+    outputs = result["sentences"] + LENGTH_ROWS * len(result["lengths"])
+    return [name for name, n in different.items() if n > TOLERATED * outputs]
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print what `compare` measured."""
+    m, mean = result["machine"], result["mean_length"]
+    print(
+        f"{m['processor']} ({' '.join(m['flags'])}), {m['threads']} threads, torch {m['torch']}, transformers "
+        f"{m['transformers']}, ctranslate2 {m['ctranslate2']}"
+    )
+    print(
+        f"{result['parameters']:,} parameters, {result['sentences']:,} sentences of {mean['source']:.1f} tokens, "
+        f"outputs of {mean['target']:.1f}\n"
+    )
+    rows = [
+        [
+            row["name"],
+            f"{row['sentences_per_second']:,.0f}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['beam_sentences_per_second']:,.0f}" if row["beam_sentences_per_second"] else "",
+            f"{row['single_sentences_per_second']:,.0f}",
+            *(f"{ms:.1f}" for ms in row["latency_ms"].values()),
+            f"{row['peak_mb']:,.0f}",
+            str(row["different"]),
+        ]
+        for row in result["contenders"]
+    ]
+    header = ["decoder", "sentences/s", "tokens/s", f"beam {BEAM}", "one at a time", "ms: median", "95%", "99%"]
+    print(table([*header, "peak MB", "different"], rows), end="\n\n")
+    rows = [
+        [str(row["length"]), *(f"{row['tokens_per_second'][name]:,.0f}" for name in BY_LENGTH)]
+        for row in result["lengths"]
+    ]
+    print(table(["tokens/s at length", *BY_LENGTH], rows), end="\n\n")
+    for peer, what in (("hf", "Hugging Face"), ("ct2", "CTranslate2")):
+        found = (f"{how} {result[f'ratio_to_{peer}_{how}']:.2f}" for how in ("batched", "single", "beams"))
+        print(f"speed over {what}'s in float32: {', '.join(found)}")
+
+
+def note(text: str) -> None:
+    """Say on standard error what is going on."""
+    print(f"bench_decode: {text}", file=sys.stderr, flush=True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print, and return the exit code."""
+    parser = Parser(prog="bench_decode.py", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    for field in fields(Settings):
+        kind = positive if isinstance(field.default, int) else str
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=HELP[field.name])
+    try:
+        args = vars(parser.parse_args(argv))
+        as_json = args.pop("json")
+        settings = Settings(**args)
+        for library in ("transformers", "ctranslate2"):
+            if importlib.util.find_spec(library) is None:
+                raise UserError(f"{library} is not installed; pip install 'minitrans[bench]'")
+        if (settings.run is None) != (settings.source is None):
+            raise UserError("--run and --source go together: a model and a text for it")
+        torch.set_num_threads(settings.threads)
+        bench_train.quieten()
+        with tempfile.TemporaryDirectory() as folder:
+            result = compare(settings, Path(folder))
+    except UserError as error:
+        print(f"bench_decode.py: error: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(result)) if as_json else print_comparison(result)
+    for name in wrong(result):
+        note(f"{name} decodes something else than {OURS}, so the speeds do not compare")
+    return 1 if wrong(result) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,816 @@
+#!/usr/bin/env python3
+"""Benchmark of training on the CPU: our step beside those of others, at the same sizes, on the same batches.
+
+Peers get what a careful user would give them. All contenders have tied embeddings without output bias, fused AdamW
+with one constant learning rate, gradients clipped at norm 1, label smoothing 0.1, and `torch.autocast` where the
+arithmetic is bf16:
+
+- minitrans: `TranslationModule.training_step` in a bare loop.
+- nn.Transformer: as in translation tutorials, with its own defaults (post-norm), embeddings scaled by sqrt(d_model),
+  sinusoidal positions, a causal mask and padding masks. It has one dropout probability for everything, so it drops
+  attention weights with `--dropout`, not with `--attention-dropout`.
+- M2M100: the Hugging Face classes with a configuration of these sizes, without layer drop, and without the cache that
+  training has no use for. Attention is tried as "sdpa" and as "eager", and the faster one is kept. It does not drop
+  elements of the hidden layers of its feed-forward networks, as ours and nn.Transformer do.
+
+What is measured:
+
+- Time: every contender makes a step on a batch, in random order, then all go to the next batch. A round is `--steps`
+  batches, the same in every round; the result is the median over the rounds. glibc keeps freed memory, as it does
+  under `minitrans train`: all contenders share the process and so gain from it.
+- Peak memory: resident memory at its highest in a fresh process that makes three steps, all imports included. Here
+  only ours has glibc keep freed memory.
+- Lightning: the Trainer of `minitrans train`, with its loggers, averaged weights, progress, checkpoints and loader,
+  makes every step in turn with a bare loop on the same batch. All time that does not pass in the bare loop is the
+  Trainer's; that includes fetching the batches, which the bare loop is given. Validation is left out. Checkpoints are
+  included, one for every 20 x `--steps` steps; by default `minitrans train` makes one for every 500.
+- Losses: the same weights, batches and random seed, trained by our step and by the plain formulas (all logits,
+  `F.cross_entropy`, AdamW as a loop over the parameters).
+
+Ratios compare times, the other's over ours in its faster arithmetic: 3 says that ours is three times as fast. Without
+`--data` the sentences are made up: as many and as long as the captions of Multi30K in pieces, of ids that follow Zipf's
+law.
+"""
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import math
+import multiprocessing
+import platform
+import random
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minitrans.serving.bundle import Bundle
+from minitrans.cli import Parser, positive
+from minitrans.data.batching import Batch
+from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.datamodule import TranslationDataModule
+from minitrans.errors import UserError
+from minitrans.model.layers import sinusoidal_positions
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.training import run
+from minitrans.training.config import TrainingConfig, parse_config
+from minitrans.training.module import TranslationModule
+
+SEED = 1
+LEARNING_RATE = 5e-4
+SMOOTHING = 0.1
+CLIP = 1.0
+WARMUP = 3  # steps that are not measured
+MEMORY_STEPS = 3
+LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
+
+OURS, TORCH, PLAIN = "minitrans", "nn.Transformer", "plain formulas"
+M2M100 = ("M2M100 sdpa", "M2M100 eager")
+PRECISIONS = ("fp32", "bf16")
+
+# What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
+FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+         "asimd", "sve", "sve2", "bf16", "i8mm"]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure; the names are those of the options."""
+
+    data: str | None = None
+    source: str | None = None
+    target: str | None = None
+    pairs: int = 29_000
+    mean_length: float = 15.5
+    batch_tokens: int = 4096
+    vocab_size: int = 8000
+    n_layers: int = 4
+    d_model: int = 128
+    d_ff: int = 256
+    n_heads: int = 4
+    dropout: float = 0.3
+    attention_dropout: float = 0.1
+    rounds: int = 5
+    steps: int = 10
+    threads: int = torch.get_num_threads()
+
+
+HELP = {
+    "data": "folder of a parallel corpus (default: sentences are made up)",
+    "source": "language translated from, with --data",
+    "target": "language translated to, with --data",
+    "pairs": "sentence pairs to make up (default: %(default)s)",
+    "mean_length": "mean length of the targets made up, in pieces (default: %(default)s)",
+    "batch_tokens": "rows x longest sentence of a batch, at most (default: %(default)s)",
+    "vocab_size": "pieces for both languages together (default: %(default)s)",
+    "n_layers": "layers in the encoder, and again in the decoder (default: %(default)s)",
+    "d_model": "size of the vectors between layers (default: %(default)s)",
+    "d_ff": "hidden size of the feed-forward networks (default: %(default)s)",
+    "n_heads": "attention heads (default: %(default)s)",
+    "dropout": "of embeddings, sub-layer outputs and hidden layers (default: %(default)s)",
+    "attention_dropout": "of attention weights (default: %(default)s)",
+    "rounds": "rounds, whose median is taken (default: %(default)s)",
+    "steps": "steps of each contender in a round (default: %(default)s)",
+    "threads": "CPU threads (default: %(default)s)",
+}
+
+# One setting at a time, the others as given; d_ff is kept at twice d_model.
+SWEEP: dict[str, Sequence[int]] = {
+    "batch_tokens": (1024, 2048, 4096, 8192),
+    "vocab_size": (8000, 16_000, 32_000, 64_000),
+    "d_model": (64, 128, 256, 512),
+    "mean_length": (8, 16, 32, 64, 128),
+}
+
+
+class NumberTokenizer(Tokenizer):
+    """Reads made-up sentences, whose words are the ids themselves.
+
+    Args:
+        proto: The size of the vocabulary, in ASCII digits.
+    """
+
+    def __init__(self, proto: bytes) -> None:
+        self._proto = proto
+        self.digest = f"numbers below {int(proto)}"
+        self.vocab_size = int(proto)
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = range(4)
+
+    def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
+        return NumberTokenizer, (self._proto,)
+
+    def encode(self, line: str) -> list[int]:
+        """Return the ids of one line."""
+        return [int(word) for word in line.split()]
+
+    def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
+        """Return the ids of each line."""
+        return [self.encode(line) for line in lines]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the line that the ids make."""
+        return " ".join(map(str, ids))
+
+
+def made_up_lengths(pairs: int, mean: float, rng: np.random.Generator) -> tuple[npt.NDArray[np.int64], ...]:
+    """Lengths in pieces of source and target sentences, log-normal and correlated as those of Multi30K's captions.
+
+    Args:
+        pairs: How many.
+        mean: Mean length of the targets; sources are a little shorter.
+        rng: Where chance comes from.
+    """
+    spreads, correlation = np.array([0.32, 0.36]), 0.84  # English and German in 8,000 pieces; of the logarithms
+    deviations = rng.multivariate_normal([0, 0], [[1, correlation], [correlation, 1]], pairs) * spreads
+    means = np.log([0.96 * mean, mean]) - spreads**2 / 2
+    source, target = np.maximum(1, np.exp(means + deviations).round().astype(np.int64)).T
+    return source, target
+
+
+def write_made_up_corpus(folder: Path, settings: Settings) -> None:
+    """Write `train` and a tiny `valid` of sentences for `NumberTokenizer`, the same for the same settings."""
+    rng = np.random.default_rng(SEED)
+    n_special = 4
+    frequencies = 1 / np.arange(1, settings.vocab_size - n_special + 1)  # Zipf's law
+    for language, lengths in zip("ab", made_up_lengths(settings.pairs, settings.mean_length, rng), strict=True):
+        ids = n_special + rng.choice(len(frequencies), lengths.sum(), p=frequencies / frequencies.sum())
+        lines = [" ".join(map(str, row)) for row in np.split(ids, np.cumsum(lengths)[:-1])]
+        for split, part in (("train", lines), ("valid", lines[:1])):
+            (folder / f"{split}.{language}").write_text("\n".join(part) + "\n", encoding="utf-8")
+
+
+class Workload(NamedTuple):
+    """What all contenders train on.
+
+    Attributes:
+        config: The sizes of the model.
+        data: Where the batches come from.
+        tokenizer: What made the ids.
+        batches: The batches that are measured, and used again and again.
+    """
+
+    config: TransformerConfig
+    data: TranslationDataModule
+    tokenizer: Tokenizer
+    batches: list[Batch]
+
+
+def make_workload(settings: Settings, folder: Path) -> Workload:
+    """Make up or load the corpus, and cut batches from it.
+
+    Args:
+        settings: Says which corpus, and the sizes.
+        folder: For temporary files, needed as long as the workload is in use.
+    """
+    if settings.data is None:
+        write_made_up_corpus(folder, settings)
+        data_config = DataConfig(str(folder), "a", "b", settings.batch_tokens, cache_dir=str(folder / "cache"))
+        tokenizer: Tokenizer = NumberTokenizer(str(settings.vocab_size).encode())
+    else:
+        languages = settings.source or "", settings.target or ""
+        data_config = DataConfig(settings.data, *languages, settings.batch_tokens, cache_dir=str(folder / "cache"))
+        note("training the tokenizer")
+        text = load_corpus(data_config)["train"]
+        tokenizer = Tokenizer.train([*text["source"], *text["target"]], TokenizerConfig(settings.vocab_size))
+    try:
+        config = TransformerConfig(
+            vocab_size=tokenizer.vocab_size,
+            pad_id=tokenizer.pad_id,
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+            d_model=settings.d_model,
+            n_heads=settings.n_heads,
+            d_ff=settings.d_ff,
+            n_layers=settings.n_layers,
+            max_len=max(256, round(5 * settings.mean_length)),  # no sentence made up is so long
+            dropout=settings.dropout,
+            attention_dropout=settings.attention_dropout,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
+    data.setup()
+    return Workload(config, data, tokenizer, list(islice(forever(data), settings.steps)))
+
+
+def forever(data: TranslationDataModule) -> Iterable[Batch]:
+    """The batches of one epoch after another."""
+    while True:
+        yield from data.train_dataloader()
+
+
+Loss = Callable[[Batch], Tensor]
+
+
+def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
+    """Our module, and its training step as far as the loss."""
+    module = TranslationModule(Transformer(config), TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING))
+    return module, lambda batch: module.training_step(batch, 0)
+
+
+def plain_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
+    """Our model with the loss as the books have it."""
+    model = Transformer(config)
+    return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
+
+
+def cross_entropy(logits: Tensor, batch: Batch, pad_id: int) -> Tensor:
+    """Label-smoothed cross entropy from all logits (B, T, V), the mean over the real target tokens."""
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(), batch.tgt_out.flatten(), ignore_index=pad_id, label_smoothing=SMOOTHING
+    )
+
+
+class TorchTransformer(nn.Module):
+    """`nn.Transformer` between an embedding and an output projection."""
+
+    positions: Tensor
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Make the parts."""
+        super().__init__()
+        c = self.config = config
+        self.embedding = nn.Embedding(c.vocab_size, c.d_model)
+        self.register_buffer("positions", sinusoidal_positions(c.max_len, c.d_model).float(), persistent=False)
+        self.dropout = nn.Dropout(c.dropout)
+        self.layers = nn.Transformer(
+            c.d_model, c.n_heads, c.n_layers, c.n_layers, c.d_ff, dropout=c.dropout, batch_first=True
+        )
+        self.output = nn.Linear(c.d_model, c.vocab_size, bias=False)
+        self.output.weight = self.embedding.weight
+        nn.init.xavier_uniform_(self.embedding.weight)
+
+    def forward(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+        """(B, S) and (B, T) -> logits (B, T, V)."""
+        src_padding, tgt_padding = (ids == self.config.pad_id for ids in (src_ids, tgt_in))
+        future = torch.ones(tgt_in.size(1), tgt_in.size(1), dtype=torch.bool).triu(1)
+        hidden = self.layers(
+            self._embed(src_ids),
+            self._embed(tgt_in),
+            tgt_mask=future,
+            src_key_padding_mask=src_padding,
+            tgt_key_padding_mask=tgt_padding,
+            memory_key_padding_mask=src_padding,
+        )
+        return self.output(hidden)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        x = self.embedding(ids) * math.sqrt(self.config.d_model)
+        return self.dropout(x + self.positions[: ids.size(1)])
+
+
+def torch_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
+    """`nn.Transformer`, and its loss."""
+    model = TorchTransformer(config)
+    return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
+
+
+def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, Loss]:
+    """M2M100 at the same sizes, and its loss; `attention` is sdpa or eager."""
+    from transformers import M2M100Config, M2M100ForConditionalGeneration
+
+    c = config
+    model = M2M100ForConditionalGeneration(
+        M2M100Config(
+            vocab_size=c.vocab_size,
+            max_position_embeddings=c.max_len,
+            d_model=c.d_model,
+            encoder_layers=c.n_layers,
+            decoder_layers=c.n_layers,
+            encoder_ffn_dim=c.d_ff,
+            decoder_ffn_dim=c.d_ff,
+            encoder_attention_heads=c.n_heads,
+            decoder_attention_heads=c.n_heads,
+            encoder_layerdrop=0.0,
+            decoder_layerdrop=0.0,
+            dropout=c.dropout,
+            attention_dropout=c.attention_dropout,
+            activation_dropout=0.0,
+            use_cache=False,
+            pad_token_id=c.pad_id,
+            bos_token_id=c.bos_id,
+            eos_token_id=c.eos_id,
+            decoder_start_token_id=c.bos_id,
+            attn_implementation=attention,
+        )
+    )
+
+    def loss(batch: Batch) -> Tensor:
+        src_mask = (batch.src_ids != c.pad_id).long()
+        output = model(input_ids=batch.src_ids, attention_mask=src_mask, decoder_input_ids=batch.tgt_in)
+        return cross_entropy(output.logits, batch, c.pad_id)
+
+    return model, loss
+
+
+BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, Loss]]] = {
+    OURS: our_model,
+    PLAIN: plain_model,
+    TORCH: torch_model,
+    M2M100[0]: lambda config: m2m100_model(config, "sdpa"),
+    M2M100[1]: lambda config: m2m100_model(config, "eager"),
+}
+
+
+class Contender(NamedTuple):
+    """A model and its arithmetic."""
+
+    name: str
+    precision: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.precision}"
+
+
+class Bench:
+    """A contender with weights and an optimizer, ready to make steps.
+
+    Attributes:
+        contender: Who it is.
+        n_parameters: How many parameters it trains.
+    """
+
+    def __init__(self, contender: Contender, config: TransformerConfig) -> None:
+        """Make the model, from the same seed for everybody."""
+        self.contender = contender
+        torch.manual_seed(SEED)
+        self._module, self._loss = BUILDERS[contender.name](config)
+        self._module.train()
+        kind = {"foreach": False, "fused": False} if contender.name == PLAIN else {"fused": True}
+        self._optimizer = torch.optim.AdamW(
+            self._module.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, **kind
+        )
+        self.n_parameters = sum(parameter.numel() for parameter in self._module.parameters())
+
+    def step(self, batch: Batch) -> float:
+        """Train on a batch, and return the loss before the step."""
+        self._optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.contender.precision == "bf16"):
+            loss = self._loss(batch)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self._module.parameters(), CLIP)
+        self._optimizer.step()
+        return loss.item()
+
+
+def time_steps(benches: Sequence[Bench], batches: Sequence[Batch], rounds: int) -> dict[Contender, float]:
+    """Have all make a step on a batch, in random order, then on the next.
+
+    Returns:
+        Seconds a step of each: the mean over the batches of a round, the median over the rounds.
+    """
+    shuffled = random.Random(SEED)
+    seconds: dict[Contender, list[float]] = {bench.contender: [] for bench in benches}
+    for _ in range(rounds):
+        spent = dict.fromkeys(seconds, 0.0)
+        for batch in batches:
+            for bench in shuffled.sample(benches, len(benches)):
+                began = time.perf_counter()
+                bench.step(batch)
+                spent[bench.contender] += time.perf_counter() - began
+        for contender, total in spent.items():
+            seconds[contender].append(total / len(batches))
+    return {contender: statistics.median(times) for contender, times in seconds.items()}
+
+
+def fastest(contenders: Iterable[Contender], workload: Workload) -> Bench:
+    """Warm the contenders up, and return the one that is the fastest in a short trial."""
+    benches = [Bench(contender, workload.config) for contender in contenders]
+    few = workload.batches[:WARMUP]
+    time_steps(benches, few, 1)
+    seconds = time_steps(benches, few, 3)
+    return min(benches, key=lambda bench: seconds[bench.contender])
+
+
+def peak_memory(contender: Contender, workload: Workload) -> float:
+    """Peak resident memory of a process that makes a few steps, in MB."""
+    arrays = [[ids.numpy() for ids in batch] for batch in workload.batches[:MEMORY_STEPS]]
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(_peak_memory, contender, workload.config, arrays, torch.get_num_threads()).result()
+
+
+def _peak_memory(
+    contender: Contender, config: TransformerConfig, arrays: list[list[npt.NDArray[np.int64]]], threads: int
+) -> float:
+    torch.set_num_threads(threads)
+    quieten()
+    if contender.name == OURS:
+        run._keep_freed_memory()
+    bench = Bench(contender, config)
+    for batch in arrays:
+        bench.step(Batch(*map(torch.from_numpy, batch)))
+    return peak_of_process()
+
+
+def peak_of_process() -> float:
+    """Peak resident memory of this process so far, in MB."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # what the system call reports begins with the peak of the parent
+        (line,) = (line for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+        return int(line.split()[1]) / 1000
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+class EnoughError(Exception):
+    """All steps asked for have been measured."""
+
+
+class StepsInTurn(Callback):
+    """Makes each step of the Trainer without it as well, and keeps the times of both apart.
+
+    The bare loop is the first on a batch and the second on the next: the second is the faster one, for it finds the
+    memory and the matrix products of this shape prepared.
+
+    Attributes:
+        bare: Seconds of each bare step.
+        trainer: Seconds that the Trainer took for each: all time but that of the bare steps.
+    """
+
+    def __init__(self, bench: Bench, steps: int) -> None:
+        """Take who makes the bare steps, and how many."""
+        self.bench, self.steps = bench, steps
+        self.bare: list[float] = []
+        self.trainer: list[float] = []
+        self._left = 0.0
+        self._waiting: list[Batch] = []
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Batch, batch_idx: int) -> None:
+        """Stop the Trainer's clock, and catch up with it."""
+        if self._left:
+            self.trainer.append(time.perf_counter() - self._left)
+        done = len(self.trainer)
+        if done < self.steps:
+            self._waiting.append(batch)
+        if done % 2 == 0 or done == self.steps:
+            for waiting in self._waiting:
+                began = time.perf_counter()
+                self.bench.step(waiting)
+                self.bare.append(time.perf_counter() - began)
+            self._waiting.clear()
+        if done == self.steps:
+            raise EnoughError
+        self._left = time.perf_counter()
+
+
+def lightning_efficiency(precision: str, workload: Workload, rounds: int, steps: int, folder: Path) -> dict[str, Any]:
+    """Compare the Trainer of `minitrans train` with a bare loop.
+
+    Args:
+        precision: Arithmetic of both.
+        workload: What they train on.
+        rounds: How often to measure.
+        steps: Steps, and a checkpoint, in each.
+        folder: For the run folder.
+
+    Returns:
+        Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
+    """
+    n_steps = WARMUP + rounds * steps
+    settings = {
+        "run-dir": folder / "run",
+        "data.path": folder,
+        "data.source": "a",
+        "data.target": "b",
+        "training.learning_rate": LEARNING_RATE,
+        "training.label_smoothing": SMOOTHING,
+        "training.checkpoint_every": steps,
+        "trainer.max_steps": n_steps + 1,
+        "trainer.val_check_interval": n_steps + 1,
+        "trainer.check_val_every_n_epoch": "null",
+        "trainer.gradient_clip_val": CLIP,
+        "training.precision": precision,
+        "trainer.accelerator": "cpu",
+    }
+    config = parse_config([word for name, value in settings.items() for word in (f"--{name}", str(value))])
+    config.run_dir.mkdir()
+    bundle = Bundle(Transformer(workload.config), workload.tokenizer, "a", "b")
+    trainer = run._make_trainer(config, bundle, workload.data)
+    in_turn = StepsInTurn(Bench(Contender(OURS, precision), workload.config), n_steps)
+    trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
+    module = TranslationModule(bundle.model, config.training)
+    with contextlib.suppress(EnoughError):
+        run._fit(trainer, module, workload.data, config)
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        callback.teardown(trainer, module, "fit")  # gives the signals back, which Lightning omits after an exception
+
+    bare, whole = (np.reshape(times[WARMUP:], (rounds, steps)).mean(1) for times in (in_turn.bare, in_turn.trainer))
+    return {
+        "precision": precision,
+        "bare_ms": 1000 * float(np.median(bare)),
+        "trainer_ms": 1000 * float(np.median(whole)),
+        "efficiency": float(np.median(bare / whole)),
+    }
+
+
+def compare_losses(workload: Workload) -> list[dict[str, float]]:
+    """Train the plain formulas and ours side by side.
+
+    Returns:
+        For some steps the loss of each, before the step is taken.
+    """
+    benches = {
+        "plain": Bench(Contender(PLAIN, "fp32"), workload.config),
+        **{precision: Bench(Contender(OURS, precision), workload.config) for precision in PRECISIONS},
+    }
+    rows = []
+    for step, batch in enumerate(islice(cycle(workload.batches), max(LOSS_STEPS)), 1):
+        row: dict[str, float] = {"step": step}
+        for name, bench in benches.items():
+            torch.manual_seed(SEED + step)  # the same dropout for all
+            row[name] = bench.step(batch)
+        if step in LOSS_STEPS:
+            rows.append(row)
+    return rows
+
+
+def describe_machine() -> dict[str, Any]:
+    """The processor, the flags that matter, threads and versions."""
+    info: dict[str, str] = {}
+    if (cpuinfo := Path("/proc/cpuinfo")).is_file():
+        lines = [line.partition(":") for line in cpuinfo.read_text(encoding="utf-8").splitlines()]
+        info = {name.strip(): value.strip() for name, _, value in lines}
+    known = (info.get("flags") or info.get("Features") or "").split()
+    return {
+        "processor": info.get("model name") or platform.processor() or platform.machine(),
+        "flags": [flag for flag in FLAGS if flag in known] or [torch.backends.cpu.get_cpu_capability()],
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": importlib.metadata.version("transformers"),
+    }
+
+
+def target_tokens(workload: Workload) -> float:
+    """Mean number of real target tokens in a batch."""
+    return statistics.fmean(int((batch.tgt_out != workload.config.pad_id).sum()) for batch in workload.batches)
+
+
+def compare(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Measure everything at one size.
+
+    Returns:
+        What `--json` prints.
+    """
+    workload = make_workload(settings, folder)
+    note("choosing the attention of M2M100")
+    m2m100 = [fastest([Contender(name, p) for name in M2M100], workload) for p in PRECISIONS]
+    others = [Bench(Contender(name, p), workload.config) for name in (OURS, TORCH) for p in PRECISIONS]
+    benches = [*others, *m2m100]
+    note(f"timing {len(benches)} contenders, {settings.rounds} rounds of {settings.steps} steps")
+    time_steps(benches, workload.batches, 1)  # oneDNN compiles the products of every new shape
+    seconds = time_steps(benches, workload.batches, settings.rounds)
+
+    best = min(PRECISIONS, key=lambda precision: seconds[Contender(OURS, precision)])
+    ours = seconds[Contender(OURS, best)]
+    tokens = target_tokens(workload)
+    rows = []
+    for bench in benches:
+        name, precision = contender = bench.contender
+        note(f"measuring the memory of {contender}")
+        rows.append(
+            {
+                "name": name,
+                "precision": precision,
+                "parameters": bench.n_parameters,
+                "ms": 1000 * seconds[contender],
+                "tokens_per_second": tokens / seconds[contender],
+                "ratio": seconds[contender] / ours,
+                "peak_mb": peak_memory(contender, workload),
+            }
+        )
+    note("timing Lightning")
+    lightning = lightning_efficiency(best, workload, settings.rounds, 20 * settings.steps, folder)
+    note(f"training {max(LOSS_STEPS)} steps by the plain formulas")
+    return {
+        "machine": describe_machine(),
+        "settings": asdict(settings),
+        "contenders": rows,
+        "ratio_to_best_peer": min(s for contender, s in seconds.items() if contender.name != OURS) / ours,
+        "ratio_to_nn_transformer_fp32": seconds[Contender(TORCH, "fp32")] / ours,
+        "lightning_efficiency": lightning["efficiency"],
+        "lightning": lightning,
+        "losses": compare_losses(workload),
+    }
+
+
+def sweep(settings: Settings) -> dict[str, Any]:
+    """Measure ours and M2M100, each in its faster arithmetic, at many sizes.
+
+    Returns:
+        What `--json` prints.
+    """
+    rows = []
+    for name, values in SWEEP.items():
+        for value in values:
+            note(f"{name} {value}")
+            varied = replace(settings, **{name: value})  # type: ignore[arg-type]
+            if name == "d_model":
+                varied = replace(varied, d_ff=2 * value)
+            with tempfile.TemporaryDirectory() as folder:
+                rows.append({"setting": name, "value": value} | duel(varied, Path(folder)))
+    return {"machine": describe_machine(), "settings": asdict(settings), "sweep": rows}
+
+
+def duel(settings: Settings, folder: Path) -> dict[str, Any]:
+    """Measure ours and M2M100, each in its faster arithmetic, at one size."""
+    workload = make_workload(settings, folder)
+    ours = fastest([Contender(OURS, p) for p in PRECISIONS], workload)
+    theirs = fastest([Contender(name, p) for name in M2M100 for p in PRECISIONS], workload)
+    time_steps([ours, theirs], workload.batches, 1)
+    seconds = time_steps([ours, theirs], workload.batches, settings.rounds)
+    tokens = target_tokens(workload)
+    row: dict[str, Any] = {"ratio": seconds[theirs.contender] / seconds[ours.contender]}
+    for name, bench in (("ours", ours), ("m2m100", theirs)):
+        spent = seconds[bench.contender]
+        row[name] = {
+            "contender": str(bench.contender),
+            "ms": 1000 * spent,
+            "tokens_per_second": tokens / spent,
+            "peak_mb": peak_memory(bench.contender, workload),
+        }
+    return row
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table that reads well as plain text: names in the first column, numbers in the others."""
+    lines = [header, *rows]
+    first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
+    padded = [
+        [line[0].ljust(first), *(cell.rjust(width) for cell, width in zip(line[1:], widths, strict=True))]
+        for line in lines
+    ]
+    rule = ["-" * first, *("-" * (width - 1) + ":" for width in widths)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (padded[0], rule, *padded[1:]))
+
+
+def heading(result: dict[str, Any]) -> str:
+    """The machine and the sizes, in two lines."""
+    m, s = result["machine"], result["settings"]
+    return (
+        f"{m['processor']} ({' '.join(m['flags'])}), {m['threads']} threads, torch {m['torch']}, "
+        f"transformers {m['transformers']}\n"
+        f"{s['n_layers']}+{s['n_layers']} layers, d_model {s['d_model']}, d_ff {s['d_ff']}, {s['n_heads']} heads, "
+        f"vocabulary {s['vocab_size']:,}, {s['batch_tokens']:,} tokens a batch, "
+        f"{s['data'] or f'''made-up sentences of {s['mean_length']:g} pieces'''}\n"
+    )
+
+
+def print_comparison(result: dict[str, Any]) -> None:
+    """Print what `compare` measured."""
+    print(heading(result))
+    steps = [
+        [
+            f"{row['name']} {row['precision']}",
+            f"{row['parameters']:,}",
+            f"{row['ms']:.1f}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['ratio']:.2f}",
+            f"{row['peak_mb']:,.0f}",
+        ]
+        for row in result["contenders"]
+    ]
+    print(
+        table(["step of", "parameters", "ms", "target tokens/s", "this / best of ours", "peak MB"], steps), end="\n\n"
+    )
+    losses = [[str(row["step"]), *(f"{row[name]:.6f}" for name in ("plain", *PRECISIONS))] for row in result["losses"]]
+    print(table(["loss at step", PLAIN, *(f"{OURS} {name}" for name in PRECISIONS)], losses), end="\n\n")
+    lightning = result["lightning"]
+    print(f"time of a step, the best peer over ours: {result['ratio_to_best_peer']:.2f}")
+    print(f"time of a step, nn.Transformer in fp32 over ours: {result['ratio_to_nn_transformer_fp32']:.2f}")
+    print(
+        f"speed of minitrans train over the bare loop: {lightning['efficiency']:.1%} "
+        f"({lightning['trainer_ms']:.1f} ms and {lightning['bare_ms']:.1f} ms a step, {lightning['precision']})"
+    )
+
+
+def print_sweep(result: dict[str, Any]) -> None:
+    """Print what `sweep` measured."""
+    print(heading(result))
+    rows = []
+    for row in result["sweep"]:
+        cells = [f"{row['setting'].replace('_', ' ')} {row['value']:,}"]
+        for one in (row["ours"], row["m2m100"]):
+            how = one["contender"].split(maxsplit=1)[1]
+            cells += [f"{one['ms']:.1f}", f"{one['tokens_per_second']:,.0f}", f"{one['peak_mb']:,.0f}", how]
+        rows.append([*cells, f"{row['ratio']:.2f}"])
+    each = ["ms", "tokens/s", "peak MB", "as"]
+    print(table(["", *(f"{name} {what}" for name in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
+
+
+def note(text: str) -> None:
+    """Say on standard error what is going on."""
+    print(f"bench_train: {text}", file=sys.stderr, flush=True)
+
+
+def quieten() -> None:
+    """Keep warnings that mean nothing here off the screen."""
+    run._quieten_lightning()
+    warnings.filterwarnings("ignore", ".*`self.log\\(\\)` but the `self.trainer` reference is not registered.*")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = Parser(
+        prog="bench_train.py",
+        description="Benchmark of training on the CPU: our step beside nn.Transformer and M2M100 of Hugging Face.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
+    for field in fields(Settings):
+        flag = f"--{field.name.replace('_', '-')}"
+        kind = positive if isinstance(field.default, int) else type(field.default or "")
+        parser.add_argument(flag, type=kind, default=field.default, help=HELP[field.name])
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print; return 0, or 2 after bad input or without transformers."""
+    try:
+        arguments = vars(make_parser().parse_args(argv))
+        as_json, sweeping = arguments.pop("json"), arguments.pop("sweep")
+        settings = Settings(**arguments)
+        if sweeping and settings.data:
+            raise UserError("--sweep varies the length of made-up sentences; give it without --data")
+        if settings.mean_length < 1:
+            raise UserError(f"--mean-length must be at least 1, got {settings.mean_length:g}")
+        if importlib.util.find_spec("transformers") is None:
+            raise UserError("transformers is not installed; pip install 'minitrans[bench]'")
+        torch.set_num_threads(settings.threads)
+        run._keep_freed_memory()
+        quieten()
+        if sweeping:
+            result = sweep(settings)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                result = compare(settings, Path(folder))
+    except UserError as error:
+        print(f"bench_train: error: {error}", file=sys.stderr)
+        return 2
+    if as_json:
+        print(json.dumps(result))
+    else:
+        (print_sweep if sweeping else print_comparison)(result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

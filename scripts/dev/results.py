@@ -1,0 +1,154 @@
+"""Train the models of the README's table of results, each with several seeds that share their teachers, and print it.
+
+It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
+that has been scored is not scored again: its scores are kept in its run folder.
+"""
+
+import contextlib
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import distill
+
+from minitrans import cli
+from minitrans.data.corpus import load_corpus
+from minitrans.errors import UserError
+from minitrans.files import write_file
+from minitrans.serving.scoring import Scores, score, spread
+from minitrans.training.config import RunConfig, parse_config
+from minitrans.serving.translator import Translator
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
+BEAMS = (1, 5)
+SCORES = "scores.json"
+COLUMNS = ["config", "test set", "parameters", "teachers", "training"]
+COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Train what is missing, score it, print the table."""
+    parser = cli.Parser(prog="results.py", description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument(
+        "configs",
+        metavar="CONFIG",
+        nargs="*",
+        type=Path,
+        default=[CONFIGS / f"{name}.yaml" for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")],
+        help="YAML files of the runs (default: those in the README)",
+    )
+    parser.add_argument("--corpora", type=Path, help="folder with a corpus named as each config (default: data.path)")
+    parser.add_argument(
+        "--seeds", type=cli.positive, default=3, metavar="N", help="runs of each (default: %(default)s)"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where they go (default: %(default)s)")
+    cli.start_log(debug=False)
+    try:
+        args = parser.parse_args(argv)
+        folder = args.runs.resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = []
+        for config in args.configs:
+            runs = [make_run(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
+            rows += table_rows(config, runs)
+    except UserError as error:
+        print(f"results.py: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    for row in (COLUMNS, ["---"] * 2 + ["---:"] * (len(COLUMNS) - 2), *rows):
+        print(f"| {' | '.join(row)} |")
+    return 0
+
+
+def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dict[str, Any]:
+    """Train a model, unless it is there, and score its test sets, unless that has been done.
+
+    The teachers are those of all seeds.
+    """
+    run, teachers = folder / f"{config.stem}-{seed}", folder / f"{config.stem}-teachers"
+    settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
+    if corpora is not None:
+        settings += ["--data.path", str(corpora / config.stem)]
+    if not (run / SCORES).is_file():
+        minutes = {
+            "teachers": timed(distill.teach, settings, teachers, teachers),
+            "model": timed(distill.learn, settings, teachers, run),
+        }
+        found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
+        write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
+    loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
+    return loaded
+
+
+def timed(work: Callable[[Sequence[str], Path], None], settings: list[str], teachers: Path, product: Path) -> float:
+    """Do a part of the training; the minutes that it took, with those of before if it was interrupted.
+
+    They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
+    """
+    spent = product.with_name(f"{product.name}.minutes")
+    before = 0.0
+    if product.exists():
+        before = float(spent.read_text(encoding="ascii")) if spent.is_file() else math.nan
+    write_file(spent, "nan\n")
+    began = time.perf_counter()
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            work(settings, teachers)
+    finally:
+        minutes = before + (time.perf_counter() - began) / 60
+        write_file(spent, f"{minutes}\n")
+    return minutes
+
+
+def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
+    """The number of parameters, and by test set and beam the scores."""
+    translator = Translator.load(run)
+    scores: dict[str, dict[int, Any]] = {}
+    for split, pairs in load_corpus(config.data).items():
+        if split not in ("train", "valid"):
+            sources, references = pairs["source"][:], pairs["target"][:]
+            outputs = {beam: translator.translate(sources, beam=beam) for beam in BEAMS}
+            scores[split] = {
+                beam: asdict(score(lines, references, translator.bundle.target, tokenize))
+                for beam, lines in outputs.items()
+            }
+    return {"parameters": sum(p.numel() for p in translator.bundle.model.parameters()), "scores": scores}
+
+
+def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[list[str]]:
+    """The rows of a config, one a test set: what COLUMNS says, means of the runs; scores have standard deviations."""
+    rows = []
+    minutes = [mean_minutes([run["minutes"][part] for run in runs]) for part in ("teachers", "model")]
+    for split in runs[0]["scores"]:
+        greedy, beam = ([Scores(**run["scores"][split][str(beam)]) for run in runs] for beam in BEAMS)
+        tokenizer = greedy[0].bleu_signature.partition("tok:")[2].partition("|")[0]
+        cells = [mean_std(scores, name) for scores in (greedy, beam) for name in ("bleu", "chrf")]
+        cells[0] += f" ({tokenizer})"
+        rows.append([f"`configs/{config.name}`", f"`{split}`", f"{runs[0]['parameters']:,}", *minutes, *cells])
+    return rows
+
+
+def mean_minutes(minutes: Sequence[float]) -> str:
+    """The mean, if all are known."""
+    mean = statistics.mean(minutes)
+    return "-" if math.isnan(mean) else f"{mean:.0f} min"
+
+
+def mean_std(scores: Sequence[Scores], name: str) -> str:
+    """Mean and standard deviation of a score; of one run, the score."""
+    if len(scores) == 1:
+        return f"{getattr(scores[0], name):.2f}"
+    found = spread(scores)
+    return f"{found['mean'][name]:.2f} ± {found['std'][name]:.2f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,286 @@
+"""The compiled decoder against the plain model, and what happens where there is none."""
+
+import logging
+import platform
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import BOS, EOS, PAD, random_ids, random_model, worst_deviation
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.compiled import kernels, stepper as engine
+from minitrans.model.decoding import beam_search, begin, feed, greedy_decode
+from minitrans.compiled.stepper import Engine, compiled
+from minitrans.model.transformer import Transformer
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler here")
+
+V, MAX_LEN = 11, 17
+LENGTHS = [4, 7, 1, 6, 2, 7, 3]
+
+
+def allowed(log_p: Tensor) -> Tensor:
+    """Log-probabilities of what may be output."""
+    log_p[:, [PAD, BOS]] = -torch.inf
+    return log_p
+
+
+def worst_step(model: Transformer, fast: Engine, seed: int, steps: int = 9) -> float:
+    """The largest deviation of any log-probability from the full masked pass.
+
+    Rows are reordered, dropped and repeated on the way. The order of the engine's ids has to be that of its numbers.
+    """
+    random = torch.Generator().manual_seed(seed)
+    src_ids = random_ids(seed, LENGTHS, max(LENGTHS), model.config.vocab_size)
+    memory, src_mask = model.encode(src_ids)
+    cache = fast.encode(src_ids)
+    targets = torch.full((len(src_ids), 1), BOS)
+    n = model.config.vocab_size - 2
+    deviations = []
+    for _ in range(steps):
+        log_p, ids = fast.next_tokens(targets[:, -1], cache, n)
+        want = allowed(F.log_softmax(model.decode(targets, memory, src_mask)[:, -1].double(), dim=-1))
+        assert torch.equal(log_p, log_p.sort(descending=True).values)
+        assert all(len(row) == n and not {PAD, BOS} & row for row in map(set, ids.tolist()))
+        deviations.append(worst_deviation([log_p.double()], [want.gather(1, ids)]))
+        rows = torch.randint(len(targets), (int(torch.randint(1, 9, (), generator=random)),), generator=random)
+        tokens = ids[rows, torch.randint(n, (len(rows),), generator=random)]
+        targets, memory, src_mask = torch.cat([targets[rows], tokens[:, None]], 1), memory[rows], src_mask[rows]
+        cache.select_rows(rows)
+    return max(deviations)
+
+
+@torch.no_grad()
+@given(
+    seed=st.integers(0, 2**20),
+    sizes=st.sampled_from([(6, 2, 4, 13), (12, 3, None, 5), (33, 1, 7, 40), (7, 5, 1, 3)]),
+    n_layers=st.integers(1, 3),
+    vocab_size=st.sampled_from([6, 11, 255, 256, 257, 600]),  # around the words that are scored at a time
+    tied=st.booleans(),
+)
+def test_every_step_gives_what_the_full_masked_pass_gives(
+    seed: int, sizes: tuple[int, int, int | None, int], n_layers: int, vocab_size: int, tied: bool
+) -> None:
+    d_model, n_heads, d_head, d_ff = sizes
+    model = random_model(
+        seed,
+        d_model=d_model,
+        n_heads=n_heads,
+        d_head=d_head,
+        d_ff=d_ff,
+        n_layers=n_layers,
+        vocab_size=vocab_size,
+        max_len=MAX_LEN,
+        tie_embeddings=tied,
+    )
+    assert worst_step(model, Engine(model), seed) < 1e-11
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.5)])
+def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float) -> None:
+    model = random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300, max_len=MAX_LEN)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.3)
+    fast = Engine(model.to(dtype))
+    log_p, _ = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 3)
+    assert log_p.dtype == torch.float32
+    assert 0 < worst_step(model.double(), fast, 5) < tolerance
+
+
+@torch.no_grad()
+def test_many_rows_of_many_lengths_are_split_into_groups() -> None:
+    """More rows and tokens than are taken at a time, and a sentence that is longer than a group."""
+    model = random_model(1, max_len=200)
+    lengths = [*range(1, 12)] * 20 + [150, 3]
+    src_ids = random_ids(2, lengths, 150)
+    fast = Engine(model)
+    cache, plain = fast.encode(src_ids), begin(model, src_ids, 5)
+    tokens = torch.full((len(lengths),), BOS)
+    for _ in range(4):
+        log_p, ids = fast.next_tokens(tokens, cache, 1)
+        want, same = feed(model, tokens, plain, 1)
+        assert worst_deviation([log_p], [want]) < 1e-12
+        assert torch.equal(ids, same)
+        tokens = ids[:, 0]
+
+
+def test_equals_come_in_the_order_of_their_ids() -> None:
+    model = random_model(0, vocab_size=600)
+    with torch.no_grad():
+        model.output.weight[:] = model.output.weight[0]
+    fast = Engine(model)
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 300)
+    assert ids.tolist() == [[i for i in range(302) if i not in (PAD, BOS)]]
+
+
+@given(seed=st.integers(0, 2**20), beam=st.integers(1, 4), max_len=st.integers(8, 17))
+def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max_len: int) -> None:
+    model = random_model(seed, max_len=max_len, tie_embeddings=False)
+    src_ids = random_ids(seed + 1, LENGTHS, max(LENGTHS))
+    fast = Engine(model)
+    assert greedy_decode(fast, src_ids) == greedy_decode(model, src_ids)
+    for found, want in zip(beam_search(fast, src_ids, beam), beam_search(model, src_ids, beam), strict=True):
+        assert [h.ids for h in found] == [h.ids for h in want]
+        assert [h.score for h in found] == pytest.approx([h.score for h in want], abs=1e-12)
+
+
+def bits(fast: Engine, src_ids: Tensor) -> list[bytes]:
+    """What the engine computes in a few steps, by row."""
+    cache, tokens = fast.encode(src_ids), torch.full((len(src_ids),), BOS)
+    rows = [b""] * len(src_ids)
+    for _ in range(4):
+        log_p, ids = fast.next_tokens(tokens, cache, 3)
+        rows = [row + numbers.numpy().tobytes() for row, numbers in zip(rows, log_p, strict=True)]
+        tokens = ids[:, 0]
+    return rows
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None:
+    fast = Engine(random_model(4).to(dtype))
+    src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
+    together = bits(fast, src_ids)
+    assert [bits(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
+    assert bits(fast, src_ids.flip(0)) == together[::-1]
+
+
+def test_several_threads_may_use_one_engine() -> None:
+    model = random_model(8, tie_embeddings=False)
+    fast = Engine(model)
+    batches = [random_ids(seed, LENGTHS, max(LENGTHS)) for seed in range(6)]
+    want = [greedy_decode(fast, batch) for batch in batches]
+    found: dict[int, list[list[list[int]]]] = {}
+
+    def work(k: int) -> None:
+        found[k] = [greedy_decode(fast, batch) for _ in range(10) for batch in batches]
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert [found[k] for k in range(3)] == [want * 10] * 3
+
+
+def test_it_keeps_the_weights_that_it_was_made_of() -> None:
+    model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
+    fast = Engine(model)
+    before = bits(fast, src_ids)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), model.positions):
+            tensor.zero_()
+    del model
+    assert bits(fast, src_ids) == before
+
+
+def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed: list[int] = []
+    function = Engine._function
+    monkeypatch.setattr(
+        Engine, "_function", lambda self, name: freed.append if name == "free" else function(self, name)
+    )
+    fast = Engine(random_model(11))
+    handle = fast._engine
+    assert not freed
+    del fast
+    assert freed == [handle]
+    function(Engine(random_model(11)), "free")(handle)
+
+
+def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
+    fast, src_ids = Engine(random_model(12)), random_ids(13, [4, 0, 7], 7)
+    assert [bits(fast, src_ids)[row] for row in (0, 2)] == bits(fast, src_ids[[0, 2]])
+    assert len(greedy_decode(fast, src_ids)[1]) <= 10
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    fast = Engine(random_model(14, max_len=8))
+    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
+        fast.encode(random_ids(1, [9, 4], 9))
+    for ids in ([[V, EOS]], [[-1, EOS]]):
+        with pytest.raises(IndexError):
+            fast.encode(torch.tensor(ids))
+    cache = fast.encode(torch.tensor([[7, EOS]]))
+    with pytest.raises(IndexError):
+        fast.next_tokens(torch.tensor([V]), cache, 1)
+    for n in (0, 2):
+        with pytest.raises(ValueError, match=f"{n} tokens for a cache of 1 rows"):
+            fast.next_tokens(torch.tensor([BOS] * n, dtype=torch.int64), cache, 1)
+    for _ in range(8):
+        fast.next_tokens(torch.tensor([BOS]), cache, 1)
+    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
+        fast.next_tokens(torch.tensor([BOS]), cache, 1)
+
+
+def test_no_more_continuations_than_there_are() -> None:
+    fast = Engine(random_model(15))
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 100)
+    assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
+
+
+def test_what_is_no_number_is_followed_by_padding() -> None:
+    model = random_model(20)
+    with torch.no_grad():
+        model.decoder.norm.bias[0] = torch.nan
+    fast = Engine(model)
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 2)
+    assert ids.tolist() == [[PAD, PAD]]
+
+
+@pytest.mark.parametrize("dtype", kernels.DTYPES)
+def test_on_a_cpu_a_model_is_compiled(dtype: torch.dtype) -> None:
+    assert isinstance(compiled(random_model(21).to(dtype)), Engine)
+
+
+def test_weights_may_lie_in_any_order() -> None:
+    model = random_model(22)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
+    assert worst_step(model, Engine(model), 23) < 1e-11
+
+
+@pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta")])
+def test_other_devices_and_dtypes_take_the_model_itself(change) -> None:  # type: ignore[no-untyped-def]
+    model = change(random_model(16))
+    assert compiled(model) is model
+
+
+@pytest.fixture
+def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    kernels.compile_library.cache_clear()
+    yield
+    monkeypatch.undo()
+    kernels.compile_library.cache_clear()
+
+
+@pytest.mark.usefixtures("_uncached")
+def test_without_a_compiler_it_is_the_model_itself(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    model = random_model(17)
+    with caplog.at_level(logging.WARNING):
+        assert compiled(model) is model
+    assert "plain and slower path" in caplog.text
+    assert str(engine.SOURCE) in caplog.text
+
+
+@pytest.mark.usefixtures("_uncached")
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
+@pytest.mark.parametrize("without", ["-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
+def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", f"c++ {without}")
+    model = random_model(18, vocab_size=300, max_len=MAX_LEN)
+    assert worst_step(model, Engine(model), 19) < 1e-11
+    test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)

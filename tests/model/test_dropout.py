@@ -1,0 +1,101 @@
+import pytest
+import torch
+
+from minitrans.model.dropout import Dropout, draw_seed, dropout, random_bytes
+
+N = 1_000_003  # not a multiple of 8: the last bytes are cut
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.5, 0.9, 0.996])
+def test_elements_are_dropped_with_probability_p_and_the_mean_stays(p: float) -> None:
+    torch.manual_seed(0)
+    out = dropout(torch.ones(N, dtype=torch.float64), p, training=True)
+    exact = round(256 * p) / 256
+    values = out.unique()
+    assert len(values) == 2
+    assert values[0] == 0
+    assert values[1].item() == pytest.approx(1 / (1 - exact), rel=1e-12)
+    deviation = (exact * (1 - exact) / N) ** 0.5
+    assert abs((out == 0).double().mean().item() - exact) < 4 * deviation
+    assert abs(out.mean().item() - 1) < 4 * deviation / (1 - exact)
+
+
+def test_elements_rows_and_calls_are_independent() -> None:
+    torch.manual_seed(1)
+    ones = torch.ones(512, 512, dtype=torch.float64)
+    first, second = (dropout(ones, 0.5, training=True) - 1 for _ in range(2))  # +1 or -1, mean 0
+    bound = 4 / 512  # four standard deviations of the mean of 512 x 512 products
+    assert abs((first * second).mean().item()) < bound  # calls
+    for shift in range(1, 17):  # neighbours share a 64-bit number
+        assert abs((first * first.roll(shift, dims=1)).mean().item()) < bound
+        assert abs((first * first.roll(shift, dims=0)).mean().item()) < bound
+    assert (first.mean(0).abs() < 5 / 512**0.5).all()
+    assert (first.mean(1).abs() < 5 / 512**0.5).all()
+
+
+def test_the_gradient_is_that_of_the_same_mask() -> None:
+    x = torch.randn(40, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    torch.manual_seed(3)
+    out = dropout(x, 0.3, training=True)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert torch.equal(out, x * gradient)
+
+
+def test_the_same_seed_drops_the_same_elements() -> None:
+    torch.manual_seed(4)
+    first = dropout(torch.ones(1000), 0.3, training=True)
+    torch.manual_seed(4)
+    assert torch.equal(dropout(torch.ones(1000), 0.3, training=True), first)
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 1000])
+def test_whatever_its_size_it_takes_one_seed_from_the_generator(n: int) -> None:
+    torch.manual_seed(5)
+    draw_seed()
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    assert dropout(torch.ones(n), 0.5, training=True).shape == (n,)
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+@pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 123456789])
+def test_the_bytes_are_those_of_splitmix64(seed: int) -> None:
+    expected, state = b"", seed % 2**64
+    for _ in range(20):
+        state = (state + 0x9E3779B97F4A7C15) % 2**64
+        z = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        expected += (z ^ z >> 31).to_bytes(8, "little")
+    for n in (0, 1, 8, 9, 160):
+        assert bytes(random_bytes(n, seed).tolist()) == expected[:n]
+
+
+def test_the_random_numbers_are_where_the_elements_are() -> None:
+    assert dropout(torch.ones(3, 5, device="meta"), 0.5, training=True).device.type == "meta"
+
+
+def test_nothing_happens_outside_training_or_at_0() -> None:
+    x = torch.ones(3, 5)
+    assert dropout(x, 0.5, training=False) is x
+    assert dropout(x, 0.0, training=True) is x
+    assert Dropout(0.5).eval()(x) is x
+    assert 0 < (Dropout(0.5).train()(torch.ones(1000)) == 0).sum() < 1000
+
+
+def test_a_probability_of_1_leaves_nothing() -> None:
+    assert not dropout(torch.ones(1000), 1.0, training=True).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_shape_and_dtype_stay(dtype: torch.dtype) -> None:
+    out = dropout(torch.ones(3, 1, 5, dtype=dtype), 0.5, training=True)
+    assert (out.shape, out.dtype) == ((3, 1, 5), dtype)
+    assert dropout(torch.ones(0, 4), 0.5, training=True).shape == (0, 4)
+
+
+def test_seeds_are_whole_numbers_of_63_bits() -> None:
+    torch.manual_seed(6)
+    seeds = [draw_seed() for _ in range(100)]
+    assert all(type(seed) is int for seed in seeds)
+    assert len({seed % 2**16 for seed in seeds}) > 90
+    assert max(seeds) > 2**61

@@ -1,0 +1,270 @@
+"""Label-smoothed cross entropy against its formula, written out; and from the hidden states, against the plain one."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import pytest
+import torch
+from conftest import ATOL, PAD, random_ids, random_tensor
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minitrans.compiled import kernels
+from minitrans.model.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
+
+B, T, V = 3, 5, 11
+LENGTHS = [4, 5, 1]
+
+
+@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
+def with_and_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(kernels, "_library", lambda: None)
+
+
+def test_the_kernel_serves_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = []
+
+    def kernel(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[float, Tensor]:
+        served.append((hidden.shape, weight.shape))
+        return 7.0, torch.zeros(len(hidden))
+
+    monkeypatch.setattr(kernels, "serve", lambda *_: True)
+    monkeypatch.setattr(kernels, "linear_cross_entropy", kernel)
+    loss = linear_cross_entropy(random_tensor(0, 1, T, 4), random_tensor(1, V, 4), random_ids(2, [T], T), PAD, 0.1)
+    assert loss.item() == 7.0
+    assert served == [((T, 4), (V, 4))]
+
+
+def formula(logits: Tensor, tgt_out: Tensor, smoothing: float) -> float:
+    """- sum over real positions, sum over pieces, of target probability times log probability."""
+    total = 0.0
+    for row, ids in zip(logits.tolist(), tgt_out.tolist(), strict=True):
+        for scores, right in zip(row, ids, strict=True):
+            if right == PAD:
+                continue
+            log_z = math.log(sum(math.exp(score) for score in scores))
+            for piece, score in enumerate(scores):
+                wanted = smoothing / V + (1 - smoothing if piece == right else 0.0)
+                total -= wanted * (score - log_z)
+    return total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+def test_the_loss_equals_its_formula(smoothing: float) -> None:
+    logits, tgt_out = 2.0 * random_tensor(0, B, T, V), random_ids(1, LENGTHS, T)
+    loss = label_smoothed_cross_entropy(logits, tgt_out, PAD, smoothing)
+    assert loss.shape == ()
+    assert loss.item() == pytest.approx(formula(logits, tgt_out, smoothing), abs=ATOL)
+
+
+def test_without_smoothing_each_position_costs_its_log_probability() -> None:
+    logits, tgt_out = random_tensor(0, B, T, V), random_ids(1, [T] * B, T)
+    for b in range(B):
+        for t in range(T):
+            loss = label_smoothed_cross_entropy(logits[b : b + 1, t : t + 1], tgt_out[b : b + 1, t : t + 1], PAD, 0.0)
+            assert loss.item() == pytest.approx(-logits[b, t].log_softmax(-1)[tgt_out[b, t]].item(), abs=ATOL)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_padding_has_no_gradient_and_everything_else_has(smoothing: float) -> None:
+    logits, tgt_out = random_tensor(0, B, T, V).requires_grad_(), random_ids(1, LENGTHS, T)
+    (gradient,) = torch.autograd.grad(label_smoothed_cross_entropy(logits, tgt_out, PAD, smoothing), logits)
+    assert torch.equal(gradient.ne(0.0).all(-1), tgt_out != PAD)
+    assert torch.equal(gradient.eq(0.0).all(-1), tgt_out == PAD)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_logits_of_padding_do_not_count(smoothing: float) -> None:
+    logits, tgt_out = random_tensor(0, B, T, V), random_ids(1, LENGTHS, T)
+    other = torch.where((tgt_out == PAD)[..., None], random_tensor(2, B, T, V), logits)
+    losses = [label_smoothed_cross_entropy(x, tgt_out, PAD, smoothing) for x in (logits, other)]
+    assert torch.equal(*losses)
+
+
+def test_a_batch_of_padding_alone_costs_nothing() -> None:
+    loss = label_smoothed_cross_entropy(random_tensor(0, B, T, V), torch.full((B, T), PAD), PAD, 0.1)
+    assert loss.item() == 0.0
+
+
+def test_smoothing_makes_certainty_cost_more_than_the_smoothed_truth() -> None:
+    tgt_out = torch.zeros(1, 1, dtype=torch.int64)
+    truth = torch.full((V,), 0.1 / V, dtype=torch.float64)
+    truth[0] += 0.9
+    certain = torch.zeros(V, dtype=torch.float64)
+    certain[0] = 50.0
+    costs = [label_smoothed_cross_entropy(x.view(1, 1, V), tgt_out, PAD, 0.1).item() for x in (truth.log(), certain)]
+    assert costs[0] == pytest.approx(-(truth * truth.log()).sum().item(), abs=ATOL)
+    assert costs[1] > costs[0] + 1.0
+
+
+# From the hidden states, a few rows at a time
+
+D = 6
+CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions: fewer than a chunk has, as many, more
+Shape = tuple[int, ...]
+
+
+def plain(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
+
+
+def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (B, T, D) and a matrix (V, D) that want a gradient, and targets (B, T); float64."""
+    length = max(lengths) + padded
+    hidden, weight = random_tensor(3, len(lengths), length, D), random_tensor(4, V, D)
+    return hidden.requires_grad_(), weight.requires_grad_(), random_ids(5, list(lengths), length)
+
+
+def results(
+    loss_of: Callable[..., Tensor], hidden: Tensor, weight: Tensor, tgt_out: Tensor, smoothing: float = 0.1
+) -> tuple[Tensor, ...]:
+    """The loss, and its gradients by hidden states and matrix."""
+    loss = loss_of(hidden, weight, tgt_out, PAD, smoothing)
+    return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
+
+
+def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float = 1e-12) -> None:
+    """Each is off by no more than that share of the largest element that it should have."""
+    for one, other in zip(got, want, strict=True):
+        assert one.shape == other.shape
+        assert (one.double() - other.double()).abs().max() <= relative * other.abs().max()
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("n", CHUNKS)
+def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(n: int, smoothing: float) -> None:
+    case = random_case([n])
+    assert_close(results(linear_cross_entropy, *case, smoothing), results(plain, *case, smoothing))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("lengths", [(4, 5, 1), (1, 9), (ROWS, 3, ROWS - 3), (7, ROWS - 1, 2, 40)])
+@pytest.mark.parametrize("padded", [0, 3])
+def test_padding_costs_nothing_and_has_no_gradient(lengths: Shape, padded: int, smoothing: float) -> None:
+    hidden, weight, tgt_out = random_case(lengths, padded)
+    found = results(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
+    assert_close(found, results(plain, hidden, weight, tgt_out, smoothing))
+    assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
+    other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
+    for one, again in zip(found, results(linear_cross_entropy, other, weight, tgt_out, smoothing), strict=True):
+        assert torch.equal(one, again)
+
+
+def test_padding_alone_costs_nothing_and_moves_nothing() -> None:
+    loss, *gradients = results(linear_cross_entropy, *random_case([0, 0], padded=4))
+    assert loss.item() == 0.0
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def test_the_gradients_are_those_of_finite_differences() -> None:
+    hidden, weight, tgt_out = random_case([3, 1])
+    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, tgt_out, PAD, 0.1), (hidden, weight))
+
+
+def test_the_gradients_grow_with_what_is_made_of_the_loss() -> None:
+    case = random_case([ROWS, 9])
+    squared, want = (results(lambda *args, of=of: of(*args) ** 2 / 7, *case) for of in (linear_cross_entropy, plain))
+    assert_close(squared, want)
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    hidden, weight, tgt_out = random_case([4, 2])
+    _, by_hidden, by_weight = results(linear_cross_entropy, hidden, weight, tgt_out)
+    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
+    assert torch.equal(alone, by_hidden)
+    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
+    assert torch.equal(alone, by_weight)
+    with torch.no_grad():
+        loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
+    assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
+
+
+def test_the_kernel_refuses_a_second_derivative() -> None:
+    hidden, weight, tgt_out = random_case([4])
+    loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1) ** 2
+    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    compiled = kernels.serve(weight, torch.float64)
+    with pytest.raises(RuntimeError, match="once_differentiable") if compiled else nullcontext():
+        gradient.sum().backward()
+
+
+def test_it_is_the_same_every_time() -> None:
+    case = random_case([ROWS + 3, 70])
+    for one, other in zip(*(results(linear_cross_entropy, *case) for _ in range(2)), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize("n", [5, ROWS + 1])
+def test_the_smallest_vocabularies(v: int, n: int) -> None:
+    hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
+    tgt_out = torch.tensor([[i % v for i in ids]])
+    found, want = (results(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain))
+    for one, other in zip(found, want, strict=True):
+        assert (one - other).abs().max() <= 1e-12 * n
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) -> None:
+    hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
+    weight = torch.tensor([[2048.0], [-2048.0]], dtype=dtype, requires_grad=True)
+    loss, by_hidden, by_weight = results(linear_cross_entropy, hidden, weight, torch.tensor([[0, 1]]), smoothing=0.0)
+    assert loss.item() == 4096.0
+    assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4096.0], abs=1e-30)
+    assert by_weight.flatten().tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_products_in_half_precision_leave_a_loss_in_float32(lower: torch.dtype, smoothing: float) -> None:
+    hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
+    low, high = (hidden.detach().to(lower).requires_grad_(), (0.3 * weight).detach().float().requires_grad_())
+    found = results(linear_cross_entropy, low, high, tgt_out, smoothing)
+    assert [x.dtype for x in found] == [torch.float32, lower, torch.float32]
+    rounded = (low.detach().double().requires_grad_(), high.detach().to(lower).double().requires_grad_())
+    want = results(plain, *rounded, tgt_out, smoothing)
+    assert_close(found[:1], want[:1], 1e-3)
+    assert_close(found[1:], want[1:], 2e-2)
+
+
+def test_under_autocast_the_products_are_in_its_dtype() -> None:
+    hidden, weight, tgt_out = random_case([ROWS + 3, 70])
+    high = [x.detach().float().requires_grad_() for x in (hidden, weight)]
+    low = high[0].detach().bfloat16().requires_grad_()
+    want = results(linear_cross_entropy, low, high[1], tgt_out)
+    for first in (low, high[0]):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = linear_cross_entropy(first, high[1], tgt_out, PAD, 0.1)
+        found = loss.detach(), *torch.autograd.grad(loss, (first, high[1]))
+        assert [x.dtype for x in found] == [torch.float32, first.dtype, torch.float32]
+        assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shape of whatever any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[Shape] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        return out
+
+
+def logits_made(loss_of: Callable[..., Tensor]) -> int:
+    """The most rows with as many columns as there are pieces, over loss and gradients."""
+    with Shapes() as shapes:
+        results(loss_of, *random_case([ROWS, ROWS, 5]))
+    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == V), default=0)
+
+
+def test_only_a_chunk_has_logits_at_a_time() -> None:
+    compiled = kernels.serve(torch.zeros(()).double(), torch.float64)
+    assert logits_made(linear_cross_entropy) == (0 if compiled else ROWS)
+    assert logits_made(plain) == 3 * ROWS

@@ -1,0 +1,198 @@
+"""The benchmark is fair and complete: same weights and ids for all, every number it promises. No time is asserted."""
+
+import importlib.util
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from minitrans.model.decoding import greedy_decode
+from minitrans.model.transformer import Transformer, TransformerConfig
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import bench_decode  # noqa: E402
+import bench_train  # noqa: E402
+from bench_decode import CT2, HF, OURS, Ids, Timing  # noqa: E402
+
+CONFIG = TransformerConfig(
+    vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
+)
+FLAGS = ["--sentences", "12", "--single", "3", "--rounds", "2", "--threads", "1"]
+libraries = [name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)]
+needs_transformers = pytest.mark.skipif("transformers" not in libraries, reason="needs the extra bench")
+needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in libraries, reason="needs the extra export")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    bench_train.quieten()
+
+
+@pytest.fixture
+def model() -> Transformer:
+    """One whose outputs end, some sooner than others."""
+    torch.manual_seed(5)
+    model = Transformer(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.4)
+    return model
+
+
+@pytest.fixture
+def sources() -> Ids:
+    numbers = torch.Generator().manual_seed(3)
+    rows = [torch.randint(4, CONFIG.vocab_size, (length,), generator=numbers).tolist() for length in range(1, 25)]
+    return [[*row, CONFIG.eos_id] for row in rows]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> None:
+    """A comparison that takes seconds."""
+    monkeypatch.setattr(bench_decode, "trained_model", lambda folder: (model, sources))
+    monkeypatch.setattr(bench_decode, "peak_memory", lambda *arguments: 123.0)
+    monkeypatch.setattr(bench_decode, "LENGTHS", (8, 16))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        OURS,
+        "minitrans, plain",
+        "minitrans, no cache",
+        pytest.param(HF, marks=needs_transformers),
+        pytest.param(CT2, marks=needs_ctranslate2),
+    ],
+)
+def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
+    want = [greedy_decode(model, torch.tensor([source]))[0] for source in sources]
+    assert len({len(ids) for ids in want}) > 5
+    decode = bench_decode.contender(name, model, tmp_path)
+    assert decode(sources) == want
+    assert [decode([source])[0] for source in sources] == want
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
+)
+def test_peers_search_with_beams(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
+    ours, theirs = (bench_decode.contender(who, model, tmp_path)(sources, 5) for who in (OURS, name))
+    assert theirs != bench_decode.contender(name, model, tmp_path)(sources)
+    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) > len(sources) / 2  # they end a search differently
+
+
+def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tiny = bench_train.Settings(
+        pairs=300, batch_tokens=400, vocab_size=150, n_layers=1, d_model=16, d_ff=24, n_heads=2, mean_length=5
+    )
+    monkeypatch.setattr(bench_train, "Settings", lambda: tiny)
+    monkeypatch.setattr(bench_decode, "TRAINING_STEPS", 2)
+    model, sources = bench_decode.trained_model(tmp_path)
+    assert not model.training
+    assert len(sources) == 300
+    assert {source[-1] for source in sources} == {model.config.eos_id}
+
+
+def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: Ids, tmp_path: Path) -> None:
+    assert 50 < bench_decode.peak_memory(OURS, model, sources, tmp_path) < 5000
+
+
+@needs_transformers
+@needs_ctranslate2
+@pytest.mark.usefixtures("quick")
+def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_decode.main(["--json", *FLAGS]) == 0
+    result = json.loads(capsys.readouterr().out)
+    ratios = {f"ratio_to_{peer}_{how}" for peer in ("hf", "ct2") for how in ("batched", "single", "beams")}
+    assert set(result) == ratios | {
+        "machine",
+        "settings",
+        "sentences",
+        "mean_length",
+        "parameters",
+        "contenders",
+        "lengths",
+    }
+    assert min(result[ratio] for ratio in ratios) > 0
+    assert result["sentences"] == 12
+    rows = {row["name"]: row for row in result["contenders"]}
+    assert tuple(rows) == bench_decode.NAMES
+    assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
+    ours, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
+    assert result["ratio_to_hf_batched"] == pytest.approx(ours / hf)
+    for row in rows.values():
+        assert list(row["latency_ms"].values()) == sorted(row["latency_ms"].values())
+    for row in result["lengths"]:
+        assert set(row["tokens_per_second"]) == set(bench_decode.BY_LENGTH)
+        assert set(row["different"].values()) == {0}
+    bench_decode.print_comparison(result)
+    assert "speed over CTranslate2's in float32: batched" in capsys.readouterr().out
+
+
+@needs_transformers
+@needs_ctranslate2
+@pytest.mark.usefixtures("quick")
+def test_a_peer_that_decodes_something_else_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def cut_off(self: object, sources: Ids, beam: int = 1) -> Ids:
+        return [[] for _ in sources]
+
+    monkeypatch.setattr(bench_decode.HuggingFace, "__call__", cut_off)
+    assert bench_decode.main(["--json", *FLAGS]) == 1
+    assert f"{HF} decodes something else" in capsys.readouterr().err
+
+
+def test_ratios_are_of_speeds() -> None:
+    ours, theirs = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
+    assert ours.faster_than(theirs) == 3
+    assert ours.different(theirs) == 1
+
+
+def test_a_round_is_every_contender_once(sources: Ids) -> None:
+    calls: list[Any] = []
+
+    def decoder(name: str) -> Any:
+        def decode(batch: Sequence[list[int]], beam: int = 1) -> Ids:
+            calls.append((name, len(batch), beam))
+            return [[7]] * len(batch)
+
+        return decode
+
+    found = bench_decode.measure({name: decoder(name) for name in "ab"}, [sources[:2], sources[2:3]], 3, beam=4)
+    assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
+    assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
+    assert found["a"].outputs == [[7]] * 3
+    assert len(found["a"].seconds) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--rounds", "0"], "not at least 1"),
+        (["--no-such-flag"], "--no-such-flag"),
+        pytest.param(["--run", "x"], "--run and --source go together", marks=[needs_transformers, needs_ctranslate2]),
+        pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=[needs_transformers, needs_ctranslate2]),
+    ],
+)
+def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_decode.main([*FLAGS, *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+@pytest.mark.parametrize("missing", ["transformers", "ctranslate2"])
+def test_without_a_peer_it_says_what_to_install(
+    missing: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name) or 1)
+    assert bench_decode.main(FLAGS) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "minitrans[bench]" in line

@@ -1,0 +1,128 @@
+"""The table of results: what is trained and scored for it, how often, and what it prints."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import tiny_settings
+
+from minitrans import cli
+from minitrans.serving.scoring import score
+from minitrans.text.lines import read_lines
+from minitrans.serving.translator import Translator
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+import distill
+import results
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def arguments(tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two short runs on the corpus of `tiny_run`, with a teacher of each direction and a student."""
+    monkeypatch.setattr(distill, "SEEDS", (1,))
+    with pytest.raises(SystemExit):
+        cli.main(["train", *tiny_settings(tiny_run.parent, 4), "--print-config"])
+    config = yaml.safe_load(capsys.readouterr().out)
+    config["data"]["path"] = "nowhere/at-all"
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
+    (tmp_path / "tiny").symlink_to(tiny_run.parent)
+    flags = {"--corpora": tmp_path, "--runs": tmp_path / "runs", "--seeds": 2}
+    return [str(tmp_path / "tiny.yaml"), *(str(word) for flag in flags.items() for word in flag)]
+
+
+def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert results.main(arguments) == 0
+    header, line, row = capsys.readouterr().out.splitlines()
+    assert header.count("|") == line.count("|") == row.count("|")
+    number = r"\d+\.\d\d ± \d+\.\d\d"
+    assert re.fullmatch(
+        rf"\| `configs/tiny.yaml` \| `test` \| [\d,]+( \| 0 min){{2}} \| {number} \(zh\)( \| {number}){{3}} \|", row
+    ), row
+    references = read_lines(str(tmp_path / "tiny/test.zh"))
+    for seed in (1, 2):
+        run = tmp_path / "runs" / f"tiny-{seed}"
+        config = yaml.safe_load((run / "config.yaml").read_text())
+        assert (config["seed"], config["data"]["path"]) == (seed, str(tmp_path / "runs/tiny-teachers/corpus"))
+        translator = Translator.load(run)
+        found = json.loads((run / results.SCORES).read_text())
+        assert found["parameters"] == sum(p.numel() for p in translator.bundle.model.parameters())
+        for beam in (1, 5):
+            outputs = translator.translate(read_lines(str(tmp_path / "tiny/test.en")), beam=beam)
+            assert found["scores"]["test"][str(beam)]["chrf"] == score(outputs, references, "zh").chrf
+    # Once more: nothing is trained, nothing is translated.
+    for path in (tmp_path / "runs").glob("*/model.*"):
+        path.write_bytes(b"")
+    assert results.main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[2] == row
+
+
+def test_an_interrupted_run_goes_on(
+    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = [*arguments, "--seeds", "1"]
+    assert results.main(one) == 0
+    run = tmp_path / "runs" / "tiny-1"
+    weights = (run / "model.safetensors").read_bytes()
+    for name in ("model.json", "model.safetensors", results.SCORES):
+        (run / name).unlink()
+    for name, minutes in (("tiny-teachers", "3.0"), ("tiny-1", "2.0")):
+        (tmp_path / "runs" / f"{name}.minutes").write_text(minutes)
+    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert results.main([*one, "--runs", "runs"]) == 0  # the same folder in other words
+    assert "| 3 min | 2 min |" in capsys.readouterr().out
+    assert (run / "model.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("minutes", [None, "nan"])
+def test_minutes_are_not_told_where_some_are_not_known(
+    minutes: str | None, arguments: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    teachers = tmp_path / "runs" / "tiny-teachers"
+    teachers.mkdir(parents=True)
+    if minutes:
+        teachers.with_name("tiny-teachers.minutes").write_text(minutes)
+    assert results.main([*arguments, "--seeds", "1"]) == 0
+    assert "| - | 0 min |" in capsys.readouterr().out
+
+
+def test_minutes_are_counted_until_it_is_interrupted(
+    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, teach = time.perf_counter(), distill.teach
+    spent = tmp_path / "runs" / "tiny-teachers.minutes"
+
+    def killed(argv: Sequence[str], folder: Path) -> None:
+        assert spent.read_text() == "nan\n"  # what a kill leaves
+        teach(argv, folder)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(distill, "teach", killed)
+    assert results.main([*arguments, "--seeds", "1"]) == 130
+    assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
+
+
+def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "tiny").unlink()
+    assert results.main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"results.py: error: cannot read data.path {tmp_path / 'tiny'}")
+    assert results.main(["--seeds", "0"]) == 2
+    assert capsys.readouterr().err.startswith("results.py: error: argument --seeds: ")
+
+
+@pytest.mark.parametrize(("name", "tokenizer"), [("tiny", "zh"), ("multi30k-en-de-lc", "none")])
+def test_tokenized_text_is_split_at_spaces(
+    name: str, tokenizer: str, arguments: list[str], tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "tiny").rename(tmp_path / name)
+    config = (tmp_path / "tiny.yaml").rename(tmp_path / f"{name}.yaml")
+    assert results.main([str(config), *arguments[1:], "--seeds", "1"]) == 0
+    assert re.search(rf"\| \d+\.\d\d \({tokenizer}\)( \| \d+\.\d\d){{3}} \|$", capsys.readouterr().out)

@@ -1,0 +1,290 @@
+"""The exported engine: our tokens, whatever the model, and a folder that is whole and needs nothing of ours."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOS, CORPUS, EOS, PAD, random_ids, random_model
+from torch import nn
+
+pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
+
+from minitrans import cli
+from minitrans.model.decoding import greedy_decode, length_limit
+from minitrans.errors import UserError
+from minitrans.serving.export import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
+from minitrans.model.transformer import Transformer
+from minitrans.serving.translator import Translator
+
+PIECES = [f"p{i}" for i in range(11)]
+MAX_LEN = 17
+
+# What a user may type: to be cleaned, to be left empty, to be cut, and what looks like special pieces; and sentences.
+UGLY = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!", "<s> </s> <unk> <0x41>"]
+UGLY += ["cat " * 99, "机器🤖"]
+SENTENCES = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:300]
+LINES = [*UGLY, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
+
+
+def engine_of(model: Transformer, folder: Path) -> Any:
+    save_engine(folder, model, PIECES, unk_id=PAD)
+    return load_engine(folder)
+
+
+def sources_of(seed: int, lengths: list[int]) -> list[list[int]]:
+    """Random pieces, without EOS, which the engine appends itself."""
+    ids = random_ids(seed, lengths, max(lengths))
+    return [[i if i != EOS else BOS for i in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]
+
+
+def ours(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+    return [greedy_decode(model, torch.tensor([[*source, EOS]]))[0] for source in sources]
+
+
+def one_track(*best: int) -> Transformer:
+    """A model that always finds the pieces `best` the likeliest, in this order, whatever it reads."""
+    model = random_model(1, tie_embeddings=False).float()
+    with torch.no_grad():
+        model.decoder.norm.weight.zero_()
+        model.decoder.norm.bias.fill_(1.0)
+        model.output.weight.fill_(-1.0)
+        for rank, id_ in enumerate(best):
+            model.output.weight[id_] = 1.0 - 0.1 * rank
+    return model
+
+
+def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        engine_of(one_track(7), tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        {},
+        {"tie_embeddings": False},
+        {"n_layers": 1, "n_heads": 3, "d_head": None, "d_ff": 5},
+        {"n_heads": 1, "d_head": 11, "d_model": 7},
+        {"n_heads": 5, "d_head": 1, "n_layers": 3},
+    ],
+)
+def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, Any], tmp_path: Path) -> None:
+    found = []
+    for seed in range(8):
+        (folder := tmp_path / str(seed)).mkdir()
+        model = random_model(seed, **sizes).float()
+        sources = sources_of(seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9])  # the longest that there may be is among them
+        outputs = engine_decode(engine_of(model, folder), PIECES, MAX_LEN, sources)
+        assert outputs == ours(model, sources)
+        found += outputs
+    assert len({tuple(ids) for ids in found}) > 10
+
+
+def test_a_translation_may_be_empty(tmp_path: Path) -> None:
+    model, sources = one_track(EOS, 7), sources_of(1, [3, 4])
+    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources) == [[], []]
+
+
+def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
+    model, sources = one_track(PAD, BOS, 7), sources_of(1, [1])
+    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources) == [[7] * 14]
+
+
+def test_each_row_has_its_own_length_limit(tmp_path: Path) -> None:
+    engine, sources = engine_of(one_track(7), tmp_path), sources_of(1, [1, 2, 8])
+    limits = [length_limit(len(source) + 1, MAX_LEN) for source in sources]
+    assert limits == [14, 16, 17]
+    assert engine_decode(engine, PIECES, MAX_LEN, sources) == [[7] * limit for limit in limits]
+
+
+def test_sources_may_be_longer_than_the_engine_takes_by_default(tmp_path: Path) -> None:
+    model, sources = random_model(2, max_len=1200).float(), sources_of(1, [1199])
+    assert engine_decode(engine_of(model, tmp_path), PIECES, 1200, sources) == ours(model, sources)
+
+
+def test_nothing_and_empty_sources_are_not_decoded(tmp_path: Path) -> None:
+    engine = engine_of(one_track(7), tmp_path)
+    assert engine_decode(engine, PIECES, MAX_LEN, []) == []
+    assert engine_decode(engine, PIECES, MAX_LEN, [[], [4], []]) == [[], [7] * 14, []]
+
+
+def test_the_engine_has_the_epsilon_of_our_norms(tmp_path: Path) -> None:
+    model = random_model(3).float()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 0.25
+    sources = sources_of(5, [6, 4, 8, 3, 7])
+    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources)
+    assert json.loads((tmp_path / "config.json").read_text())["layer_norm_epsilon"] == 0.25
+
+
+def test_tied_matrices_are_written_once(tmp_path: Path) -> None:
+    sizes = []
+    for tie_embeddings in (True, False):
+        (folder := tmp_path / str(tie_embeddings)).mkdir()
+        save_engine(folder, random_model(1, tie_embeddings=tie_embeddings).float(), PIECES, unk_id=PAD)
+        sizes.append((folder / "model.bin").stat().st_size)
+    assert sizes[1] - sizes[0] == pytest.approx(2 * 11 * 6 * 4, abs=150)  # and some names
+
+
+# -- the folder -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny run, exported; tests only read it."""
+    folder = tmp_path_factory.mktemp("exported") / "deep" / "engine"
+    export(Translator.load(tiny_run).bundle, folder)
+    return folder
+
+
+def test_the_folder_holds_all_that_the_engine_needs_and_nothing_is_left_beside_it(folder: Path, tiny_run: Path) -> None:
+    names = {"model.bin", "config.json", "shared_vocabulary.json", "tokenizer.model", "README.md"}
+    assert {path.name for path in folder.iterdir()} == names
+    assert [path.name for path in folder.parent.iterdir()] == ["engine"]
+    assert (folder / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
+    assert json.loads((folder / "config.json").read_text())["unk_token"] == "<unk>"
+
+
+def test_it_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
+    translator = Translator.load(tiny_run)
+    expected = translator.translate(LINES)
+    assert engine_translate(load_engine(folder, threads=2), translator.bundle, LINES) == expected
+    assert len(set(expected)) > 50
+
+
+def run_readme(folder: Path, lines: list[str]) -> tuple[list[list[int]], list[str]]:
+    """What the code in the folder's README makes of some lines, where neither our package nor PyTorch is installed.
+
+    Returns:
+        The piece ids of the sources, and the translations.
+    """
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
+    example = 'print(translate(["..."]))'
+    assert example in code
+    program = "import json, sys\nsys.modules |= {'minitrans': None, 'torch': None}\n" + code.replace(
+        example,
+        "lines = json.load(sys.stdin)\n"
+        "print(json.dumps([[tokenizer.encode(clean(line)) for line in lines], translate(lines)]))",
+    )
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
+    sources, translations = json.loads(done.stdout)
+    return sources, translations
+
+
+def test_its_readme_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
+    translator = Translator.load(tiny_run)
+    assert run_readme(folder, LINES) == (translator.bundle.tokenizer.encode_batch(LINES), translator.translate(LINES))
+
+
+@pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0}), ("a", {0, 26, 30, 40}), ("<0x0A>", {0})])
+def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
+    bundle = Translator.load(tiny_run).bundle
+    with torch.no_grad():  # whatever it reads, it writes this piece for ever
+        vector = bundle.model.output.weight[pieces_of(bundle).index(piece)].mul_(1000)
+        bundle.model.decoder.norm.weight.zero_()
+        bundle.model.decoder.norm.bias.copy_(vector)
+    export(bundle, tmp_path / "engine")
+    expected = Translator(bundle).translate(UGLY)
+    assert run_readme(tmp_path / "engine", UGLY)[1] == expected
+    assert {len(line) for line in expected} == lengths
+
+
+def test_eight_bits_translate_too(folder: Path, tiny_run: Path) -> None:
+    bundle = Translator.load(tiny_run).bundle
+    first, second = engine_translate(load_engine(folder, "int8"), bundle, ["I love you.", ""])
+    assert first
+    assert not second
+
+
+def test_what_is_there_is_not_overwritten(tiny_run: Path, tmp_path: Path) -> None:
+    bundle = Translator.load(tiny_run).bundle
+    for name in ("folder", "file"):
+        path = tmp_path / name
+        if name == "folder":
+            path.mkdir()
+        else:
+            path.touch()
+        with pytest.raises(UserError, match=f"{name} is there already; remove it or name another"):
+            export(bundle, path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_a_failure_leaves_nothing(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("minitrans.serving.export.save_engine", full)
+    with pytest.raises(UserError, match=r"cannot write the folder .*engine: No space left on device"):
+        export(Translator.load(tiny_run).bundle, tmp_path / "engine")
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_the_command_writes_the_folder_and_says_where(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["export", str(tiny_run), "--format", "ctranslate2", "-o", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"engine: {tmp_path / 'out'}\n")
+    assert (tmp_path / "out" / "model.bin").is_file()
+
+
+def test_the_command_scores_both_arithmetics_beside_ours(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
+    flags = ["--source", source, "--reference", reference]
+    assert cli.main(["export", str(tiny_run), "-o", str(tmp_path / "out"), *flags]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    names = ["minitrans float32", "ctranslate2 float32", "ctranslate2 int8"]
+    assert [line.split(": BLEU ")[0] for line in printed[:3]] == names
+    assert printed[0].split("BLEU ")[1].split(" (")[0] == printed[1].split("BLEU ")[1].split(" (")[0]
+    assert "p = 1.000" in printed[1]
+    assert printed[3].startswith("BLEU nrefs:1|")
+    assert printed[5] == "ctranslate2 float32: 0 of 15 translations differ from those of minitrans"
+    assert re.fullmatch(r"ctranslate2 int8: \d+ of 15 translations differ from those of minitrans", printed[6])
+
+
+def test_a_translation_that_differs_is_counted(
+    tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
+        return ["x", *engine_translate(engine, bundle, lines)[1:]]
+
+    monkeypatch.setattr("minitrans.serving.export.engine_translate", spoilt)
+    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
+    out = str(tmp_path / "out")
+    assert cli.main(["export", str(tiny_run), "-o", out, "--source", source, "--reference", reference]) == 0
+    assert "ctranslate2 float32: 1 of 15 translations differ" in capsys.readouterr().out
+
+
+def test_what_the_command_cannot_do_is_one_line(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    def fails(*argv: str | Path) -> str:
+        assert cli.main(["export", *map(str, argv)]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+    out = tmp_path / "out"
+    assert "--output" in fails(tiny_run)
+    assert "--format" in fails(tiny_run, "-o", out, "--format", "onnx")
+    assert "model.safetensors, tokenizer.model is missing" in fails(tmp_path, "-o", out)
+    assert "--source and --reference go together" in fails(tiny_run, "-o", out, "--source", tmp_path)
+    assert "cannot read" in fails(tiny_run, "-o", out, "--source", tmp_path / "a", "--reference", tmp_path / "b")
+    assert list(tmp_path.iterdir()) == []
+    assert "is there already" in fails(tiny_run, "-o", tiny_run)
+    (tmp_path / "file").touch()
+    assert "cannot write the folder" in fails(tiny_run, "-o", tmp_path / "file" / "out")

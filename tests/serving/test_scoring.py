@@ -1,0 +1,126 @@
+import json
+from dataclasses import replace
+
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+
+from minitrans.serving.scoring import compare, score, spread
+
+REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
+GOOD = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
+BAD = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
+
+
+def test_equal_texts_score_100() -> None:
+    scores = score(["我爱你。", "这是一本书。"], ["我爱你。", "这是一本书。"], "zh")
+    assert scores.bleu == pytest.approx(100)
+    assert scores.chrf == pytest.approx(100)
+    assert (scores.exact_match, scores.sentences) == (100.0, 2)
+
+
+def test_chinese_is_split_into_characters_and_german_into_words() -> None:
+    assert "tok:zh" in score(["我"], ["我"], "zh").bleu_signature
+    assert "tok:13a" in score(["ich"], ["ich"], "de").bleu_signature
+
+
+def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> None:
+    scores = score(["a b", "c", "d", "e"], ["a  b ", "c", "D", "e."], "de")
+    assert scores.exact_match == 50.0
+
+
+def test_a_worse_translation_scores_lower() -> None:
+    reference = ["the cat sat on the mat today"]
+    good, bad = score(["the cat sat on the mat"], reference, "en"), score(["a dog sat on the rug"], reference, "en")
+    assert good.bleu > bad.bleu
+    assert good.chrf > bad.chrf
+
+
+@pytest.mark.parametrize("translations", [[], ["a", "b"]])
+def test_counts_have_to_agree(translations: list[str]) -> None:
+    with pytest.raises(ValueError, match=rf"cannot score {len(translations)} translations against 1 references"):
+        score(translations, ["a"], "en")
+
+
+def test_nothing_cannot_be_scored() -> None:
+    with pytest.raises(ValueError, match="0 references"):
+        score([], [], "en")
+
+
+def test_scoring_alone_does_no_bootstrap() -> None:
+    scores = score(GOOD, REFERENCES, "en")
+    assert "bs:" not in scores.bleu_signature + scores.chrf_signature
+    assert not any((scores.bleu_interval, scores.chrf_interval, scores.bleu_p, scores.chrf_p))
+
+
+def test_comparing_adds_to_the_scores_and_changes_none() -> None:
+    for translations, found in zip([GOOD, BAD], compare([GOOD, BAD], REFERENCES, "en"), strict=True):
+        plain = score(translations, REFERENCES, "en")
+        assert "|bs:1000|seed:12345|" in found.bleu_signature
+        assert "|bs:1000|seed:12345|" in found.chrf_signature
+        added = {
+            name: getattr(plain, name)
+            for name in ("bleu_signature", "chrf_signature", "bleu_interval", "chrf_interval", "bleu_p", "chrf_p")
+        }
+        assert replace(found, **added) == plain
+
+
+def test_intervals_are_those_of_sacrebleu() -> None:
+    found = compare([GOOD, BAD], REFERENCES, "en")
+    for translations, scores in zip([GOOD, BAD], found, strict=True):
+        for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
+            result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
+            told = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
+            mean, half = told["confidence_mean"], told["confidence_var"]
+            assert half > 1
+            assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
+    assert compare([GOOD, BAD], REFERENCES, "en") == found
+
+
+def test_an_interval_ends_where_the_scale_ends() -> None:
+    translations = ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]
+    (found,) = compare([translations], REFERENCES, "en")
+    assert found.bleu < 100
+    assert found.bleu_interval is not None
+    assert found.bleu_interval[1] == 100.0
+
+
+def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
+    almost = [*GOOD[:-1], REFERENCES[0]]
+    first, worse, close, same = compare([GOOD, BAD, almost, GOOD], REFERENCES, "en")
+    assert (first.bleu_p, first.chrf_p) == (None, None)
+    assert (same.bleu_p, same.chrf_p) == (1.0, 1.0)
+    for p in (worse.bleu_p, worse.chrf_p):
+        assert p is not None
+        assert p < 0.05
+    for p in (close.bleu_p, close.chrf_p):
+        assert p is not None
+        assert 0.05 < p < 1
+
+
+def test_a_pair_of_systems_gets_the_same_p_value_whatever_else_is_compared() -> None:
+    assert compare([GOOD, BAD], REFERENCES, "en") == compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2]
+
+
+def test_every_system_is_counted() -> None:
+    with pytest.raises(ValueError, match="cannot score 1 translations against 40 references"):
+        compare([GOOD, ["a"]], REFERENCES, "en")
+
+
+def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixture) -> None:
+    translations, references = ["the cat sat on the mat ."] * 100, ["the cat sat on the mat."] * 100
+    (split,) = compare([translations], references, "en")
+    assert split.bleu == pytest.approx(100)
+    caplog.clear()  # of sacreBLEU's warning that the text looks tokenized
+    (whole,) = compare([translations], references, "en", "none")
+    assert whole.bleu < 90
+    assert "tok:none" in whole.bleu_signature
+    assert not caplog.messages
+
+
+def test_spread_over_systems() -> None:
+    plain = score(GOOD, REFERENCES, "en")
+    systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
+    found = spread(systems)
+    assert found["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
+    assert found["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})

@@ -1,0 +1,212 @@
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import CORPUS
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitrans import Translator
+from minitrans.model.decoding import Hypothesis, beam_search, length_limit
+from minitrans.model.transformer import Transformer
+from minitrans.serving.translator import Translation
+from minitrans.serving.translator import Translator as Class
+
+SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Class:
+    return Translator.load(tiny_run)
+
+
+def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Class) -> None:
+    found = translator.translate(SENTENCES)
+    assert [bool(line) for line in found] == [True, False, True, False, True, True]
+    assert found[0] == found[5]
+
+
+def test_a_sentence_does_not_depend_on_its_neighbours(translator: Class) -> None:
+    together = translator.translate(SENTENCES)
+    assert together == [translator.translate([line])[0] for line in SENTENCES]
+    assert together == translator.translate(SENTENCES, batch_tokens=1)
+    assert together == translator.translate(SENTENCES[::-1])[::-1]
+
+
+def test_the_cache_changes_nothing(translator: Class) -> None:
+    assert translator.translate(SENTENCES, use_cache=False) == translator.translate(SENTENCES)
+
+
+def test_nothing_gives_nothing(translator: Class) -> None:
+    assert translator.translate([]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a\r",
+        "\ufeffa",
+        "a\0b",
+        "a\u2028b",
+        "a\x85b\x0bc",
+        "👩‍👩‍👧 🦄",
+        "зима ქართული 한국어",
+        "a\nb",
+        "\ud800",
+        "▁",
+        "<s> </s> <pad>",
+    ],
+)
+def test_strange_text_gives_one_line(translator: Class, line: str) -> None:
+    (found,) = translator.translate([line])
+    assert found.splitlines() in ([found], [])
+    found.encode()  # raises on a lone surrogate
+
+
+@given(st.lists(st.text(max_size=20), max_size=4))
+def test_any_text_gives_as_many_lines(tiny_run: Path, lines: list[str]) -> None:
+    found = loaded(tiny_run).translate(lines)
+    assert len(found) == len(lines)
+    assert not any("\n" in line or "\r" in line for line in found)
+
+
+def loaded(run: Path, cache: dict[Path, Class] = {}) -> Class:  # noqa: B006 (one translator for all examples)
+    return cache.setdefault(run, Translator.load(run)) if run not in cache else cache[run]
+
+
+def test_a_long_line_is_cut_with_a_warning_that_names_it(translator: Class, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "minitrans"):
+        found = translator.translate(["I love you.", "cat " * 10_000], first_line=41)
+    assert found[0] == translator.translate(["I love you."])[0]
+    longest = translator.bundle.model.config.max_len - 1
+    assert [record.getMessage() for record in caplog.records] == [
+        f"line 42 is cut: it has {len(translator.bundle.tokenizer.encode('cat ' * 10_000))} tokens, "
+        f"the model takes {longest}"
+    ]
+
+
+def test_one_beam_gives_the_greedy_translations(translator: Class) -> None:
+    best = translator.n_best(SENTENCES, beam=1)
+    assert [[t.text for t in found] for found in best] == [[line] for line in translator.translate(SENTENCES)]
+
+
+def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
+    n_best = translator.n_best(SENTENCES, beam=4, length_penalty=0.5)
+    assert translator.translate(SENTENCES, beam=4, length_penalty=0.5) == [found[0].text for found in n_best]
+    assert [len(found) for found in n_best] == [4, 1, 4, 1, 4, 4]
+    assert n_best[1] == [Translation("", 0.0)]
+    for found in n_best:
+        assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    alone = [translator.n_best([line], beam=4, length_penalty=0.5)[0] for line in SENTENCES]
+    assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
+
+
+def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
+    translator: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shapes = []
+
+    def spy(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float) -> list[list[Hypothesis]]:
+        shapes.append(src_ids.shape)
+        return [[Hypothesis([], 0.0, 0.0)]] * len(src_ids)
+
+    monkeypatch.setattr("minitrans.serving.translator.beam_search", spy)
+    translator.n_best(SENTENCES * 20, beam=5, batch_tokens=200)
+    assert len(shapes) > 1
+    assert all(rows * width * 5 <= 200 for rows, width in shapes)
+
+
+def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
+    samples = translator.sample(SENTENCES, 5, seed=3)
+    assert [bool(line) for line in samples] == [bool(line) for line in translator.translate(SENTENCES)]
+    assert samples == translator.sample(SENTENCES, 5, seed=3, batch_tokens=1)
+    assert samples != translator.sample(SENTENCES, 5, seed=4)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Class, beam: int) -> None:
+    found = translator.translate(SENTENCES, beam, return_scores=True, length_penalty=0.5)
+    assert [t.text for t in found] == translator.translate(SENTENCES, beam, length_penalty=0.5)
+    assert found[1] == found[3] == Translation("", 0.0, None)
+    model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
+    for line, (text, score, attention) in zip(SENTENCES, found, strict=True):
+        assert attention is None
+        if not line.strip():
+            continue
+        src_ids = torch.tensor([[*tokenizer.encode(line), tokenizer.eos_id]])
+        (hypotheses,) = beam_search(model, src_ids, beam, 0.5)
+        (ids,) = (h.ids for h in hypotheses if tokenizer.decode(h.ids) == text)
+        written = [*ids, tokenizer.eos_id][: length_limit(src_ids.size(1), model.config.max_len)]
+        with torch.no_grad():
+            log_p = model(src_ids, torch.tensor([[tokenizer.bos_id, *written[:-1]]])).log_softmax(-1)
+        log_prob = log_p[0, torch.arange(len(written)), written].sum().item()
+        assert score == pytest.approx(log_prob / len(written) ** 0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: int) -> None:
+    found = translator.translate(SENTENCES, beam, return_attention=True, batch_tokens=60)
+    scored = translator.translate(SENTENCES, beam, return_scores=True, batch_tokens=60)
+    assert [t[:2] for t in found] == [t[:2] for t in scored]
+    assert [t.attention is None for t in found] == [False, True, False, True, False, False]
+    model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
+    layers, heads = model.config.n_layers, model.config.n_heads
+    ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
+    for line, (text, _, attention) in zip(SENTENCES, found, strict=True):
+        if attention is None:
+            continue
+        source, target = [ids[piece] for piece in attention.source], [ids[piece] for piece in attention.target]
+        assert source == [*tokenizer.encode(line), tokenizer.eos_id]
+        assert tokenizer.decode(target) == text
+        assert target[0] == tokenizer.bos_id
+        limit = length_limit(len(source), model.config.max_len)
+        assert target[-1] == tokenizer.eos_id or len(target) == 1 + limit
+        s, t = len(source), len(target) - 1
+        assert attention.encoder.shape == (layers, heads, s, s)
+        assert attention.decoder.shape == (layers, heads, t, t)
+        assert attention.cross.shape == (layers, heads, t, s)
+        with torch.no_grad():
+            memory, src_mask, traces = model.run_encoder(torch.tensor([source]), need_weights=True)
+            for layer, trace in enumerate(traces):
+                assert trace.self_weights is not None
+                torch.testing.assert_close(attention.encoder[layer], trace.self_weights[0])
+            cache, cross = model.init_cache(memory, src_mask), model.decoder.project_memory(memory)
+            for i in range(t):
+                step = torch.tensor([[target[i]]])
+                for layer, trace in enumerate(model.run_decoder(step, cross, src_mask, cache, need_weights=True)[1]):
+                    assert trace.self_weights is not None
+                    assert trace.cross_weights is not None
+                    row = torch.nn.functional.pad(trace.self_weights[0, :, 0], (0, t - i - 1))
+                    torch.testing.assert_close(attention.decoder[layer, :, i], row)
+                    torch.testing.assert_close(attention.cross[layer, :, i], trace.cross_weights[0, :, 0])
+
+
+def test_attention_holds_no_more_memory_than_it_shows(translator: Class) -> None:
+    (long, short) = translator.translate(["The cat is in the kitchen.", "I love you."], return_attention=True)
+    for found in (long, short):
+        assert found.attention is not None
+        for weights in found.attention[2:]:
+            assert weights.untyped_storage().nbytes() == 4 * weights.numel()
+            assert weights.requires_grad is False
+
+
+def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> None:
+    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80]
+    shares = [lines[:50], ["", *lines[30:][::-1]]]
+
+    def translate(share: int) -> list[object]:
+        return [
+            (
+                translator.translate(shares[share], batch_tokens=100),
+                [translation[:2] for translation in translator.translate(shares[share], 2, return_scores=True)],
+            )
+            for _ in range(3)
+        ]
+
+    alone = [translate(0), translate(1)]
+    assert alone[0] != alone[1]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(translate, (0, 1))) == alone

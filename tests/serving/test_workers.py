@@ -1,0 +1,84 @@
+"""Several processes give what one gives, in the same order."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from minitrans.errors import UserError
+from minitrans.serving.translator import Translator
+from minitrans.serving.workers import Workers
+
+LINES = [f"line {i}" for i in range(7)]
+
+
+@pytest.fixture(scope="module")
+def three(tiny_run: Path) -> Iterator[Workers]:
+    with Workers(3, partial(Translator.load, tiny_run)) as workers:
+        yield workers
+
+
+def numbered(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+    return [f"{i} {line}" for i, line in enumerate(lines, start=first_line)]
+
+
+def own_process(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
+    return [os.getpid()] * len(lines)
+
+
+def translate(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+    return translator.translate(lines)
+
+
+def fail(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+    if "line 6" in lines:
+        raise UserError("line 6 is too much")
+    return []
+
+
+def die(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return []
+
+
+def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three: Workers) -> None:
+    assert three.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
+    processes = three.run(own_process, LINES)
+    assert len(set(processes)) == 3
+    assert os.getpid() not in processes
+    assert processes == three.run(own_process, LINES)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 4])
+def test_any_number_of_lines(three: Workers, n: int) -> None:
+    assert three.run(numbered, LINES[:n]) == [f"{i + 1} line {i}" for i in range(n)]
+
+
+def test_the_translations_are_those_of_one_process(three: Workers) -> None:
+    sentences = ["I love you.", "", "Machine learning is fun.", "The cat is in the kitchen.", "I love you."]
+    assert three.run(translate, sentences) == three.translator.translate(sentences)
+
+
+def test_one_process_is_this_one(tiny_run: Path) -> None:
+    with Workers(1, partial(Translator.load, tiny_run)) as workers:
+        assert workers.run(own_process, LINES) == [os.getpid()] * 7
+        assert workers.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
+
+
+def test_an_error_of_one_is_raised_here_and_says_where(tiny_run: Path) -> None:
+    with Workers(2, partial(Translator.load, tiny_run)) as workers:
+        with pytest.raises(UserError, match="line 6 is too much") as error:
+            workers.run(fail, LINES)
+        assert str(error.value) == "line 6 is too much"
+        assert "in fail" in error.value.__notes__[0]
+
+
+def test_a_worker_that_dies_is_told(tiny_run: Path) -> None:
+    with (
+        Workers(2, partial(Translator.load, tiny_run)) as workers,
+        pytest.raises(UserError, match="a worker process has died"),
+    ):
+        workers.run(die, LINES)

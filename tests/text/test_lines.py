@@ -1,0 +1,200 @@
+import io
+import os
+import threading
+import time
+import unicodedata
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrans.errors import UserError
+from minitrans.text.lines import clean, iter_lines, read_ahead, read_lines
+
+any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
+
+
+def lines_of(content: bytes) -> list[str]:
+    return list(iter_lines(io.BytesIO(content), "input"))
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"", []),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\r\r\nc\rd", ["a", "b\r", "c\rd"]),
+        (b"a\r", ["a"]),
+        (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
+        (b"\xef\xbb\xbf", []),
+        (b"\xef\xbb\xbf\n", [""]),
+    ],
+)
+def test_lines(content: bytes, lines: list[str]) -> None:
+    assert lines_of(content) == lines
+
+
+@given(st.lists(st.text().filter(lambda line: "\n" not in line and not line.endswith("\r"))))
+@settings(deadline=None)
+def test_only_a_newline_ends_a_line(lines: list[str]) -> None:
+    content = "".join(f"{line}\n" for line in lines).encode()
+    assert lines_of(b"\xef\xbb\xbf" + content) == lines
+
+
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
+def test_other_line_breaks_do_not_end_a_line(character: str) -> None:
+    assert lines_of(f"a{character}b\n".encode()) == [f"a{character}b"]
+
+
+def test_lines_come_as_they_arrive() -> None:
+    def stream() -> Iterator[bytes]:
+        yield b"first\n"
+        raise AssertionError("read ahead")
+
+    assert next(iter_lines(stream(), "input")) == "first"
+
+
+def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("ä\nb".encode() + b"\xff\n")
+    with pytest.raises(UserError, match=r"a\.txt, line 2: byte 2 is not valid UTF-8"):
+        read_lines(path)
+
+
+@pytest.mark.parametrize(("name", "why"), [("nowhere.txt", "No such file"), (".", "Is a directory")])
+def test_unreadable_path(tmp_path: Path, name: str, why: str) -> None:
+    with pytest.raises(UserError, match=f"cannot read .*{why}"):
+        read_lines(tmp_path / name)
+
+
+def pipe() -> tuple[BinaryIO, BinaryIO]:
+    """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
+    ours, theirs = os.pipe()
+    stream = os.fdopen(theirs, "wb", buffering=0)
+    end = threading.Timer(60, stream.close)
+    end.daemon = True
+    end.start()
+    return os.fdopen(ours, "rb"), stream
+
+
+def test_a_file_gives_full_lists(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xef\xbb\xbfa\nb\r\n\nd\ne")
+    assert list(read_ahead(path.open("rb"), "a.txt", 2)) == [["a", "b"], ["", "d"], ["e"]]
+    assert list(read_ahead(path.open("rb"), "a.txt", 5)) == [["a", "b", "", "d", "e"]]
+    path.write_bytes(b"")
+    assert list(read_ahead(path.open("rb"), "a.txt", 2)) == []
+
+
+def test_a_pipe_gives_each_line_when_it_is_there() -> None:
+    reader, writer = pipe()
+    lists = read_ahead(reader, "pipe", 100)
+    writer.write(b"one\ntw")
+    assert next(lists) == ["one"]  # the end of what was written is no line yet
+    writer.write("o ä".encode()[:-1])
+    writer.write("ä".encode()[1:] + b"\n\nfour")
+    taken = next(lists)
+    if len(taken) < 2:
+        taken += next(lists)
+    assert taken == ["two ä", ""]
+    writer.close()
+    assert list(lists) == [["four"]]
+
+
+def test_lines_that_come_fast_are_taken_together() -> None:
+    reader, writer = pipe()
+    lines = [str(i) for i in range(10_000)]
+
+    def write() -> None:
+        with writer:
+            writer.write("".join(f"{line}\n" for line in lines).encode())
+
+    threading.Thread(target=write).start()
+    lists = list(read_ahead(reader, "pipe", 70))
+    assert 1 < max(map(len, lists)) <= 70
+    assert [line for taken in lists for line in taken] == lines
+
+
+def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def count(stream: BinaryIO, name: str) -> Iterator[str]:
+        for i in range(1000):
+            read.append(i)
+            yield str(i)
+
+    monkeypatch.setattr("minitrans.text.lines.iter_lines", count)
+    taken = 0
+    for lines in read_ahead(pipe()[0], "pipe", 10):
+        taken += len(lines)
+        if taken < 200:
+            time.sleep(0.01)  # in which a reader that nothing holds reads on
+            assert len(read) <= taken + 10 + 1  # one waits for its place
+    assert taken == 1000
+
+
+def test_what_a_stream_has_before_its_fault_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\nb\nc\xff\nd\n")
+    lists = read_ahead(path.open("rb"), "a.txt", 4)
+    assert next(lists) == ["a", "b"]
+    with pytest.raises(UserError, match=r"a\.txt, line 3: byte 2 is not valid UTF-8"):
+        next(lists)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"), [(OSError(5, "Input/output error"), UserError), (MemoryError(), MemoryError)]
+)
+def test_a_stream_that_cannot_be_read_is_told(
+    fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(stream: BinaryIO, name: str) -> Iterator[str]:
+        yield "a"
+        raise fault
+
+    monkeypatch.setattr("minitrans.text.lines.iter_lines", fail)
+    lists = read_ahead(pipe()[0], "pipe", 4)
+    assert next(lists) == ["a"]
+    with pytest.raises(told):
+        next(lists)
+
+
+@pytest.mark.parametrize(
+    ("line", "cleaned"),
+    [
+        ("", ""),
+        (" \t\x00\u3000 ", ""),
+        ("a\x00b\rc\td\ne", "a b c d e"),
+        ("a\u2028b\u2029c\x85d\x0be", "a b c d e"),
+        ("a \u00a0\u2003 b", "a b"),
+        ("e\u0301", "é"),
+        ("，？！ ｆｕｌｌ ﬁ", "，？！ ｆｕｌｌ ﬁ"),  # NFC, not NFKC
+        ("👨\u200d👩\u200d👧", "👨\u200d👩\u200d👧"),
+        ("caf\udce9", "caf\ufffd"),
+    ],
+)
+def test_clean(line: str, cleaned: str) -> None:
+    assert clean(line) == cleaned
+
+
+@given(any_text)
+@settings(deadline=None)
+def test_a_clean_line_stays_as_it_is(line: str) -> None:
+    cleaned = clean(line)
+    assert clean(cleaned) == cleaned
+    assert cleaned.encode().decode() == cleaned
+
+
+@given(any_text)
+@settings(deadline=None)
+def test_a_clean_line_is_one_line(line: str) -> None:
+    cleaned = clean(f"{line}\n{line}")
+    assert len(cleaned.splitlines()) <= 1
+    assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
+    assert not set(cleaned) & set("\u2028\u2029")
+    assert cleaned == cleaned.strip()

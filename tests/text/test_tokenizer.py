@@ -1,0 +1,249 @@
+import copy
+import hashlib
+import io
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import sentencepiece
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrans.errors import UserError
+from minitrans.text.lines import clean
+from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
+
+SENTENCES = [
+    f"{who} {does} {what}{end}"
+    for who, does, what, end in zip(
+        ["the cat", "a dog", "der Hund", "eine Katze", "我", "她"] * 20,
+        ["sees", "eats", "sieht", "isst", "看见", "吃"] * 20,
+        ["two birds", "fish", "einen Vogel", "Fisch", "鸟", "鱼"] * 20,
+        ["，", "？", "！", ".", ""] * 24,
+        strict=True,
+    )
+]
+CONFIG = TokenizerConfig(vocab_size=300)
+
+texts = st.one_of(
+    st.text(),
+    st.text(st.characters(exclude_categories=())),  # lone surrogates included
+    st.lists(st.sampled_from(["<s>", "</s>", "<pad>", "<unk>", "<0x41>", "⁇", " ", "a", "我", "\u0301"])).map("".join),
+)
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def tokenizer(request: pytest.FixtureRequest) -> Tokenizer:
+    model_type: ModelType = request.param
+    return Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=300, model_type=model_type))
+
+
+def special_ids(tokenizer: Tokenizer) -> list[int]:
+    return [tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id]
+
+
+def test_ids(tokenizer: Tokenizer) -> None:
+    assert special_ids(tokenizer) == [0, 1, 2, 3]
+    assert tokenizer.vocab_size == 300
+
+
+def test_decode_undoes_encode(tokenizer: Tokenizer) -> None:
+    @given(texts)
+    @settings(deadline=None)
+    def check(text: str) -> None:
+        text = text.replace("\u2581", "")
+        ids = tokenizer.encode(text)
+        assert tokenizer.decode(ids) == clean(text)
+        assert not set(ids) & set(special_ids(tokenizer))
+
+    check()
+
+
+def test_the_mark_for_a_space_is_a_space(tokenizer: Tokenizer) -> None:
+    assert tokenizer.decode(tokenizer.encode("a\u2581\u2581cat\u2581")) == "a cat"
+
+
+def test_decode_takes_any_ids(tokenizer: Tokenizer) -> None:
+    @given(st.lists(st.integers(0, tokenizer.vocab_size - 1) | st.integers(0, 260)))
+    @settings(deadline=None)
+    def check(ids: list[int]) -> None:
+        line = tokenizer.decode(ids)
+        assert line == clean(line)
+        assert "\u2581" not in line
+        assert line == tokenizer.decode([i for i in ids if i not in special_ids(tokenizer)])
+
+    check()
+
+
+def test_broken_bytes_become_a_replacement_character(tokenizer: Tokenizer) -> None:
+    first, second = tokenizer.encode("\u0416")[-2:]  # an unseen letter: two bytes
+    assert tokenizer.decode([first, second]) == "\u0416"
+    assert set(tokenizer.decode([first])) == {"\ufffd"}
+    assert tokenizer.decode([second, *tokenizer.encode("cat")]).startswith("\ufffd")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "\x00",
+        "👨\u200d👩\u200d👧 ok",
+        "Ελληνικά العربية ไทย",
+        "，？！",
+        "cat " * 10_000,
+        "鱼" * 10_000,
+        "𓀀" * 2_500,
+    ],
+)
+def test_awkward_lines(tokenizer: Tokenizer, text: str) -> None:
+    ids = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == clean(text)
+    assert len(ids) >= len(clean(text)) // 4
+    assert bool(ids) == bool(clean(text))
+
+
+def test_batches_equal_single_lines(tokenizer: Tokenizer) -> None:
+    lines = ["the cat", "", " 我\t看见 ", "\udc80"] * 50
+    rows = tokenizer.encode_batch(lines)
+    assert rows == [tokenizer.encode(line) for line in lines]
+    assert tokenizer.decode_batch(rows) == [clean(line) for line in lines]
+    assert tokenizer.encode_batch([]) == []
+    assert tokenizer.decode_batch([]) == []
+
+
+def test_training_is_deterministic(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Also in another process, where strings hash differently."""
+    program = (
+        "import sys; from tests_sentences import SENTENCES; from minitrans.text.tokenizer import *; "
+        "print(Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=300, model_type=sys.argv[1])).digest)"
+    )
+    (tmp_path / "tests_sentences.py").write_text(f"SENTENCES = {SENTENCES!r}", encoding="utf-8")
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", program, model_type], cwd=tmp_path, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        for model_type in ("unigram", "bpe")
+    }
+    assert len(digests) == 2
+    assert tokenizer.digest in digests
+
+
+def test_training_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    Tokenizer.train(SENTENCES, CONFIG)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_a_vocabulary_too_large_is_lowered(model_type: ModelType) -> None:
+    tokenizer = Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=8000, model_type=model_type))
+    assert tokenizer.vocab_size < 8000
+    assert tokenizer.decode(tokenizer.encode(SENTENCES[0])) == SENTENCES[0]
+
+
+def test_a_vocabulary_too_small_names_the_smallest() -> None:
+    with pytest.raises(UserError, match=r"vocab_size is 261, too small .* at least (\d+)") as caught:
+        Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=261))
+    smallest = int(str(caught.value).split("at least ")[1].split(",")[0])
+    assert Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=smallest)).vocab_size == smallest
+    with pytest.raises(UserError, match="too small"):
+        Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=smallest - 1))
+
+
+@pytest.mark.parametrize("sentences", [[], ["", " \x00 "]])
+def test_no_text(sentences: list[str]) -> None:
+    with pytest.raises(UserError, match="no text to train the tokenizer on"):
+        Tokenizer.train(sentences, CONFIG)
+
+
+def test_long_sentences_are_not_dropped() -> None:
+    line = " ".join(chr(0x4E00 + i % 30) for i in range(20_000))
+    tokenizer = Tokenizer.train([line], CONFIG)
+    assert max(map(len, tokenizer.encode_batch([chr(0x4E00 + i) for i in range(30)]))) <= 2  # no bytes needed
+
+
+def test_decode_knows_the_space_without_a_piece_for_it() -> None:
+    tokenizer = Tokenizer.train(
+        ["字" * 30_000], TokenizerConfig(vocab_size=300, model_type="bpe")
+    )  # the only space, at the start, is too rare for a piece
+    assert tokenizer.decode(tokenizer.encode("字 a")) == "字 a"
+
+
+def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.model"
+    path.write_bytes(b"an older one")
+    tokenizer.save(path)
+    assert list(tmp_path.iterdir()) == [path]
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == tokenizer.digest
+    loaded = Tokenizer.load(path)
+    assert pickle.dumps(loaded) == pickle.dumps(tokenizer)
+    for other in (loaded, pickle.loads(pickle.dumps(tokenizer)), copy.deepcopy(tokenizer)):
+        assert other.digest == tokenizer.digest
+        assert other.vocab_size == tokenizer.vocab_size
+        assert other.encode("the cat 鱼") == tokenizer.encode("the cat 鱼")
+
+
+def test_save_into_a_missing_folder(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match=r"cannot write .*tokenizer\.model: No such file"):
+        tokenizer.save(tmp_path / "nowhere" / "tokenizer.model")
+
+
+def test_load_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
+        Tokenizer.load(tmp_path / "tokenizer.model")
+
+
+@pytest.mark.parametrize("keep", [0, 1, 1000, -1])
+def test_load_a_damaged_file(tmp_path: Path, tokenizer: Tokenizer, keep: int) -> None:
+    path = tmp_path / "tokenizer.model"
+    tokenizer.save(path)
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(UserError, match=r"tokenizer\.model: not a SentencePiece model"):
+        Tokenizer.load(path)
+
+
+def test_load_a_file_with_pieces_that_are_no_text(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    path = tmp_path / "tokenizer.model"
+    tokenizer.save(path)
+    whole = path.read_bytes()
+    for piece in (b"<0x41>", "鱼".encode()):
+        assert whole.count(piece) == 1
+        path.write_bytes(whole.replace(piece, b"\xff" * len(piece)))
+        with pytest.raises(UserError, match=r"tokenizer\.model: not a SentencePiece model"):
+            Tokenizer.load(path)
+
+
+def foreign_model(pad_id: int, bos_id: int, eos_id: int) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(SENTENCES), model_writer=model, vocab_size=50, hard_vocab_limit=False, minloglevel=2,
+        unk_id=0, pad_id=pad_id, bos_id=bos_id, eos_id=eos_id,
+    )  # fmt: skip
+    return model.getvalue()
+
+
+@pytest.mark.parametrize(("ids", "missing"), [((-1, 1, 2), "pad_id"), ((2, -1, 1), "bos_id"), ((2, 1, -1), "eos_id")])
+def test_load_a_file_without_a_special_id(tmp_path: Path, ids: tuple[int, int, int], missing: str) -> None:
+    (tmp_path / "tokenizer.model").write_bytes(foreign_model(*ids))
+    with pytest.raises(UserError, match=rf"tokenizer\.model: the SentencePiece model has no {missing}"):
+        Tokenizer.load(tmp_path / "tokenizer.model")
+
+
+def test_ids_are_read_back_from_the_file() -> None:
+    assert special_ids(Tokenizer(foreign_model(3, 2, 1))) == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"vocab_size": 260}, r"tokenizer\.vocab_size is 260; it must be above 260"),
+        ({"model_type": "word"}, r"tokenizer\.model_type is 'word'; it must be unigram or bpe"),
+        ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be from 0\.98 to 1"),
+        ({"character_coverage": float("nan")}, r"tokenizer\.character_coverage is nan"),
+    ],
+)
+def test_config_is_checked(values: dict[str, object], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        TokenizerConfig(**values)  # type: ignore[arg-type]
