@@ -10,7 +10,8 @@ from torch import Tensor
 
 from minitrans.model.masks import causal_mask
 from minitrans.verify.page.chart import ZERO, error_chart
-from minitrans.verify.page.pictures import CELL, HATCH, catch_matrix, heat_map, legend, mask_picture
+from minitrans.verify.page.pictures import CELL, catch_matrix, heat_map, mask_picture
+from minitrans.verify.page.render import render
 
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
@@ -81,7 +82,7 @@ def test_every_query_and_key_is_labelled_and_long_ones_are_cut(weights: Tensor, 
 
 
 def test_the_pattern_that_hatches_is_defined() -> None:
-    root = parse(HATCH, legend())
+    root = parse(render("hatch.svg"), render("legend.html"))
     assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
     assert len(of_class(root, "masked")) == 1
 
