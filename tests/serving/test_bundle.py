@@ -1,17 +1,23 @@
+import io
 import json
 import os
 import pickle
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sentencepiece
 import torch
+from conftest import randomize
 from safetensors.torch import load_file, save_file
 
 from minitrans import cli
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, load_bundle, save_bundle
 from minitrans.errors import UserError
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, Bundle, load_bundle, save_bundle
+from minitrans.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -46,6 +52,48 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied(run: Path) -> None:
     assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run / WEIGHTS))
     model = load_bundle(run).model
     assert model.output.weight is model.src_embedding.weight is model.tgt_embedding.weight
+
+
+def test_matrices_that_are_not_tied_are_saved_each(run: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(run)
+    model = randomize(Transformer(replace(bundle.model.config, tie_embeddings=False)), 3).float()
+    save_bundle(tmp_path, replace(bundle, model=model))
+    names = ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
+    found, saved = load_bundle(tmp_path).model.state_dict(), load_file(tmp_path / WEIGHTS)
+    for name in names:
+        assert torch.equal(found[name], model.state_dict()[name]), name
+        assert torch.equal(saved[name], found[name]), name
+    assert len({found[name].sum().item() for name in names}) == 3
+
+
+def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
+    """Any that SentencePiece gives: neither in order, nor the first four."""
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(["a b c d"] * 9), model_writer=proto, vocab_size=270, hard_vocab_limit=False,
+        byte_fallback=True, pad_id=7, bos_id=5, eos_id=1, unk_id=3, minloglevel=2,
+    )  # fmt: skip
+    tokenizer = Tokenizer(proto.getvalue())
+    assert (tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id) == (7, 5, 1)
+    sizes = TransformerConfig(tokenizer.vocab_size, 7, 5, 1, d_model=4, n_heads=1, d_ff=3, n_layers=1, max_len=9)
+    save_bundle(tmp_path, Bundle(Transformer(sizes), tokenizer, "en", "zh"))
+    bundle = load_bundle(tmp_path)
+    assert bundle.model.config == sizes
+    assert (bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, bundle.tokenizer.eos_id) == (7, 5, 1)
+    for name in "pad_id", "bos_id", "eos_id":
+        save_bundle(tmp_path, bundle)
+        change_sizes(tmp_path, **{name: 9})
+        with pytest.raises(UserError, match=rf"{name} is 9 in the model, {getattr(tokenizer, name)} in the tokenizer"):
+            load_bundle(tmp_path)
+
+
+def test_weights_of_any_dtype_become_float32(run: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(run)
+    bundle.model.double().train()
+    save_bundle(tmp_path, bundle)
+    again = load_bundle(tmp_path).model
+    assert {tensor.dtype for tensor in again.state_dict().values()} == {torch.float32}
+    assert not again.training
 
 
 def test_a_path_that_is_no_folder(tmp_path: Path) -> None:
@@ -104,6 +152,14 @@ def test_tokenizer_and_model_of_different_sizes(run: Path) -> None:
 def test_tokenizer_and_model_with_different_special_ids(run: Path) -> None:
     change_sizes(run, bos_id=2, eos_id=1)
     with pytest.raises(UserError, match="bos_id is 2 in the model, 1 in the tokenizer"):
+        load_bundle(run)
+
+
+@pytest.mark.parametrize("name", ["pad_id", "bos_id", "eos_id"])
+def test_each_special_id_has_to_be_the_same(run: Path, name: str) -> None:
+    own = getattr(load_bundle(run).tokenizer, name)
+    change_sizes(run, **{name: 9})
+    with pytest.raises(UserError, match=f"{name} is 9 in the model, {own} in the tokenizer"):
         load_bundle(run)
 
 

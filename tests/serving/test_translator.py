@@ -1,15 +1,20 @@
 import logging
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from conftest import CORPUS
+from conftest import ATOL, CORPUS, as_numpy, randomize
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from minitrans import Translator
+from minitrans.model import reference
 from minitrans.model.decoding import Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.serving.translator import Translation
@@ -21,6 +26,13 @@ SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine le
 @pytest.fixture(scope="module")
 def translator(tiny_run: Path) -> Class:
     return Translator.load(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def random_translator(translator: Class) -> Class:
+    """Of a float64 model of three layers, of which no weight is like another."""
+    sizes = replace(translator.bundle.model.config, d_model=12, n_heads=2, d_head=5, d_ff=9, n_layers=3)
+    return Translator(replace(translator.bundle, model=randomize(Transformer(sizes), 8)))
 
 
 def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Class) -> None:
@@ -184,6 +196,32 @@ def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: 
                     torch.testing.assert_close(attention.cross[layer, :, i], trace.cross_weights[0, :, 0])
 
 
+def test_each_layer_and_head_shows_its_own_attention(random_translator: Class, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against the loops of the reference, which know each layer by its name."""
+    model, tokenizer = random_translator.bundle.model, random_translator.bundle.tokenizer
+    plain, found = reference.multi_head_attention, {}
+
+    def noted(weights: reference.Weights, prefix: str, *arguments: Any, **named: Any) -> tuple[Any, Any]:
+        outputs, found[prefix] = plain(weights, prefix, *arguments, **named)
+        return outputs, found[prefix]
+
+    monkeypatch.setattr(reference, "multi_head_attention", noted)
+    ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
+    lines = ["The cat is in the kitchen.", "I love you.", "Machine learning is fun"]
+    for translation in random_translator.translate(lines, 2, return_attention=True):
+        attention = translation.attention
+        assert attention is not None
+        source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
+        reference.transformer(as_numpy(model), 2, source, target[:-1])
+        for layer in range(3):
+            for weights, name in (
+                (attention.encoder, f"encoder.layers.{layer}.self_attn"),
+                (attention.decoder, f"decoder.layers.{layer}.self_attn"),
+                (attention.cross, f"decoder.layers.{layer}.cross_attn"),
+            ):
+                assert np.abs(weights[layer].numpy() - found[name]).max() <= ATOL, name
+
+
 def test_attention_holds_no_more_memory_than_it_shows(translator: Class) -> None:
     (long, short) = translator.translate(["The cat is in the kitchen.", "I love you."], return_attention=True)
     for found in (long, short):
@@ -210,3 +248,103 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> Non
     assert alone[0] != alone[1]
     with ThreadPoolExecutor(2) as threads:
         assert list(threads.map(translate, (0, 1))) == alone
+
+
+def test_several_threads_get_what_one_gets(translator: Class) -> None:
+    lines = [*(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80], "", "I love you."]
+    alone = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
+    torch.set_num_threads(3)
+    together = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
+    torch.set_num_threads(1)
+    assert together == alone
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize("batch_tokens", [1, 30, 100_000])
+def test_the_order_is_that_of_the_lines_whatever_the_batches(
+    random_translator: Class, beam: int, batch_tokens: int
+) -> None:
+    """Random weights give each line another translation."""
+    lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
+    want = [random_translator.translate([line], beam, return_attention=True)[0] for line in lines]
+    assert len({score for _, score, _ in want}) == len(lines)
+    found = random_translator.translate(lines, beam, return_attention=True, batch_tokens=batch_tokens)
+    for (text, score, attention), one in zip(found, want, strict=True):
+        assert text == one.text
+        assert score == pytest.approx(one.score)
+        assert (attention is None) == (one.attention is None)
+        if attention is not None and one.attention is not None:
+            assert attention[:2] == one.attention[:2]
+    assert [text for text, *_ in found] == random_translator.translate(lines, beam, batch_tokens=batch_tokens)
+
+
+def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
+    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:20]
+    firsts = []
+    for penalty in 0.0, 1.0, 3.0:
+        n_best = translator.n_best(lines, 4, length_penalty=penalty)
+        firsts.append([found[0].text for found in n_best])
+        assert firsts[-1] == translator.translate(lines, 4, length_penalty=penalty)
+        scored = translator.translate(lines, 4, length_penalty=penalty, return_scores=True)
+        assert [translation[:2] for translation in scored] == [found[0][:2] for found in n_best]
+    assert firsts[0] != firsts[2]
+    assert firsts[1] == translator.translate(lines, 4)  # 1 unless told otherwise
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        lambda t, lines, n: t.translate(lines, first_line=n),
+        lambda t, lines, n: t.translate(lines, 2, return_attention=True, first_line=n),
+        lambda t, lines, n: t.n_best(lines, 2, first_line=n),
+        lambda t, lines, n: t.sample(lines, 2, 5, first_line=n),
+    ],
+)
+def test_a_warning_names_the_line_by_its_number_in_the_file(
+    of: Callable[..., object], translator: Class, caplog: pytest.LogCaptureFixture
+) -> None:
+    of(translator, ["", "cat " * 50, "cat", "cat " * 50], 7)
+    assert [message.split(" is cut")[0] for message in caplog.messages] == ["line 8", "line 10"]
+    caplog.clear()
+    translator.translate(["cat " * 50])
+    assert [message.split(" is cut")[0] for message in caplog.messages] == ["line 1"]
+
+
+def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Class) -> None:
+    tokenizer, longest = random_translator.bundle.tokenizer, random_translator.bundle.model.config.max_len
+    line = "I love you . The cat is in the kitchen " * 9
+    (found,) = random_translator.translate([line], return_attention=True)
+    assert found.attention is not None
+    ids = tokenizer.encode(line)[: longest - 1]
+    assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
+
+
+def test_without_a_cache_each_prefix_is_computed_anew(random_translator: Class) -> None:
+    widths: list[int] = []
+    hook = random_translator.bundle.model.decoder.register_forward_pre_hook(lambda _, xs: widths.append(xs[0].size(1)))
+    found = random_translator.translate(["I love you."], use_cache=False)
+    hook.remove()
+    assert widths == list(range(1, len(widths) + 1))
+    assert len(widths) > 1
+    assert found == random_translator.translate(["I love you."])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(tiny_run: Path, translator: Class, dtype: torch.dtype) -> None:
+    loaded = Translator.load(tiny_run, dtype=dtype)
+    own = translator.bundle.model.state_dict()
+    for name, tensor in loaded.bundle.model.state_dict().items():
+        assert tensor.dtype == dtype
+        assert torch.equal(tensor, own[name].to(dtype)), name
+    assert not loaded.bundle.model.training
+    if dtype != torch.bfloat16:
+        assert loaded.translate(SENTENCES) == translator.translate(SENTENCES)
+    scores = [t.score for t in loaded.translate(SENTENCES, return_scores=True)]
+    plain = [t.score for t in translator.translate(SENTENCES, return_scores=True)]
+    assert scores == pytest.approx(plain, abs=0.5 if dtype == torch.bfloat16 else 1e-4)
+    assert (scores == plain) == (dtype == torch.float32)
+
+
+def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None:
+    model = Translator.load(tiny_run, "meta").bundle.model
+    assert all(tensor.is_meta for tensor in (*model.parameters(), model.positions))

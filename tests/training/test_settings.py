@@ -1,0 +1,309 @@
+"""Each setting of a training does what it says: a few steps of a run against plain formulas, in float64."""
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from conftest import tiny_settings, worst_deviation
+from lightning.pytorch import LightningModule, Trainer
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans import cli
+from minitrans.data.batching import Batch
+from minitrans.model.transformer import Transformer
+from minitrans.serving.bundle import load_bundle
+from minitrans.training import precision
+from minitrans.training.callbacks import ValidationTranslations
+from minitrans.training.checkpoints import read_checkpoint
+from minitrans.training.module import TranslationModule
+
+Patch = pytest.MonkeyPatch
+Weights = dict[str, Tensor]
+
+
+class Run(NamedTuple):
+    """A run, the weights that it has begun with, and the batches that it has been given."""
+
+    folder: Path
+    start: Weights
+    batches: list[Batch]
+
+    def weights(self, step: int) -> tuple[Weights, Weights]:
+        """Those after a step, and their average."""
+        checkpoint = read_checkpoint(self.folder / f"checkpoints/step-{step}.ckpt")
+        states = checkpoint["current_model_state"], checkpoint["state_dict"]
+        now, average = ({name.removeprefix("model."): tensor for name, tensor in state.items()} for state in states)
+        return now, average
+
+    def column(self, name: str) -> list[float]:
+        """Of metrics.csv."""
+        with open(self.folder / "metrics.csv", newline="") as file:
+            return [float(row[name]) for row in csv.DictReader(file) if row[name]]
+
+
+Train = Callable[..., Run]
+
+
+@pytest.fixture
+def train(tiny_run: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
+    """Trains a tiny model in float64, six steps unless told otherwise, and without dropout."""
+    monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
+    training_step = TranslationModule.training_step
+
+    def train(*flags: str, name: str = "run", corpus: Path = tiny_run.parent, max_steps: int = 6) -> Run:
+        run = Run(tmp_path / name, {}, [])
+
+        def watched(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
+            if not run.batches:
+                run.start.update({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+            run.batches.append(batch)
+            return training_step(self, batch, batch_idx)
+
+        monkeypatch.setattr(TranslationModule, "training_step", watched)
+        settings = [*tiny_settings(corpus, max_steps), "--model.dropout", "0"]
+        assert cli.main(["train", *settings, "--run-dir", str(run.folder), *flags]) == 0
+        return run
+
+    return train
+
+
+# -- The optimizer --------------------------------------------------------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """Those of the optimizer, under the names of their flags."""
+
+    learning_rate: float = 0.01
+    warmup_steps: int = 2
+    weight_decay: float = 0.0
+    label_smoothing: float = 0.0
+    ema_decay: float = 0.9
+    accumulate_grad_batches: int = 1
+    gradient_clip_val: float = math.inf
+
+
+def loss_of(model: Transformer, batch: Batch, smoothing: float = 0.0) -> Tensor:
+    logits, target = model(batch.src_ids, batch.tgt_in).flatten(0, 1), batch.tgt_out.flatten()
+    return F.cross_entropy(logits, target, ignore_index=model.config.pad_id, label_smoothing=smoothing)
+
+
+def trained(run: Run, s: Settings, steps: int = 6) -> tuple[Transformer, Transformer]:
+    """AdamW (Loshchilov and Hutter 2019) word for word: the weights after the run's batches, and their average."""
+    model, average = (Transformer(load_bundle(run.folder).model.config).double() for _ in range(2))
+    model.load_state_dict(run.start)
+    parameters, averages = list(model.parameters()), list(average.parameters())
+    first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    every = max(1, round(0.01 / (1 - s.ema_decay)))  # steps between two updates of the average
+    for step in range(steps):
+        batches = run.batches[step * s.accumulate_grad_batches :][: s.accumulate_grad_batches]
+        loss = torch.stack([loss_of(model, batch, s.label_smoothing) for batch in batches]).mean()
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.cat([g.flatten() for g in gradients]).norm()
+        progress = (step - s.warmup_steps) / (steps - s.warmup_steps)
+        share = (step + 1) / s.warmup_steps if progress < 0 else (1 + math.cos(math.pi * progress)) / 2
+        rate = s.learning_rate * share
+        with torch.no_grad():
+            for p, gradient, m, v, a in zip(parameters, gradients, first, second, averages, strict=True):
+                g = gradient * min(1.0, s.gradient_clip_val / norm.item())
+                m.copy_(0.9 * m + 0.1 * g)
+                v.copy_(0.98 * v + 0.02 * g.square())
+                m_hat, v_hat = m / (1 - 0.9 ** (step + 1)), v / (1 - 0.98 ** (step + 1))
+                p.copy_(p - rate * s.weight_decay * p - rate * m_hat / (v_hat.sqrt() + 1e-8))
+                if step % every == 0:
+                    decay = s.ema_decay**every if step else 0.0
+                    a.copy_(decay * a + (1 - decay) * p)
+    return model, average
+
+
+def deviation(found: Weights, model: Transformer) -> float:
+    parameters = dict(model.named_parameters())
+    return worst_deviation([found[name] for name in parameters], [p.detach() for p in parameters.values()])
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {},
+        {"learning_rate": 0.004},
+        {"warmup_steps": 4},
+        {"weight_decay": 3.0},
+        {"label_smoothing": 0.3},
+        {"ema_decay": 0.5},
+        {"ema_decay": 0.996},
+        {"accumulate_grad_batches": 3},
+        {"gradient_clip_val": 0.5},
+    ],
+    ids=str,
+)
+def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, Any]) -> None:
+    settings = Settings(**setting)
+    flags = [(f"--{'trainer' if 'grad' in name else 'training'}.{name}", str(value))
+             for name, value in settings._asdict().items() if value != math.inf]  # fmt: skip
+    run = train(*(word for flag in flags for word in flag))
+    model, average = trained(run, settings)
+    now, averaged = run.weights(6)
+    assert deviation(now, model) < 1e-7
+    assert deviation(averaged, average) < 1e-6  # it is kept in float32
+    if setting:  # control: without it they would be others
+        model, average = trained(run, Settings())
+        assert max(deviation(now, model), deviation(averaged, average)) > 1e-4
+
+
+def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
+    run = train("--training.warmup_steps", "2", "--trainer.log_every_n_steps", "1")
+    shares = [0.5, 1, 1, *((1 + math.cos(math.pi * k / 4)) / 2 for k in (1, 2, 3))]
+    assert run.column("lr-AdamW") == pytest.approx([0.01 * share for share in shares])
+
+
+def test_the_validation_loss_is_the_plain_one_of_the_averaged_weights(train: Train, tiny_run: Path) -> None:
+    run = train("--training.label_smoothing", "0.3", "--training.warmup_steps", "2")
+    bundle = load_bundle(run.folder)
+    model, tokenizer = bundle.model.double(), bundle.tokenizer
+    model.load_state_dict(run.weights(6)[1])
+    sides = [(tiny_run.parent / f"valid.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "zh")]
+    total, n_tokens = 0.0, 0
+    for source, target in zip(*sides, strict=True):
+        src, tgt = tokenizer.encode(source), tokenizer.encode(target)
+        rows = [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id]
+        with torch.no_grad():
+            total += len(rows[2]) * loss_of(model, Batch(*(torch.tensor([row]) for row in rows))).item()
+        n_tokens += len(rows[2])
+    assert run.column("val_loss") == [pytest.approx(total / n_tokens)]
+
+
+# -- The seed -------------------------------------------------------------------------------------------------------
+
+
+def texts(run: Run) -> list[list[int]]:
+    return [batch.src_ids.tolist() for batch in run.batches]
+
+
+def test_the_seed_decides_the_initial_weights(train: Train) -> None:
+    one, same, other = (
+        train("--seed", seed, name=name, max_steps=1) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+    )
+    assert worst_deviation([*one.start.values()], [*same.start.values()]) == 0.0
+    for name, tensor in one.start.items():
+        if tensor.dim() == 2:
+            assert (tensor != other.start[name]).all(), name
+
+
+def test_the_seed_decides_the_order_of_the_data(train: Train) -> None:
+    one, same, other = (
+        train("--seed", seed, name=name, max_steps=4) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+    )
+    assert texts(one) == texts(same) != texts(other)
+    assert sorted(map(len, texts(one))) != [*map(len, texts(one))]
+
+
+def test_the_seed_decides_what_is_dropped(train: Train, tiny_run: Path, tmp_path: Path) -> None:
+    """One pair in training, and the weights of another run: nothing else is left to differ."""
+    for path in tiny_run.parent.glob("*.*"):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        (tmp_path / path.name).write_text("".join(lines[: 1 if path.stem == "train" else None]), encoding="utf-8")
+    still = ("--training.init_from", str(tiny_run))
+    for kind in "dropout", "attention_dropout":
+        runs = [
+            train(*still, f"--model.{kind}", p, "--seed", seed, name=f"{kind}-{p}-{seed}", corpus=tmp_path, max_steps=1)
+            for p in ("0.3", "0")
+            for seed in ("1", "2")
+        ]
+        dropped, other, whole, same = (run.weights(1)[0]["encoder.norm.weight"] for run in runs)
+        assert torch.equal(whole, same)
+        assert not torch.equal(dropped, other)
+
+
+# -- The model and the data -----------------------------------------------------------------------------------------
+
+
+def test_every_size_is_that_of_its_flag(train: Train) -> None:
+    sizes = {
+        "d_model": 24, "n_heads": 3, "d_head": 5, "d_ff": 17, "n_layers": 2, "max_len": 50, "dropout": 0.2,
+        "attention_dropout": 0.3, "tie_embeddings": False,
+    }  # fmt: skip
+    run = train(
+        *(word for name, value in sizes.items() for word in (f"--model.{name}", str(value).lower())), max_steps=1
+    )
+    bundle = load_bundle(run.folder)
+    config = vars(bundle.model.config)
+    assert {name: config[name] for name in sizes} == sizes
+    for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
+        assert config[name] == getattr(bundle.tokenizer, name)
+
+
+def widths(run: Run) -> list[int]:
+    return [max(ids.size(1) for ids in batch) for batch in run.batches]
+
+
+def test_what_is_too_long_for_the_model_is_left_out(train: Train) -> None:
+    assert max(widths(train(name="all", max_steps=30))) > 12
+    assert max(widths(train("--model.max_len", "12", name="short", max_steps=30))) == 12
+
+
+def test_batches_are_as_large_as_is_said(train: Train) -> None:
+    for tokens in 200, 800:
+        run = train("--data.batch_tokens", str(tokens), name=str(tokens))
+        assert 0.7 * tokens < max(ids.numel() for batch in run.batches for ids in batch) <= tokens
+
+
+# -- When it ends, and what is kept ---------------------------------------------------------------------------------
+
+
+def scripted(patch: Patch, bleus: Sequence[float]) -> None:
+    """Let one validation after another find these scores."""
+    left = iter(bleus)
+
+    def log(self: ValidationTranslations, trainer: Trainer, pl_module: LightningModule) -> None:
+        pl_module.log_dict({"val_bleu": next(left), "val_chrf": 0.0, "val_exact_match": 0.0})
+
+    patch.setattr(ValidationTranslations, "on_validation_epoch_end", log)
+
+
+EVERY_2 = ("--trainer.val_check_interval", "2", "--training.checkpoint_every", "2", "--training.keep_checkpoints", "9")
+
+
+def assert_kept(run: Run, step: int) -> None:
+    """The best weights, in the checkpoint, the model and the card, are the averaged ones of a step."""
+    best = read_checkpoint(run.folder / "checkpoints/best.ckpt")
+    assert best["global_step"] == step
+    now, average = run.weights(step)
+    finished = load_bundle(run.folder).model.double()
+    for name, tensor in finished.state_dict().items():
+        assert torch.equal(best["state_dict"][f"model.{name}"], average[name]), name
+        assert torch.equal(tensor, average[name].float().double()), name
+        assert not torch.equal(average[name], now[name]), name
+    assert f"step {step}" in (run.folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(train: Train, monkeypatch: Patch) -> None:
+    scripted(monkeypatch, [1.0, 30.0, 30.0, 20.0])
+    assert_kept(train(*EVERY_2, max_steps=8), 4)
+
+
+def test_a_resumed_run_knows_the_best_so_far(train: Train, monkeypatch: Patch) -> None:
+    scripted(monkeypatch, [1.0, 30.0, 30.0, 20.0])
+    train(*EVERY_2, max_steps=4)
+    assert_kept(train(*EVERY_2, "--resume", max_steps=8), 4)
+
+
+@pytest.mark.parametrize(("patience", "steps"), [(1, 6), (2, 12), (3, 14)])
+def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, patience: int, steps: int) -> None:
+    scripted(monkeypatch, [5.0, 6.0, 6.0, 7.0, 6.9, 0.0, 6.0, 8.0])
+    run = train(*EVERY_2, "--training.patience", str(patience), max_steps=20)
+    assert len(run.batches) == steps
+
+
+@pytest.mark.parametrize(
+    ("every", "kept", "steps"), [(1, 3, [5, 6, 7]), (3, 2, [6, 7]), (3, 9, [3, 6, 7]), (99, 9, [7])]
+)
+def test_checkpoints_are_as_frequent_and_as_many_as_is_said(
+    train: Train, every: int, kept: int, steps: list[int]
+) -> None:
+    flags = ("--training.checkpoint_every", str(every), "--training.keep_checkpoints", str(kept))
+    names = {path.stem for path in (train(*flags, max_steps=7).folder / "checkpoints").iterdir()}
+    assert names == {"best", *(f"step-{step}" for step in steps)}
