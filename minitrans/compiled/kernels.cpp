@@ -5,7 +5,7 @@
 // the same number of threads gives the same bits. bfloat16 and float32 are computed in float32, float64 in float64;
 // parameters and their gradients have the dtype of the computation. All tensors are contiguous. Called by kernels.py.
 
-#include "products.h"
+#include "shared.h"
 
 #include <array>
 #include <cmath>
@@ -91,11 +91,6 @@ void norm_backward(const Matrix<A> &dy, const Normed<A> &normed, const A *gamma,
     }
 }
 
-// The parameters of a sub-layer: of its norm, of the linear layers it begins with, and of the one at its end.
-template <class A> struct Parameters {
-    const A *gamma, *beta, *w_in, *b_in, *w_out, *b_out;
-};
-
 // Inside a parallel region: `out` becomes what the threads' matrices add up to, one matrix after the other.
 template <class A, size_t N> void sum_up(const std::vector<std::array<Matrix<A>, N> *> &threads, A *out) {
     for (size_t i = 0; i < N; i++) {
@@ -177,9 +172,6 @@ template <class T> struct Work {
     }
 };
 
-constexpr int64_t ROWS = 128;   // positions that are taken through a sub-layer at a time, about
-constexpr int64_t WORDS = 256;  // of the vocabulary, that the loss takes at a time
-
 // u = dropout(relu(u + bias))
 template <class A>
 void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, Buffer<uint64_t> &words) {
@@ -196,7 +188,7 @@ void relu_dropped(Matrix<A> &u, const A *bias, Dropout dropout, int64_t first, B
 
 // y = x + dropout(w_out dropout(relu(w_in norm(x)))) for x (rows, D), F hidden units; biases are left out here.
 template <class T, class A = computed<T>>
-void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Parameters<A> p, double eps, Dropout inside,
+void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Parameters<A> p, Dropout inside,
                   Dropout end) {
     static thread_local Operand<T> weights[2];
     Operand<T> &w_in = weights[0], &w_out = weights[1];
@@ -208,7 +200,7 @@ void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Paramete
         Work<T> &w = Work<T>::mine();
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
-            norm(x + start * D, std::min(ROWS, rows - start), D, p.gamma, p.beta, A(eps), w.normed, w.h);
+            norm(x + start * D, std::min(ROWS, rows - start), D, p.gamma, p.beta, A(p.eps), w.normed, w.h);
             w.multiply_by(w_in, w.h.all(), w.u);
             relu_dropped(w.u, p.b_in, inside, start, w.words);
             w.multiply_by(w_out, w.u.all(), w.f);
@@ -220,7 +212,7 @@ void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Paramete
 // dx, and the gradients at the parameters one after the other, for the gradient at y.
 template <class T, class A = computed<T>>
 void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, int64_t rows, int64_t D, int64_t F,
-                           Parameters<A> p, double eps, Dropout inside, Dropout end) {
+                           Parameters<A> p, Dropout inside, Dropout end) {
     static thread_local Operand<T> weights[3];
     Operand<T> &w_in = weights[0], &w_in_back = weights[1], &w_out_back = weights[2];
     w_in.pack(RIGHT, View<const A>{p.w_in, F, D, D}, true);
@@ -241,7 +233,7 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
             const int64_t n = std::min(ROWS, rows - start);
-            norm(x + start * D, n, D, p.gamma, p.beta, A(eps), w.normed, w.h);
+            norm(x + start * D, n, D, p.gamma, p.beta, A(p.eps), w.normed, w.h);
             w.multiply_by(w_in, w.h.all(), w.u);
             relu_dropped(w.u, p.b_in, inside, start, w.words);
 
@@ -344,8 +336,8 @@ template <class A> void read_mask(Matrix<A> &may, const Mask &mask, const Sizes 
 // of what is attended to.
 template <class T, class A = computed<T>>
 void project(Work<T> &w, const T *x, const T *memory, int64_t first, int64_t n, const Sizes &s, const Parameters<A> &p,
-             A eps, const Operand<T> &w_q, const Operand<T> &w_kv) {
-    norm(x + first * s.T * s.D, n * s.T, s.D, p.gamma, p.beta, eps, w.normed, w.h);
+             const Operand<T> &w_q, const Operand<T> &w_kv) {
+    norm(x + first * s.T * s.D, n * s.T, s.D, p.gamma, p.beta, A(p.eps), w.normed, w.h);
     w.multiply_by(w_q, w.h.all(), w.q);
     if (memory) w.left.pack(LEFT, View<const T>{memory + first * s.S * s.D, n * s.S, s.D, s.D});
     multiply(w.left, w_kv, w.kv);
@@ -356,7 +348,7 @@ void project(Work<T> &w, const T *x, const T *memory, int64_t first, int64_t n, 
 
 // y = x + dropout(w_out attention(norm(x))): x (B, T, D) attends to memory (B, S, D), or to norm(x) if that is null.
 template <class T, class A = computed<T>>
-void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters<A> p, double eps, Dropout inside,
+void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters<A> p, Dropout inside,
                Dropout end) {
     static thread_local Operand<T> weights[3];
     Operand<T> &w_q = weights[0], &w_kv = weights[1], &w_out = weights[2];
@@ -373,7 +365,7 @@ void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < s.B; first += sentences) {
             const int64_t n = std::min(sentences, s.B - first), start = first * s.T;
-            project(w, x, memory, first, n, s, p, A(eps), w_q, w_kv);
+            project(w, x, memory, first, n, s, p, w_q, w_kv);
             for (int64_t b = 0; b < n; b++) {
                 if (mask.b) read_mask(w.may, mask, s, first + b);
                 for (int64_t h = 0; h < s.H; h++) {
@@ -392,7 +384,7 @@ void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters
 // dx, d_memory (if there is a memory), and the gradients at the parameters one after the other, for the gradient at y.
 template <class T, class A = computed<T>>
 void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_memory, A *d_parameters, Sizes s,
-                        Mask mask, Parameters<A> p, double eps, Dropout inside, Dropout end) {
+                        Mask mask, Parameters<A> p, Dropout inside, Dropout end) {
     static thread_local Operand<T> weights[5];
     Operand<T> &w_q = weights[0], &w_kv = weights[1];
     Operand<T> &w_q_back = weights[2], &w_kv_back = weights[3], &w_out_back = weights[4];
@@ -418,7 +410,7 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < s.B; first += sentences) {
             const int64_t n = std::min(sentences, s.B - first), start = first * s.T;
-            project(w, x, memory, first, n, s, p, A(eps), w_q, w_kv);
+            project(w, x, memory, first, n, s, p, w_q, w_kv);
             drop_gradient(grad + start * D, n * s.T, D, end, start, w.d_f, w.words);
             w.multiply_by(w_out_back, w.d_f.all(), w.d_heads);
             w.d_q.resize(n * s.T, E), w.d_kv.resize(n * s.S, 2 * E);
@@ -655,26 +647,24 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
 
 }  // namespace
 
-extern "C" bool usable() { return TileUnit::allowed(); }
-
 #define EXPORT(T, NAME)                                                                                                \
     extern "C" void feed_forward_##NAME(const T *x, T *y, int64_t rows, int64_t D, int64_t F,                          \
-                                        Parameters<computed<T>> p, double eps, Dropout inside, Dropout end) {          \
-        feed_forward(x, y, rows, D, F, p, eps, inside, end);                                                           \
+                                        Parameters<computed<T>> p, Dropout inside, Dropout end) {                      \
+        feed_forward(x, y, rows, D, F, p, inside, end);                                                                \
     }                                                                                                                  \
     extern "C" void feed_forward_backward_##NAME(const T *x, const T *grad, T *dx, computed<T> *d_p, int64_t rows,     \
-                                                 int64_t D, int64_t F, Parameters<computed<T>> p, double eps,          \
+                                                 int64_t D, int64_t F, Parameters<computed<T>> p,                      \
                                                  Dropout inside, Dropout end) {                                        \
-        feed_forward_backward(x, grad, dx, d_p, rows, D, F, p, eps, inside, end);                                      \
+        feed_forward_backward(x, grad, dx, d_p, rows, D, F, p, inside, end);                                           \
     }                                                                                                                  \
     extern "C" void attention_##NAME(const T *x, const T *memory, T *y, Sizes s, Mask mask,                            \
-                                     Parameters<computed<T>> p, double eps, Dropout inside, Dropout end) {             \
-        attention(x, memory, y, s, mask, p, eps, inside, end);                                                         \
+                                     Parameters<computed<T>> p, Dropout inside, Dropout end) {                         \
+        attention(x, memory, y, s, mask, p, inside, end);                                                              \
     }                                                                                                                  \
     extern "C" void attention_backward_##NAME(const T *x, const T *memory, const T *grad, T *dx, T *d_memory,          \
                                               computed<T> *d_p, Sizes s, Mask mask, Parameters<computed<T>> p,         \
-                                              double eps, Dropout inside, Dropout end) {                               \
-        attention_backward(x, memory, grad, dx, d_memory, d_p, s, mask, p, eps, inside, end);                          \
+                                              Dropout inside, Dropout end) {                                           \
+        attention_backward(x, memory, grad, dx, d_memory, d_p, s, mask, p, inside, end);                               \
     }                                                                                                                  \
     extern "C" void norm_##NAME(const T *x, T *y, int64_t rows, int64_t D, const computed<T> *gamma,                   \
                                 const computed<T> *beta, double eps) {                                                 \

@@ -1,36 +1,22 @@
-"""C++ compiled once for this machine's processor; and kernels.cpp, so compiled, as functions of tensors.
+"""kernels.cpp as functions of tensors: a whole sub-layer of the Transformer in training each, forward or backward.
 
-A kernel is a whole sub-layer of the Transformer in training, forward or backward. All tensors lie on the CPU and are
-contiguous. Inputs and results have one of the dtypes bfloat16, float32 and float64; parameters and their gradients are
-float32, or float64 beside float64.
+All tensors lie on the CPU and are contiguous. Inputs and results have one of the dtypes bfloat16, float32 and float64;
+parameters and their gradients are float32, or float64 beside float64.
 """
 
 import ctypes
 import functools
-import hashlib
-import logging
-import os
-import platform
-import shlex
-import shutil
-import subprocess
-import sysconfig
-import tempfile
 from collections.abc import Sequence
-from ctypes import c_bool, c_double, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-logger = logging.getLogger("minitrans")
+from minitrans.compiled.library import DTYPES, Parameters, check_ids, load_library
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-HEADER = Path(__file__).with_name("products.h")
-COMPILE = ["-std=c++17", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC"]
-if platform.machine() == "x86_64":
-    COMPILE.append("-mprefer-vector-width=512")
 
 
 class Dropout(ctypes.Structure):
@@ -47,14 +33,8 @@ class _Mask(ctypes.Structure):
     _fields_ = [("admits", c_void_p), ("b", c_int64), ("q", c_int64)]
 
 
-class Parameters(ctypes.Structure):
-    """Pointers to those of a sub-layer, as `parameters_of` lists them."""
-
-    _fields_ = [(name, c_void_p) for name in ("gamma", "beta", "w_in", "b_in", "w_out", "b_out")]
-
-
 _POINTER = c_void_p
-_SUBLAYER = [Parameters, c_double, Dropout, Dropout]
+_SUBLAYER = [Parameters, Dropout, Dropout]
 _ARGUMENTS = {
     "feed_forward": [_POINTER] * 2 + [c_int64] * 3 + _SUBLAYER,
     "feed_forward_backward": [_POINTER] * 4 + [c_int64] * 3 + _SUBLAYER,
@@ -67,79 +47,27 @@ _ARGUMENTS = {
     "linear_cross_entropy": [_POINTER] * 4 + [c_int64] * 3 + [c_double],
     "linear_cross_entropy_backward": [_POINTER] * 6 + [c_int64] * 3 + [c_double] * 2,
 }
-DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
-
-
-def serve(parameter: Tensor, dtype: torch.dtype) -> bool:
-    """Whether there are kernels for inputs of a dtype beside such a parameter; the first call on a machine compiles."""
-    fits = dtype in DTYPES and parameter.dtype == torch.promote_types(dtype, torch.float32)
-    return fits and parameter.device.type == "cpu" and _library() is not None
 
 
 @functools.cache
-def _library() -> ctypes.CDLL | None:
-    library = compile_library(SOURCE)
-    for name, arguments in _ARGUMENTS.items() if library else ():
-        for dtype in DTYPES.values():
-            function = getattr(library, f"{name}_{dtype}")
-            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
-    return library
+def library() -> ctypes.CDLL:
+    """The kernels; the first call on a machine compiles them, for some seconds.
 
-
-@functools.cache
-def compile_library(source: Path) -> ctypes.CDLL | None:
-    """Compile a file that includes products.h, unless that has been done on this machine, and load it.
-
-    Returns:
-        None, after a warning in the log, where that cannot be done.
+    Raises:
+        NotAdmittedError: That cannot be done.
     """
-    compiler = shlex.split(os.environ.get("CXX", "")) or list(filter(shutil.which, ("c++", "g++", "clang++")))[:1]
-    if not compiler:
-        logger.warning("no C++ compiler is here, so the plain and slower path is taken; install one, such as g++")
-        return None
-    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
-    path = cache / f"{source.stem}-{key.hexdigest()[:32]}{sysconfig.get_config_var('SHLIB_SUFFIX')}"
-    try:
-        if not path.is_file():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as folder:
-                compiled, linked = f"{folder}/library.o", f"{folder}/library.so"
-                # Linked apart: with -ffast-math GCC would have the library change the arithmetic of the whole process.
-                for step in (
-                    [*COMPILE, "-c", str(source), "-o", compiled],
-                    ["-shared", "-fopenmp", compiled, "-o", linked],
-                ):
-                    subprocess.run([*compiler, *step], check=True, capture_output=True, text=True)
-                os.replace(linked, path)
-        library = ctypes.CDLL(str(path))
-        library.usable.restype = c_bool
-        if not library.usable():
-            raise OSError("the system does not let it use the processor's tile unit")
-    except (OSError, subprocess.CalledProcessError) as error:
-        logger.warning(
-            "%s cannot compile and load %s, so the plain and slower path is taken (%s)", *compiler[:1], source, error
-        )
-        return None
-    return library
-
-
-def _processor() -> str:
-    """Something that differs where -march=native does."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.is_file() else [platform.machine()]
-    return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
+    loaded = load_library(SOURCE)
+    for name, arguments in _ARGUMENTS.items():
+        for dtype in DTYPES.values():
+            function = getattr(loaded, f"{name}_{dtype}")
+            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
+    return loaded
 
 
 def _call(name: str, x: Tensor, *arguments: object) -> Any:
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-    function = getattr(_library(), f"{name}_{DTYPES[x.dtype]}")
+    function = getattr(library(), f"{name}_{DTYPES[x.dtype]}")
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
-
-
-def parameters_of(norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear) -> tuple[Tensor, ...]:
-    """A sub-layer's parameters, in the order in which compiled code takes them: of its norm and its linear layers."""
-    return norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
 
 
 def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
@@ -154,7 +82,7 @@ def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dr
     """
     y = torch.empty_like(x)
     rows, d_model = x.shape[:-1].numel(), x.size(-1)
-    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), _pointers(parameters), eps, inside, end)
+    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), _pointers(parameters, eps), inside, end)
     return y
 
 
@@ -164,7 +92,7 @@ def feed_forward_backward(
     """Gradients of `feed_forward` at x and at the parameters, for that at its result."""
     dx, d_flat = torch.empty_like(x), _flat(parameters)
     sizes = x.shape[:-1].numel(), x.size(-1), len(parameters[3])
-    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, _pointers(parameters), eps, inside, end)
+    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, _pointers(parameters, eps), inside, end)
     return dx, *_views(d_flat, parameters)
 
 
@@ -192,7 +120,7 @@ def attention(
     """
     y = torch.empty_like(x)
     sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
-    _call("attention", x, x, memory, y, sizes, admits, _pointers(parameters), eps, inside, end)
+    _call("attention", x, x, memory, y, sizes, admits, _pointers(parameters, eps), inside, end)
     return y
 
 
@@ -212,7 +140,7 @@ def attention_backward(
     d_memory = None if memory is None else torch.empty_like(memory)
     sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
     pointers = x, memory, grad, dx, d_memory, d_flat
-    _call("attention_backward", x, *pointers, sizes, admits, _pointers(parameters), eps, inside, end)
+    _call("attention_backward", x, *pointers, sizes, admits, _pointers(parameters, eps), inside, end)
     return dx, d_memory, *_views(d_flat, parameters)
 
 
@@ -225,9 +153,9 @@ def _mask(mask: Tensor) -> _Mask:
     return _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
 
 
-def _pointers(parameters: Sequence[Tensor]) -> Parameters:
+def _pointers(parameters: Sequence[Tensor], eps: float) -> Parameters:
     assert all(parameter.is_contiguous() for parameter in parameters)
-    return Parameters(*(parameter.data_ptr() for parameter in parameters))
+    return Parameters(*(parameter.data_ptr() for parameter in parameters), eps)
 
 
 def _flat(parameters: Sequence[Tensor]) -> Tensor:
@@ -302,10 +230,3 @@ def linear_cross_entropy_backward(
         "linear_cross_entropy_backward", hidden, hidden, weight, target, z, d_hidden, d_weight, *sizes, smoothing, scale
     )
     return d_hidden, d_weight
-
-
-def check_ids(ids: Tensor, vocab_size: int) -> None:
-    """Raise an IndexError if an int64 id is not below `vocab_size`, or negative: compiled code would read elsewhere."""
-    assert ids.dtype == torch.int64
-    if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
-        raise IndexError(f"ids {ids.min()} to {ids.max()} are not all among the {vocab_size} of the vocabulary")

@@ -1,11 +1,11 @@
 // The Transformer in inference: a batch of sources to what the decoder attends to, and one step of decoding.
 //
-// An engine packs the weights once and never writes to itself again, so several threads may use one at the same time,
+// A stepper packs the weights once and never writes to itself again, so several threads may use one at the same time,
 // each with a batch of its own: they never wait for each other. There is no padding: the tokens of all sentences lie
 // one after another, those of sentence b from offsets[b] to offsets[b + 1]. No row depends on those beside it: the same
-// sentence gives the same bits in every batch. Called by engine.py.
+// sentence gives the same bits in every batch. Called by stepper.py.
 
-#include "products.h"
+#include "shared.h"
 
 #include <cmath>
 #include <limits>
@@ -13,16 +13,8 @@
 
 namespace {
 
-constexpr int64_t ROWS = 128;   // tokens that are taken through all layers at a time, about
-constexpr int64_t WORDS = 256;  // of the vocabulary, that are scored at a time
-
 struct Sizes {
     int64_t D, H, Dh, F, L, V, pad, bos;
-};
-
-// The parameters of a sub-layer: of its norm, of the linear layers that it begins with, and of the one at its end.
-template <class A> struct Parameters {
-    const A *gamma, *beta, *w_in, *b_in, *w_out, *b_out;
 };
 
 // Those of the model: three tables, and the sub-layers, encoder first, of each layer in the order in which it runs them.
@@ -30,6 +22,7 @@ template <class A> struct Model {
     const A *source, *target, *output, *positions;
     const Parameters<A> *sublayers;
     const A *encoder_gamma, *encoder_beta, *decoder_gamma, *decoder_beta;
+    double encoder_eps, decoder_eps;
 };
 
 // The keys and values that were made at one step: of each layer and row, keys of all heads, then values. (L, rows, 2E)
@@ -70,12 +63,12 @@ template <class A> void softmax(A *scores, int64_t n, A scale) {
     for (int64_t i = 0; i < width; i++) scores[i] /= sum;
 }
 
-template <class T> class Engine {
+template <class T> class Stepper {
     using A = computed<T>;
 
   public:
-    Engine(Sizes sizes, Model<A> model, double eps)
-        : s(sizes), E(s.H * s.Dh), eps(A(eps)), model(model), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
+    Stepper(Sizes sizes, Model<A> model)
+        : s(sizes), E(s.H * s.Dh), model(model), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
           output((s.V + WORDS - 1) / WORDS) {
         const Parameters<A> *p = model.sublayers;
         for (int64_t i = 0; i < 2 * s.L; i++, p++) encoder[i].pack(*p, i % 2 ? s.F : 3 * E, i % 2 ? s.F : E, s.D);
@@ -131,7 +124,7 @@ template <class T> class Engine {
                 end(w, decoder[3 * l + 1]);
                 feed_forward(w, decoder[3 * l + 2]);
             }
-            norm(w.x, model.decoder_gamma, model.decoder_beta, w.h);
+            norm(w.x, model.decoder_gamma, model.decoder_beta, model.decoder_eps, w.h);
             choose(w, n, log_p + first * n, ids + first * n);
         }
     }
@@ -148,10 +141,11 @@ template <class T> class Engine {
     };
     struct Sublayer {
         std::vector<A> gamma, beta;
+        double eps;
         Linear in, out;
 
         void pack(const Parameters<A> &p, int64_t into, int64_t from, int64_t D) {
-            gamma.assign(p.gamma, p.gamma + D), beta.assign(p.beta, p.beta + D);
+            gamma.assign(p.gamma, p.gamma + D), beta.assign(p.beta, p.beta + D), eps = p.eps;
             in.pack(p.w_in, p.b_in, into, D);
             out.pack(p.w_out, p.b_out, D, from);
         }
@@ -159,7 +153,6 @@ template <class T> class Engine {
 
     const Sizes s;
     const int64_t E;
-    const A eps;
     const Model<A> model;  // of it the tables and the last norms are read again
     std::vector<Sublayer> encoder, decoder;
     std::vector<Linear> cross_kv;
@@ -176,7 +169,7 @@ template <class T> class Engine {
         }
     }
 
-    void norm(const Matrix<A> &x, const A *gamma, const A *beta, Matrix<A> &y) const {
+    void norm(const Matrix<A> &x, const A *gamma, const A *beta, double eps, Matrix<A> &y) const {
         y.resize(x.rows, s.D);
         for (int64_t r = 0; r < x.rows; r++) {
             const A *__restrict from = x[r];
@@ -185,7 +178,7 @@ template <class T> class Engine {
             for (int64_t i = 0; i < s.D; i++) sum += from[i];
             const A mean = sum / A(s.D);
             for (int64_t i = 0; i < s.D; i++) to[i] = from[i] - mean, squares += to[i] * to[i];
-            const A rstd = 1 / std::sqrt(squares / A(s.D) + eps);
+            const A rstd = 1 / std::sqrt(squares / A(s.D) + A(eps));
             for (int64_t i = 0; i < s.D; i++) to[i] = to[i] * rstd * gamma[i] + beta[i];
         }
     }
@@ -199,7 +192,7 @@ template <class T> class Engine {
 
     // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
     void begin(Work<T> &w, const Sublayer &layer, Matrix<A> &y) const {
-        norm(w.x, layer.gamma.data(), layer.beta.data(), w.h);
+        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
         apply(w, layer.in, w.h, y);
         w.u.resize(w.x.rows, E);
     }
@@ -209,7 +202,7 @@ template <class T> class Engine {
             for (int64_t i = 0; i < s.D; i++) w.x[r][i] += w.f[r][i];
     }
     void feed_forward(Work<T> &w, const Sublayer &layer) const {
-        norm(w.x, layer.gamma.data(), layer.beta.data(), w.h);
+        norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
         apply(w, layer.in, w.h, w.u);
         for (int64_t r = 0; r < w.u.rows; r++)
             for (int64_t i = 0; i < w.u.columns; i++) w.u[r][i] = std::max(w.u[r][i], A(0));
@@ -222,8 +215,8 @@ template <class T> class Engine {
         w.keys.resize(n);
         for (int64_t i = 0; i < n; i++) w.keys[i] = keys(i);
         w.scores.resize(s.H, n);
-        const auto heads = s.Dh == 32 ? &Engine::attend_heads<32> : s.Dh == 64 ? &Engine::attend_heads<64>
-                                                                                 : &Engine::attend_heads<0>;
+        const auto heads = s.Dh == 32 ? &Stepper::attend_heads<32> : s.Dh == 64 ? &Stepper::attend_heads<64>
+                                                                                 : &Stepper::attend_heads<0>;
         (this->*heads)(w, w.q[r], w.u[r]);
     }
     // For heads of that size; 0 is any. The compiler makes far better code of a size that it knows.
@@ -276,7 +269,7 @@ template <class T> class Engine {
             end(w, encoder[2 * l]);
             feed_forward(w, encoder[2 * l + 1]);
         }
-        norm(w.x, model.encoder_gamma, model.encoder_beta, w.h);
+        norm(w.x, model.encoder_gamma, model.encoder_beta, model.encoder_eps, w.h);
         for (int64_t l = 0; l < s.L; l++) {
             apply(w, cross_kv[l], w.h, w.kv);
             for (int64_t r = 0; r < count; r++)
@@ -317,21 +310,19 @@ template <class T> class Engine {
 
 }  // namespace
 
-extern "C" bool usable() { return TileUnit::allowed(); }
-
 #define EXPORT(T, NAME)                                                                                                \
-    extern "C" void *make_##NAME(Sizes sizes, Model<computed<T>> model, double eps) {                                  \
-        return new Engine<T>(sizes, model, eps);                                                                       \
+    extern "C" void *make_##NAME(Sizes sizes, Model<computed<T>> model) {                                              \
+        return new Stepper<T>(sizes, model);                                                                           \
     }                                                                                                                  \
-    extern "C" void free_##NAME(void *engine) { delete static_cast<Engine<T> *>(engine); }                             \
-    extern "C" void encode_##NAME(void *engine, const int64_t *tokens, const int64_t *offsets, int64_t batch,          \
+    extern "C" void free_##NAME(void *stepper) { delete static_cast<Stepper<T> *>(stepper); }                          \
+    extern "C" void encode_##NAME(void *stepper, const int64_t *tokens, const int64_t *offsets, int64_t batch,         \
                                   T *cross) {                                                                          \
-        static_cast<const Engine<T> *>(engine)->encode(tokens, offsets, batch, cross);                                 \
+        static_cast<const Stepper<T> *>(stepper)->encode(tokens, offsets, batch, cross);                               \
     }                                                                                                                  \
-    extern "C" void step_##NAME(void *engine, const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks,  \
+    extern "C" void step_##NAME(void *stepper, const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, \
                                 const int32_t *slots, const int64_t *sources, const int64_t *offsets,                  \
                                 Block<const T> cross, int64_t n, computed<T> *log_p, int64_t *ids) {                   \
-        static_cast<const Engine<T> *>(engine)->step(tokens, rows, t, blocks, slots, sources, offsets, cross, n,       \
+        static_cast<const Stepper<T> *>(stepper)->step(tokens, rows, t, blocks, slots, sources, offsets, cross, n,     \
                                                      log_p, ids);                                                      \
     }
 

@@ -1,24 +1,22 @@
 """The model compiled for decoding on a CPU: stepper.cpp as an object, and what it remembers between steps.
 
-It gives what `Transformer.encode`, `init_cache` and `step` give, without padding: the tokens of all sentences lie one
-after another. Everything that decodes takes one or the other.
+It gives what `CachedStepper` gives, without padding: the tokens of all sentences lie one after another.
 """
 
 import ctypes
 import weakref
-from collections.abc import Iterable
+from collections.abc import Sequence
 from ctypes import c_double, c_int64, c_void_p
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from minitrans.compiled import kernels
-from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.compiled.library import DTYPES, Parameters, check_ids, load_library
 from minitrans.model.masks import padding_mask
-from minitrans.model.transformer import Transformer
+from minitrans.plan import Plan
 
 SOURCE = Path(__file__).with_name("stepper.cpp")
 
@@ -32,23 +30,23 @@ class _Model(ctypes.Structure):
         (name, c_void_p)
         for name in ("source", "target", "output", "positions", "sublayers", "encoder_gamma", "encoder_beta",
                      "decoder_gamma", "decoder_beta")
-    ]  # fmt: skip
+    ] + [(name, c_double) for name in ("encoder_eps", "decoder_eps")]  # fmt: skip
 
 
 class _Block(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("rows", c_int64)]
 
 
-_ARGUMENTS = {
-    "make": [_Sizes, _Model, c_double],
+_ARGUMENTS: dict[str, Sequence[Any]] = {
+    "make": [_Sizes, _Model],
     "free": [c_void_p],
     "encode": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
     "step": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p],
 }
 
 
-class EngineCache:
-    """The memory of one decode: made by `Engine.encode`, filled by `Engine.next_tokens`.
+class CompiledRows:
+    """The memory of one decode: made by `CompiledStepper.begin`, filled by its `next_tokens`.
 
     Keys and values are written once and never copied: what `select_rows` chooses is which of them a row goes on with.
 
@@ -76,8 +74,8 @@ class EngineCache:
         self.sources, self.slots = self.sources[rows], self.slots[rows]
 
 
-class Engine:
-    """A copy of a model's weights, ready to decode; what happens to the model later, it does not see.
+class CompiledStepper:
+    """A `Stepper`: a copy of a model's weights, ready to decode; what happens to them later, it does not see.
 
     Any number of threads may use one at the same time. A row's numbers do not depend on the rows beside it.
 
@@ -85,18 +83,15 @@ class Engine:
         config: The model's.
     """
 
-    def __init__(self, model: Transformer) -> None:
-        """Take the weights in their dtype; `compiled` tells whether that can be done."""
-        self.config = c = model.config
-        self.dtype = model.output.weight.dtype
+    def __init__(self, plan: Plan) -> None:
+        """Take the weights in their dtype, one of bfloat16, float32 and float64.
+
+        Raises:
+            NotAdmittedError: There is no C++ compiler, or it fails.
+        """
+        self.config = c = plan.config
+        self.dtype = plan.output.dtype
         self._computed = torch.promote_types(self.dtype, torch.float32)
-        encoder = cast(Iterable[EncoderLayer], model.encoder.layers)
-        decoder = cast(Iterable[DecoderLayer], model.decoder.layers)
-        sublayers = [part for layer in encoder for part in (_attention(layer, "self"), _feed_forward(layer))]
-        for layer in decoder:
-            sublayers += [_attention(layer, "self"), _attention(layer, "cross"), _feed_forward(layer)]
-        tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight, model.positions
-        norms = [p for norm in (model.encoder.norm, model.decoder.norm) for p in (norm.weight, norm.bias)]
         copies: dict[int, Tensor] = {}  # one of a matrix that has several names
 
         def pointer(tensor: Tensor) -> int:
@@ -105,38 +100,49 @@ class Engine:
                 copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
             return copies[key].data_ptr()
 
-        parameters = (kernels.Parameters * len(sublayers))(
-            *(kernels.Parameters(*map(pointer, part)) for part in sublayers)
+        parts = [part for layer in (*plan.encoder, *plan.decoder) for part in layer]
+        parameters = (Parameters * len(parts))(
+            *(
+                Parameters(*map(pointer, (p.norm.gamma, p.norm.beta, p.w_in, p.b_in, p.w_out, p.b_out)), p.norm.eps)
+                for p in parts
+            )
         )
+        first, last = plan.encoder_norm, plan.decoder_norm
+        tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), ctypes.addressof(parameters)
+        norms = map(pointer, (first.gamma, first.beta, last.gamma, last.beta))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
-        of_model = _Model(*map(pointer, tables), ctypes.addressof(parameters), *map(pointer, norms))
         self._tensors = copies  # the library reads some of them again
-        self._engine = self._call("make", sizes, of_model, model.encoder.norm.eps)
-        weakref.finalize(self, self._function("free"), self._engine)
+        self._stepper = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
+        weakref.finalize(self, self._function("free"), self._stepper)
 
-    def encode(self, src_ids: Tensor) -> EngineCache:
+    @property
+    def max_threads(self) -> int:
+        """As many as PyTorch may use: a batch keeps one busy, and they never wait for each other."""
+        return torch.get_num_threads()
+
+    def begin(self, src_ids: Tensor, capacity: int) -> CompiledRows:
         """Read the sources, and begin a stepwise decode: int64 (B, S), padded on the right.
 
         Raises:
             ValueError: A source is longer than `max_len`.
             IndexError: An id is not below V, or negative.
         """
-        kernels.check_ids(src_ids, self.config.vocab_size)
+        check_ids(src_ids, self.config.vocab_size)
         real = padding_mask(src_ids, self.config.pad_id)[:, 0, 0]
         lengths = real.sum(-1).tolist()
         self._check_length(max(lengths))
         offsets, tokens = torch.tensor([0, *accumulate(lengths)]), src_ids[real]
         c = self.config
         cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype)
-        self._call("encode", self._engine, tokens, offsets, len(lengths), cross)
-        return EngineCache(cross, offsets)
+        self._call("encode", self._stepper, tokens, offsets, len(lengths), cross)
+        return CompiledRows(cross, offsets)
 
-    def next_tokens(self, tokens: Tensor, cache: EngineCache, n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
         """Feed each row's next token, and see what comes after it.
 
         Args:
             tokens: int64 (R,), the first one BOS.
-            cache: From `encode`; gains the tokens.
+            rows: From `begin`; gains the tokens.
             n: How many continuations of each row to return.
 
         Returns:
@@ -145,22 +151,22 @@ class Engine:
             the model's numbers are not finite, all is PAD.
 
         Raises:
-            ValueError: More tokens than `max_len`, or not one for each row of the cache.
+            ValueError: More tokens than `max_len`, or not one for each row.
             IndexError: An id is not below V, or negative.
         """
-        c, rows, t = self.config, len(tokens), len(cache.blocks)
-        kernels.check_ids(tokens, c.vocab_size)
+        c, count, t = self.config, len(tokens), len(rows.blocks)
+        check_ids(tokens, c.vocab_size)
         self._check_length(t + 1)
-        if rows != len(cache.sources):
-            raise ValueError(f"{rows} tokens for a cache of {len(cache.sources)} rows")
+        if count != len(rows.sources):
+            raise ValueError(f"{count} tokens for a cache of {len(rows.sources)} rows")
         n = min(n, c.vocab_size - 2)
-        cache.blocks.append(cache.cross.new_empty(c.n_layers, rows, cache.cross.size(2)))
-        blocks = (_Block * (t + 1))(*(_Block(block.data_ptr(), block.size(1)) for block in cache.blocks))
-        log_p, ids = torch.empty(rows, n, dtype=self._computed), tokens.new_empty(rows, n)
-        cross = _Block(cache.cross.data_ptr(), cache.cross.size(1))
-        self._call("step", self._engine, tokens.contiguous(), rows, t, ctypes.addressof(blocks), cache.slots,
-                   cache.sources, cache.offsets, cross, n, log_p, ids)  # fmt: skip
-        cache.slots = torch.cat([cache.slots, torch.arange(rows, dtype=torch.int32)[:, None]], 1)
+        rows.blocks.append(rows.cross.new_empty(c.n_layers, count, rows.cross.size(2)))
+        blocks = (_Block * (t + 1))(*(_Block(block.data_ptr(), block.size(1)) for block in rows.blocks))
+        log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
+        cross = _Block(rows.cross.data_ptr(), rows.cross.size(1))
+        self._call("step", self._stepper, tokens.contiguous(), count, t, ctypes.addressof(blocks), rows.slots,
+                   rows.sources, rows.offsets, cross, n, log_p, ids)  # fmt: skip
+        rows.slots = torch.cat([rows.slots, torch.arange(count, dtype=torch.int32)[:, None]], 1)
         return log_p, ids
 
     def _check_length(self, length: int) -> None:
@@ -173,30 +179,6 @@ class Engine:
         return result
 
     def _function(self, name: str) -> Any:
-        function = getattr(_library(), f"{name}_{kernels.DTYPES[self.dtype]}")
+        function = getattr(load_library(SOURCE), f"{name}_{DTYPES[self.dtype]}")
         function.argtypes, function.restype = _ARGUMENTS[name], c_void_p if name == "make" else None
         return function
-
-
-def compiled(model: Transformer) -> Transformer | Engine:
-    """An engine of a model, on a CPU with a C++ compiler; elsewhere the model itself.
-
-    The first call on a machine compiles the engine, for a few seconds.
-    """
-    weight = model.output.weight
-    if weight.device.type != "cpu" or weight.dtype not in kernels.DTYPES or _library() is None:
-        return model
-    return Engine(model)
-
-
-def _library() -> ctypes.CDLL | None:
-    return kernels.compile_library(SOURCE)
-
-
-def _attention(layer: EncoderLayer | DecoderLayer, kind: str) -> tuple[Tensor, ...]:
-    attention = getattr(layer, f"{kind}_attn")
-    return kernels.parameters_of(getattr(layer, f"{kind}_norm"), attention.w_qkv, attention.w_o)
-
-
-def _feed_forward(layer: EncoderLayer | DecoderLayer) -> tuple[Tensor, ...]:
-    return kernels.parameters_of(layer.ff_norm, layer.ff.w_1, layer.ff.w_2)

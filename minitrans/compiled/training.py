@@ -1,100 +1,105 @@
-"""The training pass on the compiled kernels: each sub-layer is one kernel forward, and one backward.
+"""The loss of a batch on the compiled kernels: each sub-layer is one kernel forward, and one backward.
 
-It computes what `Transformer.hidden` computes, with the same dropout, and keeps of each sub-layer its input alone: the
-way back computes the rest again, which takes less time than fetching it from memory.
+It computes what `minitrans.model.loss.batch_loss` computes, with the same dropout, and keeps of each sub-layer its
+input alone: the way back computes the rest again, which takes less time than fetching it from memory.
 """
 
 import math
-from typing import Any, cast
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrans.compiled import kernels
-from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.dropout import draw_seed, dropped_of_256
-from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.model.transformer import Transformer
+from minitrans.plan import Norm, Plan, Sublayer
 
 
-def training_hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
-    """What `model.hidden` returns, by the fastest way that there is: int64 (B, S) and (B, T) -> (B, T, D).
+def batch_loss(
+    plan: Plan, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
+) -> Tensor:
+    """What `minitrans.model.loss.batch_loss` returns for the model of a plan.
 
-    That is the one below in training on a CPU where the kernels have been compiled.
+    Args:
+        plan: Of a model on the CPU; its parameters are float32, or float64 as `dtype`.
+        src_ids: int64 (B, S).
+        tgt_in: int64 (B, T).
+        tgt_out: int64 (B, T).
+        smoothing: In [0, 1).
+        dtype: Of the products: bfloat16, float32 or float64.
 
-    Returns:
-        The hidden states, and the output matrix (V, D) to go on with. Where it is the table of the embeddings too, its
-        gradient must come from one function that made it anew: the embeddings add theirs to it in place.
+    Raises:
+        ValueError: A sequence is longer than `max_len`.
+        IndexError: An id is not below V, or negative.
+        RuntimeError: It is differentiated twice.
     """
-    weight = model.output.weight
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
-    if model.training and torch.is_grad_enabled() and kernels.serve(weight, dtype):
-        return _hidden(model, src_ids, tgt_in, dtype)
-    return model.hidden(src_ids, tgt_in), weight
+    hidden, output = hidden_states(plan, src_ids, tgt_in, dtype)
+    return linear_cross_entropy(hidden, output, tgt_out, plan.config.pad_id, smoothing)
 
 
-def _hidden(model: Transformer, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def hidden_states(plan: Plan, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What `Transformer.hidden` returns, (B, T, D), and the output matrix (V, D) to go on with.
+
+    Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
+    embeddings add theirs to it in place.
+    """
     src_ids, tgt_in = src_ids.contiguous(), tgt_in.contiguous()
-    src_mask = padding_mask(src_ids, model.config.pad_id)
-    x, table = embed(model, model.src_embedding.weight, src_ids, dtype)
-    for layer in cast(list[EncoderLayer], model.encoder.layers):
-        x = self_attention(x, layer, src_mask)
-        x = feed_forward(x, layer)
-    memory = norm(x, model.encoder.norm)
-    tied = model.config.tie_embeddings
-    x, table = embed(model, table if tied else model.tgt_embedding.weight, tgt_in, dtype)
+    src_mask = padding_mask(src_ids, plan.config.pad_id)
+    x, table = embed(plan, plan.source, src_ids, dtype)
+    for layer in plan.encoder:
+        for part in layer:
+            x = sublayer(plan, part, x, src_mask)
+    memory = norm(x, plan.encoder_norm)
+    x, table = embed(plan, table if plan.tied else plan.target, tgt_in, dtype)
     causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
-    for decoder_layer in cast(list[DecoderLayer], model.decoder.layers):
-        x = self_attention(x, decoder_layer, causal)
-        x = cross_attention(x, memory, decoder_layer, src_mask)
-        x = feed_forward(x, decoder_layer)
-    return norm(x, model.decoder.norm), table if tied else model.output.weight
+    for layer in plan.decoder:
+        for part in layer:
+            if part.kind == "cross-attention":
+                x = sublayer(plan, part, x, src_mask, memory)
+            else:
+                x = sublayer(plan, part, x, causal)
+    return norm(x, plan.decoder_norm), table if plan.tied else plan.output
 
 
-def embed(model: Transformer, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`model.embed` from position 0 on, in a dtype; and the table, for whatever reads it next.
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """What `minitrans.model.loss.linear_cross_entropy` returns; the arguments are the same."""
+    real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
+    rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
+    return _apply(_LinearCrossEntropy, rows, weight, target, smoothing)
+
+
+def embed(plan: Plan, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """`Transformer.embed` from position 0 on, in a dtype; and the table, for whatever reads it next.
 
     The gradient of a table that is read several times then comes back through each of its readers, and none makes
     another one of that size: a vocabulary is the largest thing in a small model.
     """
-    model.check_length(ids.size(1))
-    positions, scale = model.positions[: ids.size(1)], math.sqrt(model.config.d_model)
+    length, c = ids.size(1), plan.config
+    if length > c.max_len:
+        raise ValueError(f"{length} tokens are more than model.max_len ({c.max_len})")
     result: tuple[Tensor, Tensor] = _Embed.apply(  # type: ignore[no-untyped-call]
-        ids, table, positions, scale, _draw(model.dropout.p), dtype
+        ids, table, plan.positions[:length], math.sqrt(c.d_model), _draw(plan.dropout), dtype
     )
     return result
 
 
-def norm(x: Tensor, layer_norm: nn.LayerNorm) -> Tensor:
-    """`layer_norm(x)`."""
-    return _apply(_Norm, x, layer_norm.weight, layer_norm.bias, layer_norm.eps)
+def norm(x: Tensor, parameters: Norm) -> Tensor:
+    """The layer norm of (B, T, D)."""
+    return _apply(_Norm, x, *parameters)
 
 
-def feed_forward(x: Tensor, layer: EncoderLayer | DecoderLayer) -> Tensor:
-    """`x + layer.dropout(layer.ff(layer.ff_norm(x)))` for x (B, T, D)."""
-    n, ff = layer.ff_norm, layer.ff
-    parameters = kernels.parameters_of(n, ff.w_1, ff.w_2)
-    return _apply(_FeedForward, x, n.eps, _draw(ff.dropout.p), _draw(layer.dropout.p), *parameters)
+def sublayer(plan: Plan, part: Sublayer, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
+    """One sub-layer of x (B, T, D), which attends to `memory` (B, S, D), or to itself, or not at all.
 
-
-def self_attention(x: Tensor, layer: EncoderLayer | DecoderLayer, mask: Tensor) -> Tensor:
-    """`x + layer.dropout(layer.self_attn(h, h, h, mask))`, h = layer.self_norm(x), for x (B, T, D)."""
-    return _attention(x, None, layer.self_norm, layer.self_attn, mask, layer.dropout.p)
-
-
-def cross_attention(x: Tensor, memory: Tensor, layer: DecoderLayer, mask: Tensor) -> Tensor:
-    """`x + layer.dropout(layer.cross_attn(layer.cross_norm(x), memory, memory, mask))` for x (B, T, D)."""
-    return _attention(x, memory, layer.cross_norm, layer.cross_attn, mask, layer.dropout.p)
-
-
-def _attention(
-    x: Tensor, memory: Tensor | None, n: nn.LayerNorm, attention: MultiHeadAttention, mask: Tensor, p: float
-) -> Tensor:
-    parameters = kernels.parameters_of(n, attention.w_qkv, attention.w_o)
-    settings = mask, attention.n_heads, n.eps, _draw(attention.dropout), _draw(p)
-    return _apply(_Attention, x, memory, settings, *parameters)
+    `mask` is bool, (B or 1, 1, T or 1, S), True = may attend; a feed-forward network has no use for it.
+    """
+    parameters = part.norm.gamma, part.norm.beta, part.w_in, part.b_in, part.w_out, part.b_out
+    settings = part.norm.eps, _draw(part.inside), _draw(part.end)
+    if part.kind == "feed-forward":
+        return _apply(_FeedForward, x, settings, *parameters)
+    return _apply(_Attention, x, memory, mask, plan.config.n_heads, settings, *parameters)
 
 
 def _draw(p: float) -> kernels.Dropout:
@@ -143,32 +148,53 @@ class _Norm(torch.autograd.Function):
 
 class _FeedForward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float, inside: Any, end: Any, *parameters: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, settings: Any, *parameters: Tensor) -> Tensor:
         ctx.save_for_backward(x, *parameters)
-        ctx.settings = eps, inside, end
-        return kernels.feed_forward(x, parameters, *ctx.settings)
+        ctx.settings = settings
+        return kernels.feed_forward(x, parameters, *settings)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, *parameters = ctx.saved_tensors
         d_x, *d_parameters = kernels.feed_forward_backward(grad.contiguous(), x, parameters, *ctx.settings)
-        return d_x, None, None, None, *d_parameters
+        return d_x, None, *d_parameters
 
 
 class _Attention(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, memory: Tensor | None, settings: Any, *parameters: Tensor) -> Tensor:
-        mask, n_heads, *rest = settings
+    def forward(
+        ctx: Any, x: Tensor, memory: Tensor | None, mask: Tensor, n_heads: int, settings: Any, *parameters: Tensor
+    ) -> Tensor:
         ctx.save_for_backward(x, memory, mask, *parameters)
-        ctx.n_heads, ctx.rest = n_heads, rest
-        return kernels.attention(x, memory, mask, n_heads, parameters, *rest)
+        ctx.n_heads, ctx.settings = n_heads, settings
+        return kernels.attention(x, memory, mask, n_heads, parameters, *settings)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, memory, mask, *parameters = ctx.saved_tensors
         d_x, d_memory, *d_parameters = kernels.attention_backward(
-            grad.contiguous(), x, memory, mask, ctx.n_heads, parameters, *ctx.rest
+            grad.contiguous(), x, memory, mask, ctx.n_heads, parameters, *ctx.settings
         )
-        return d_x, d_memory, None, *d_parameters
+        return d_x, d_memory, None, None, None, *d_parameters
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the loss, summed over the rows."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
+        loss, z = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
+        ctx.save_for_backward(hidden, weight, target, z)
+        ctx.smoothing = smoothing
+        return weight.new_tensor(loss)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        hidden, weight, target, z = ctx.saved_tensors
+        d_hidden, d_weight = kernels.linear_cross_entropy_backward(
+            hidden, weight, target, z, ctx.smoothing, grad.item()
+        )
+        return d_hidden, d_weight, None, None

@@ -1,6 +1,6 @@
 """The heart: scaled dot-product attention and multi-head attention, written out by hand.
 
-One implementation serves training, the full masked pass and stepwise decoding. Shapes: `B` batch, `Tq`/`Tk` query
+One implementation serves training, the full masked pass and stepwise decoding from a cache. Shapes: `B` batch, `Tq`/`Tk` query
 and key length, `H` heads, `D` d_model, `Dh` d_head.
 """
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minitrans.model.cache import KeyValues
 from minitrans.model.dropout import dropout
 from minitrans.model.masks import check_mask
 
@@ -125,65 +126,45 @@ class MultiHeadAttention(nn.Module):
         nn.init.zeros_(self.w_o.bias)
 
     def forward(
-        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, need_weights: bool = False
+        self,
+        query: Tensor,
+        key: Tensor | None,
+        value: Tensor | None,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        cache: KeyValues | None = None,
+        offset: int = 0,
     ) -> tuple[Tensor, Tensor | None]:
         """Project, attend in every head, and mix the heads.
 
         Args:
             query: (B, Tq, D).
-            key: (B, Tk, D).
-            value: (B, Tk, D).
+            key: (B, n, D); None: no new keys and values, those in the cache are all there are (cross-attention's).
+            value: (B, n, D), or None as `key`.
             mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
             need_weights: Whether to return the weights.
+            cache: Keys and values of earlier tokens; gains the new ones. Tk is then `offset` + n, else n.
+            offset: How many tokens the cache holds of those that grow; the first new one has this position.
 
         Returns:
             The output (B, Tq, D) and the weights of every head (B, H, Tq, Tk) or None.
         """
-        (q,), (k,), (v,) = self._project(query, 0, 1), self._project(key, 1, 2), self._project(value, 2, 3)
-        return self.attend(q, k, v, mask, need_weights)
-
-    def project_qkv(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the same tokens (self-attention) in one product.
-
-        Args:
-            x: (B, T, D).
-
-        Returns:
-            q, k, v, each (B, H, T, Dh).
-        """
-        q, k, v = self._project(x, 0, 3)
-        return q, k, v
-
-    def project_q(self, x: Tensor) -> Tensor:
-        """Queries alone (cross-attention): (B, Tq, D) -> (B, H, Tq, Dh)."""
-        return self._project(x, 0, 1)[0]
-
-    def project_kv(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values of the source (cross-attention): (B, S, D) -> two of (B, H, S, Dh)."""
-        k, v = self._project(memory, 1, 3)
-        return k, v
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        """Attend in every head, put the heads side by side, and mix them with W_o.
-
-        Args:
-            q: (B, H, Tq, Dh).
-            k: (B, H, Tk, Dh).
-            v: (B, H, Tk, Dh).
-            mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
-            need_weights: Whether to return the weights.
-
-        Returns:
-            The output (B, Tq, D) and the weights of every head (B, H, Tq, Tk) or None.
-        """
+        if key is None or value is None:
+            assert cache is not None, "without new keys there has to be a cache"
+            (q,), k, v = self.project(query, 0, 1), cache.k, cache.v
+        else:
+            if query is key is value:  # self-attention: one product for all three
+                q, k, v = self.project(query, 0, 3)
+            else:
+                (q,), (k,), (v,) = self.project(query, 0, 1), self.project(key, 1, 2), self.project(value, 2, 3)
+            if cache is not None:
+                k, v = cache.write(k, v, offset)
         dropout_p = self.dropout if self.training else 0.0
         heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout_p, need_weights)
         return self.w_o(heads.transpose(1, 2).flatten(2)), weights  # (B, H, Tq, Dh) -> (B, Tq, H*Dh) -> (B, Tq, D)
 
-    def _project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-        """Apply the packed projections `first` to `last` of (W_q, W_k, W_v): (B, T, D) -> each (B, H, T, Dh)."""
+    def project(self, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        """Apply the projections from `first` up to `last` of (W_q, W_k, W_v): (B, T, D) -> (B, H, T, Dh) each."""
         size = self.n_heads * self.d_head
         rows = slice(first * size, last * size)
         packed = F.linear(x, self.w_qkv.weight[rows], self.w_qkv.bias[rows])  # (B, T, (last - first)*H*Dh)

@@ -5,26 +5,28 @@ Each layer keeps the keys and values of the target tokens seen so far (self-atte
 number of decodes at once.
 """
 
+from collections.abc import Iterable
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 
-class LayerCache:
-    """Keys and values of one decoder layer, each (B, H, ., Dh).
+class KeyValues:
+    """The keys and values that one attention has projected before.
 
     Attributes:
-        cross_k: (B, H, S, Dh) keys of the source.
-        cross_v: (B, H, S, Dh) values of the source.
-        k: (B, H, capacity, Dh) buffer for the target's keys; slots from `DecoderCache.length` on hold nothing.
-        v: (B, H, capacity, Dh) buffer for the target's values.
+        k: (B, H, slots, Dh) keys.
+        v: (B, H, slots, Dh) values.
     """
 
-    def __init__(self, cross_k: Tensor, cross_v: Tensor, capacity: int) -> None:
-        """Take the source's projected keys and values, and make room for `capacity` target tokens."""
-        batch, heads, _, d_head = cross_k.shape
-        self.cross_k, self.cross_v = cross_k, cross_v
-        self.k = cross_k.new_empty(batch, heads, capacity, d_head)
-        self.v = cross_v.new_empty(batch, heads, capacity, d_head)
+    def __init__(self, k: Tensor, v: Tensor) -> None:
+        """Take the buffers."""
+        self.k, self.v = k, v
+
+    def room_for(self, n: int) -> "KeyValues":
+        """Empty buffers of the same rows and heads for `n` tokens."""
+        return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
 
     def write(self, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Store the new tokens' keys and values and return those of all tokens so far.
@@ -42,6 +44,25 @@ class LayerCache:
         self.v[:, :, offset:end] = v
         return self.k[:, :, :end], self.v[:, :, :end]
 
+    def select_rows(self, rows: Tensor, filled: int) -> None:
+        """Keep the given rows; of their slots only those that are filled are worth reading."""
+        for name, buffer in (("k", self.k), ("v", self.v)):
+            selected = buffer.new_empty(len(rows), *buffer.shape[1:])
+            torch.index_select(buffer[:, :, :filled], 0, rows, out=selected[:, :, :filled])
+            setattr(self, name, selected)
+
+
+class LayerCache(NamedTuple):
+    """What one decoder layer remembers.
+
+    Attributes:
+        target: Self-attention's keys and values; slots from `DecoderCache.length` on hold nothing.
+        source: Cross-attention's, S slots, all filled from the start.
+    """
+
+    target: KeyValues
+    source: KeyValues
+
 
 class DecoderCache:
     """The memory of one decode: made by `Transformer.init_cache`, filled by `Transformer.step`.
@@ -53,15 +74,15 @@ class DecoderCache:
         length: How many are stored. The one source of the position offset.
     """
 
-    def __init__(self, cross: list[tuple[Tensor, Tensor]], src_mask: Tensor, capacity: int) -> None:
+    def __init__(self, source: Iterable[KeyValues], src_mask: Tensor, capacity: int) -> None:
         """Make an empty cache.
 
         Args:
-            cross: For each layer the source's keys and values, (B, H, S, Dh) each.
+            source: For each layer the source's keys and values.
             src_mask: bool (B, 1, 1, S), True = may attend.
             capacity: Number of target tokens to make room for.
         """
-        self.layers = [LayerCache(k, v, capacity) for k, v in cross]
+        self.layers = [LayerCache(source=each, target=each.room_for(capacity)) for each in source]
         self.src_mask = src_mask
         self.capacity = capacity
         self.length = 0
@@ -79,13 +100,6 @@ class DecoderCache:
             rows: int64 (B',) indices into the present rows; a row may occur any number of times.
         """
         for layer in self.layers:
-            layer.cross_k = layer.cross_k[rows]
-            layer.cross_v = layer.cross_v[rows]
-            layer.k, layer.v = (self._select_filled(buffer, rows) for buffer in (layer.k, layer.v))
+            layer.target.select_rows(rows, self.length)
+            layer.source.select_rows(rows, layer.source.k.size(2))
         self.src_mask = self.src_mask[rows]
-
-    def _select_filled(self, buffer: Tensor, rows: Tensor) -> Tensor:
-        """Copy the filled slots of the chosen rows; the empty ones are not worth reading."""
-        selected = buffer.new_empty(len(rows), *buffer.shape[1:])
-        torch.index_select(buffer[:, :, : self.length], 0, rows, out=selected[:, :, : self.length])
-        return selected

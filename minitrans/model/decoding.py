@@ -1,17 +1,104 @@
 """Turn a source into a target, token by token: ids in, ids out."""
 
-import random
-from itertools import takewhile
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.model.cache import DecoderCache
-from minitrans.compiled.stepper import Engine, EngineCache
 from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
+
+
+class Rows(Protocol):
+    """What a decode in progress remembers of its rows."""
+
+    def select_rows(self, rows: Tensor) -> None:
+        """Keep the given rows, int64 (R',), in the given order: reorders, drops and repeats."""
+
+
+AnyRows = TypeVar("AnyRows", bound=Rows)
+
+
+class Stepper(Protocol[AnyRows]):
+    """Whatever computes the next tokens: all that the ways to choose among them need.
+
+    Attributes:
+        config: The model's sizes and special ids.
+        max_threads: How many threads may each decode a batch at the same time with profit.
+    """
+
+    @property
+    def config(self) -> TransformerConfig: ...  # noqa: D102
+
+    @property
+    def max_threads(self) -> int: ...  # noqa: D102
+
+    def begin(self, src_ids: Tensor, capacity: int) -> AnyRows:
+        """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
+
+        Raises:
+            ValueError: The source is longer than `max_len`.
+        """
+
+    def next_tokens(self, tokens: Tensor, rows: AnyRows, n: int) -> tuple[Tensor, Tensor]:
+        """Feed each row its newest token, int64 (R,), the first of all BOS; see `likeliest_tokens` for the result."""
+
+
+class CachedStepper:
+    """The way that the model is made for: `Transformer.step` on its cache."""
+
+    max_threads = 1  # PyTorch's own threads share the work of a step
+
+    def __init__(self, model: Transformer) -> None:
+        """Take a model in eval mode."""
+        self.model, self.config = model, model.config
+
+    def begin(self, src_ids: Tensor, capacity: int) -> DecoderCache:
+        """See `Stepper`."""
+        return self.model.init_cache(*self.model.encode(src_ids), capacity)
+
+    def next_tokens(self, tokens: Tensor, rows: DecoderCache, n: int) -> tuple[Tensor, Tensor]:
+        """See `Stepper`."""
+        return likeliest_tokens(self.model.step(tokens[:, None], rows)[:, -1], n, self.config)
+
+
+class UncachedStepper:
+    """The same without a cache: the full masked pass over the whole prefix at every step. Slow, to compare with."""
+
+    max_threads = 1
+
+    def __init__(self, model: Transformer) -> None:
+        """Take a model in eval mode."""
+        self.model, self.config = model, model.config
+
+    def begin(self, src_ids: Tensor, capacity: int) -> "Prefixes":
+        """See `Stepper`."""
+        return Prefixes(src_ids[:, :0], *self.model.encode(src_ids))
+
+    def next_tokens(self, tokens: Tensor, rows: "Prefixes", n: int) -> tuple[Tensor, Tensor]:
+        """See `Stepper`."""
+        rows.fed = torch.cat([rows.fed, tokens[:, None]], dim=1)
+        return likeliest_tokens(self.model.decode(rows.fed, rows.memory, rows.src_mask)[:, -1], n, self.config)
+
+
+class Prefixes:
+    """All that was fed to each row, int64 (R, t), and its source as `Transformer.encode` gives it."""
+
+    def __init__(self, fed: Tensor, memory: Tensor, src_mask: Tensor) -> None:
+        """Take the tensors."""
+        self.fed, self.memory, self.src_mask = fed, memory, src_mask
+
+    def select_rows(self, rows: Tensor) -> None:
+        """See `Rows`."""
+        self.fed, self.memory, self.src_mask = self.fed[rows], self.memory[rows], self.src_mask[rows]
+
+
+def length_limits(src_ids: Tensor, config: TransformerConfig) -> list[int]:
+    """`length_limit` of each row of int64 (B, S)."""
+    lengths = padding_mask(src_ids, config.pad_id).sum(-1).flatten().tolist()
+    return [length_limit(n, config.max_len) for n in lengths]
 
 
 def length_limit(src_len: int, max_len: int) -> int:
@@ -22,57 +109,32 @@ def length_limit(src_len: int, max_len: int) -> int:
     return min(max_len, 2 * src_len + 10)
 
 
-def _limits(src_ids: Tensor, config: TransformerConfig) -> list[int]:
-    lengths = padding_mask(src_ids, config.pad_id).sum(-1).flatten().tolist()
-    return [length_limit(n, config.max_len) for n in lengths]
-
-
-def likeliest_token(logits: Tensor, model: Transformer) -> Tensor:
+def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
     """The greedy choice: logits (B, V) -> int64 (B,). PAD and BOS are never chosen, for they are not output."""
     logits = logits.clone()
-    logits[:, [model.config.pad_id, model.config.bos_id]] = -torch.inf
+    logits[:, [config.pad_id, config.bos_id]] = -torch.inf
     return logits.argmax(-1)
 
 
-def likeliest_tokens(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
+def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
     """The n likeliest tokens, or all there are, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
 
     The first is the greedy choice. PAD and BOS have the log-probability -inf.
     """
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
-    log_p[:, [model.config.pad_id, model.config.bos_id]] = -torch.inf
-    first = likeliest_token(logits, model)[:, None]  # among equals topk may see any first
+    log_p[:, [config.pad_id, config.bos_id]] = -torch.inf
+    first = likeliest_token(logits, config)[:, None]  # among equals topk may see any first
     others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 
 
-def begin(model: Transformer | Engine, src_ids: Tensor, capacity: int) -> DecoderCache | EngineCache:
-    """Read the sources, int64 (B, S), to decode `capacity` tokens of each at most."""
-    if isinstance(model, Engine):
-        return model.encode(src_ids)
-    return model.init_cache(*model.encode(src_ids), capacity)
-
-
-def feed(
-    model: Transformer | Engine, tokens: Tensor, cache: DecoderCache | EngineCache, n: int
-) -> tuple[Tensor, Tensor]:
-    """Feed each row its next token, int64 (R,): log-probabilities and ids of its n likeliest continuations, (R, n)."""
-    if isinstance(model, Engine):
-        assert isinstance(cache, EngineCache)
-        return model.next_tokens(tokens, cache, n)
-    assert isinstance(cache, DecoderCache)
-    return likeliest_tokens(model.step(tokens[:, None], cache)[:, -1], n, model)
-
-
 @torch.inference_mode()
-def greedy_decode(model: Transformer | Engine, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor) -> list[list[int]]:
     """Take the likeliest token at every step, until EOS or the row's length limit.
 
     Args:
-        model: In eval mode; or an engine that was made of one.
+        stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
-        use_cache: Whether to compute only the new token at each step, or the whole prefix again. Both give the same
-            result; the second is slow, and there to compare with. An engine always uses its cache.
 
     Returns:
         For each row its target tokens, without BOS and EOS.
@@ -80,25 +142,16 @@ def greedy_decode(model: Transformer | Engine, src_ids: Tensor, use_cache: bool 
     Raises:
         ValueError: The source is longer than `max_len`.
     """
-    config = model.config
+    config = stepper.config
     if not len(src_ids):
         return []
-    limits = _limits(src_ids, config)
-    if use_cache:
-        cache = begin(model, src_ids, max(limits))
-    else:
-        assert isinstance(model, Transformer)
-        full_pass, (memory, src_mask) = model, model.encode(src_ids)
-        prefix = src_ids[:, :0]
+    limits = length_limits(src_ids, config)
+    cache = stepper.begin(src_ids, max(limits))
     outputs: list[list[int]] = [[] for _ in limits]
     rows = list(range(len(limits)))  # those still in the batch
     tokens = src_ids.new_full((len(rows),), config.bos_id)
     for t in range(max(limits)):
-        if use_cache:
-            tokens = feed(model, tokens, cache, 1)[1][:, 0]
-        else:
-            prefix = torch.cat([prefix, tokens[:, None]], dim=1)
-            tokens = likeliest_token(full_pass.decode(prefix, memory, src_mask)[:, -1], full_pass)
+        tokens = stepper.next_tokens(tokens, cache, 1)[1][:, 0]
         going = []
         for i, (row, id_) in enumerate(zip(rows, tokens.tolist(), strict=True)):
             if id_ != config.eos_id:
@@ -110,48 +163,8 @@ def greedy_decode(model: Transformer | Engine, src_ids: Tensor, use_cache: bool 
         if len(going) < len(rows):
             rows, keep = [rows[i] for i in going], torch.tensor(going, device=tokens.device)
             tokens = tokens[keep]
-            if use_cache:
-                cache.select_rows(keep)
-            else:
-                prefix, memory, src_mask = prefix[keep], memory[keep], src_mask[keep]
+            cache.select_rows(keep)
     return outputs
-
-
-@torch.inference_mode()
-def sample(model: Transformer | Engine, src_ids: Tensor, top: int, seed: int) -> list[list[int]]:
-    """Draw each token from the likeliest ones, by their probabilities, until EOS or the row's length limit.
-
-    Args:
-        model: In eval mode; or an engine that was made of one.
-        src_ids: int64 (B, S), padded on the right.
-        top: How many tokens one is drawn from; 1 is greedy decoding.
-        seed: With the tokens of its source it decides what is drawn for a row, whatever rows are beside it.
-
-    Returns:
-        For each row its target tokens, without BOS and EOS.
-
-    Raises:
-        ValueError: The source is longer than `max_len`.
-
-    Source: Fan et al. 2018, section 3.1 (top-k random sampling).
-    """
-    config = model.config
-    if not len(src_ids):
-        return []
-    limits = _limits(src_ids, config)
-    draws = [random.Random(f"{seed} {row[row != config.pad_id].tolist()}") for row in src_ids]
-    cache = begin(model, src_ids, max(limits))
-    tokens = src_ids.new_full((len(limits),), config.bos_id)
-    going = torch.tensor(limits, device=src_ids.device)  # tokens that each row may get yet
-    drawn: list[Tensor] = []
-    while going.any():
-        log_p, ids = feed(model, tokens, cache, top)
-        choices = zip(draws, ids.tolist(), log_p.exp().tolist(), strict=True)
-        tokens = tokens.new_tensor([draw.choices(row, weights)[0] for draw, row, weights in choices])
-        drawn.append(tokens)
-        going = (going - 1).masked_fill(tokens == config.eos_id, 0).clamp(min=0)
-    rows = zip(torch.stack(drawn, 1).tolist(), limits, strict=True)
-    return [[*takewhile(lambda id_: id_ != config.eos_id, row[:limit])] for row, limit in rows]
 
 
 class Hypothesis(NamedTuple):
@@ -170,7 +183,7 @@ class Hypothesis(NamedTuple):
 
 @torch.inference_mode()
 def beam_search(
-    model: Transformer | Engine, src_ids: Tensor, beam: int, length_penalty: float = 1.0
+    stepper: Stepper[AnyRows], src_ids: Tensor, beam: int, length_penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
     """Follow the likeliest beginnings of each row, `beam` of them, until as many have ended.
 
@@ -178,7 +191,7 @@ def beam_search(
     With one beam this is greedy decoding.
 
     Args:
-        model: In eval mode; or an engine that was made of one.
+        stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
         beam: How many beginnings of a row are followed, K.
         length_penalty: 0 ranks by log-probability, which prefers short outputs; 1 by its mean over the tokens.
@@ -191,12 +204,12 @@ def beam_search(
 
     Source: Wu et al. 2016, section 7, with a plain power of the length.
     """
-    config = model.config
+    config = stepper.config
     if not len(src_ids):
         return []
-    limits = _limits(src_ids, config)
+    limits = length_limits(src_ids, config)
     longest = max(limits)
-    cache = begin(model, src_ids, longest)
+    cache = stepper.begin(src_ids, longest)
     found: list[list[Hypothesis]] = [[] for _ in limits]
 
     def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
@@ -209,7 +222,7 @@ def beam_search(
     tokens[..., 0] = config.bos_id
     log_probs = torch.zeros(len(rows), 1, device=src_ids.device)  # (R, W)
     for t in range(longest):
-        continuations, ids = feed(model, tokens[..., t].flatten(), cache, 2 * beam)  # 2K, so that K do not end
+        continuations, ids = stepper.next_tokens(tokens[..., t].flatten(), cache, 2 * beam)  # 2K, so that K do not end
         totals = (log_probs.view(-1, 1) + continuations).view(len(rows), -1)
         log_probs, order = (x[:, : 2 * beam] for x in totals.sort(descending=True, stable=True))
         chosen = ids.view(len(rows), -1).gather(1, order)

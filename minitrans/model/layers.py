@@ -88,8 +88,8 @@ class EncoderLayer(nn.Module):
             src_mask: bool (B, 1, 1, S), True = may attend.
             need_weights: Whether to return the attention weights.
         """
-        q, k, v = self.self_attn.project_qkv(self.self_norm(x))
-        attended, weights = self.self_attn.attend(q, k, v, src_mask, need_weights)
+        h = self.self_norm(x)
+        attended, weights = self.self_attn(h, h, h, src_mask, need_weights)
         x = x + self.dropout(attended)
         x = x + self.dropout(self.ff(self.ff_norm(x)))
         return LayerTrace(x, weights, None)
@@ -113,7 +113,7 @@ class DecoderLayer(nn.Module):
         self,
         x: Tensor,
         causal: Tensor,
-        cross_kv: tuple[Tensor, Tensor],
+        memory: Tensor | None,
         src_mask: Tensor,
         cache: LayerCache | None,
         offset: int,
@@ -124,21 +124,19 @@ class DecoderLayer(nn.Module):
         Args:
             x: (B, T, D) the tokens to compute.
             causal: bool (1, 1, T, offset + T), True = may attend.
-            cross_kv: The source's keys and values under `cross_attn`, (B, H, S, Dh) each.
+            memory: (B, S, D) the encoded source; None where the cache has its keys and values.
             src_mask: bool (B, 1, 1, S), True = may attend.
-            cache: Keys and values of the `offset` tokens before `x`; gains those of `x`. None: `x` is the whole target.
-            offset: How many tokens the cache holds; 0 without one.
+            cache: What the layer remembers of the source and of the `offset` tokens before `x`; gains those of `x`.
+                None: `x` is the whole target.
+            offset: How many target tokens the cache holds; 0 without one.
             need_weights: Whether to return the attention weights.
         """
-        q, k, v = self.self_attn.project_qkv(self.self_norm(x))
-        if cache is not None:
-            k, v = cache.write(k, v, offset)
-        attended, self_weights = self.self_attn.attend(q, k, v, causal, need_weights)
+        target, source = cache or (None, None)
+        h = self.self_norm(x)
+        attended, self_weights = self.self_attn(h, h, h, causal, need_weights, target, offset)
         x = x + self.dropout(attended)
-
-        q = self.cross_attn.project_q(self.cross_norm(x))
-        attended, cross_weights = self.cross_attn.attend(q, *cross_kv, src_mask, need_weights)
+        h = self.cross_norm(x)
+        attended, cross_weights = self.cross_attn(h, memory, memory, src_mask, need_weights, source)
         x = x + self.dropout(attended)
-
         x = x + self.dropout(self.ff(self.ff_norm(x)))
         return LayerTrace(x, self_weights, cross_weights)

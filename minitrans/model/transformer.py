@@ -11,7 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from minitrans.model.cache import DecoderCache
+from minitrans.model.cache import DecoderCache, KeyValues
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerTrace, sinusoidal_positions
 from minitrans.model.masks import causal_mask, padding_mask
@@ -122,14 +122,10 @@ class Decoder(nn.Module):
         )
         self.norm = nn.LayerNorm(c.d_model)
 
-    def project_memory(self, memory: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """The source's keys and values under each layer: memory (B, S, D) -> pairs of (B, H, S, Dh)."""
-        return [layer.cross_attn.project_kv(memory) for layer in cast(Iterable[DecoderLayer], self.layers)]
-
     def forward(
         self,
         x: Tensor,
-        cross: list[tuple[Tensor, Tensor]],
+        memory: Tensor | None,
         src_mask: Tensor,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
@@ -137,8 +133,8 @@ class Decoder(nn.Module):
         """Decode all positions of `x` at once, each seeing the source and the target up to itself.
 
         Args:
-            x: (B, T, D) embedded target: all of it, or, with a cache, the tokens that follow those in the cache.
-            cross: What `project_memory` gave.
+            x: (B, T, D) embedded target: all of it, or the tokens that follow those in the cache.
+            memory: (B, S, D) the encoded source; None with a cache, which has its keys and values.
             src_mask: bool (B, 1, 1, S), True = may attend.
             cache: The tokens before `x`; its layers gain those of `x`, its length is left to the caller.
             need_weights: Whether the traces hold attention weights.
@@ -150,8 +146,8 @@ class Decoder(nn.Module):
         causal = causal_mask(x.size(1), offset + x.size(1), offset, x.device)
         pasts = [None] * len(self.layers) if cache is None else cache.layers
         traces = []
-        for layer, cross_kv, past in zip(self.layers, cross, pasts, strict=True):
-            traces.append(layer(x, causal, cross_kv, src_mask, past, offset, need_weights))
+        for layer, past in zip(self.layers, pasts, strict=True):
+            traces.append(layer(x, causal, memory, src_mask, past, offset, need_weights))
             x = traces[-1].output
         return self.norm(x), traces
 
@@ -210,9 +206,9 @@ class Transformer(nn.Module):
         return self.output(self.hidden(src_ids, tgt_in))
 
     def hidden(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
-        """`forward` up to the output projection, which the loss of training applies a few rows at a time: (B, T, D)."""
+        """`forward` up to the output projection, which the loss applies a few rows at a time: (B, T, D)."""
         memory, src_mask = self.encode(src_ids)
-        return self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0]
+        return self.run_decoder(tgt_in, memory, src_mask)[0]
 
     def encode(self, src_ids: Tensor) -> tuple[Tensor, Tensor]:
         """Read the source.
@@ -231,7 +227,7 @@ class Transformer(nn.Module):
 
     def decode(self, tgt_in: Tensor, memory: Tensor, src_mask: Tensor) -> Tensor:
         """The decoder's full masked pass: int64 (B, T) -> logits (B, T, V); other arguments as `encode` gives them."""
-        return self.output(self.run_decoder(tgt_in, self.decoder.project_memory(memory), src_mask)[0])
+        return self.output(self.run_decoder(tgt_in, memory, src_mask)[0])
 
     def init_cache(self, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
         """Begin a stepwise decode.
@@ -244,8 +240,9 @@ class Transformer(nn.Module):
         Returns:
             An empty cache for `step`. It serves inference: autograd does not see through its buffers.
         """
-        capacity = self.config.max_len if capacity is None else capacity
-        return DecoderCache(self.decoder.project_memory(memory), src_mask, capacity)
+        layers = cast(Iterable[DecoderLayer], self.decoder.layers)
+        source = [KeyValues(*layer.cross_attn.project(memory, 1, 3)) for layer in layers]
+        return DecoderCache(source, src_mask, self.config.max_len if capacity is None else capacity)
 
     def step(self, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
         """Feed the next target tokens, and see what comes after each.
@@ -260,8 +257,7 @@ class Transformer(nn.Module):
         Raises:
             ValueError: No room for n more tokens in the cache, or beyond `max_len`.
         """
-        cross = [(layer.cross_k, layer.cross_v) for layer in cache.layers]
-        return self.output(self.run_decoder(tgt_ids, cross, cache.src_mask, cache)[0])
+        return self.output(self.run_decoder(tgt_ids, None, cache.src_mask, cache)[0])
 
     def run_encoder(self, src_ids: Tensor, need_weights: bool = False) -> tuple[Tensor, Tensor, list[LayerTrace]]:
         """`encode`, and what each layer computed; with the attention weights if asked for."""
@@ -272,32 +268,22 @@ class Transformer(nn.Module):
     def run_decoder(
         self,
         tgt_ids: Tensor,
-        cross: list[tuple[Tensor, Tensor]],
+        memory: Tensor | None,
         src_mask: Tensor,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, list[LayerTrace]]:
         """`decode` (without a cache) and `step` (with one) up to the output projection, and what each layer computed.
 
-        Args:
-            tgt_ids: int64 (B, T): the whole target, or the tokens that follow those in the cache.
-            cross: The source's keys and values for each layer, (B, H, S, Dh) each.
-            src_mask: bool (B, 1, 1, S), True = may attend.
-            cache: The tokens before; gains the new ones.
-            need_weights: Whether the traces hold attention weights.
-
-        Returns:
-            The hidden states (B, T, D), of which `output` makes logits, and one trace for each layer.
-
-        Raises:
-            ValueError: No room in the cache, or beyond `max_len`.
+        `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for
+        `Decoder.forward`.
         """
         offset = 0
         if cache is not None:
             cache.check_room(tgt_ids.size(1))
             offset = cache.length
         x = self.embed(self.tgt_embedding, tgt_ids, offset)
-        hidden, traces = self.decoder(x, cross, src_mask, cache, need_weights)
+        hidden, traces = self.decoder(x, memory, src_mask, cache, need_weights)
         if cache is not None:
             cache.length += tgt_ids.size(1)
         return hidden, traces

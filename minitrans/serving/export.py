@@ -1,26 +1,27 @@
 """A trained model as a folder for CTranslate2, which translates in C++ without PyTorch.
 
-An engine is CTranslate2's `Translator` here; that of `engine.py` has nothing to do with it.
+An engine is CTranslate2's `Translator`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import ctranslate2
 import torch
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from torch import Tensor, nn
+from torch import Tensor
 
-from minitrans.model.attention import MultiHeadAttention
-from minitrans.serving.bundle import TOKENIZER, Bundle
-from minitrans.model.decoding import length_limit
+from minitrans.errors import UserError
 from minitrans.files import folder_aside, write_file
-from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer
+from minitrans.plan import Norm, Plan, Sublayer, UnknownArchitectureError, read_plan
+from minitrans.serving.bundle import TOKENIZER, Bundle
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
+TOLERANCE = 1e-3  # in nats: what rounding to float32 may change in the log-probability of a token
 
 
 def export(bundle: Bundle, folder: Path) -> None:
@@ -31,10 +32,20 @@ def export(bundle: Bundle, folder: Path) -> None:
         folder: Where to; nothing may be there yet. It appears whole or not at all.
 
     Raises:
-        UserError: The folder is there already, or cannot be written.
+        UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: its
+            architecture is another, or the numbers are.
     """
+    pieces = pieces_of(bundle)
     with folder_aside(folder) as aside:
-        save_engine(aside, bundle.model, pieces_of(bundle), bundle.tokenizer.unk_id)
+        try:
+            save_engine(aside, bundle.model, pieces, bundle.tokenizer.unk_id)
+        except UnknownArchitectureError as error:
+            raise UserError(f"CTranslate2 cannot compute this model: {error}; translate with minitrans") from error
+        if not (distance := _distance(load_engine(aside), bundle.model, pieces)) <= TOLERANCE:
+            raise UserError(
+                f"CTranslate2 gives other numbers than this model: log-probabilities differ by {distance:.1e} "
+                f"(at most {TOLERANCE:g}); translate with minitrans"
+            )
         bundle.tokenizer.save(aside / TOKENIZER)
         write_file(aside / "README.md", _readme(bundle))
 
@@ -52,39 +63,42 @@ def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id:
         model: float32, on the CPU.
         pieces: The text of every piece id, each another.
         unk_id: Id that CTranslate2 reads for a text that is no piece.
+
+    Raises:
+        UnknownArchitectureError: CTranslate2 cannot compute this model.
     """
-    spec = transformer_spec(model, pieces, unk_id)
+    plan = read_plan(model)
+    if len(plan.eps) > 1:
+        raise UnknownArchitectureError(f"its norms have several eps, {sorted(plan.eps)}; known is one")
+    spec = transformer_spec(plan, pieces, unk_id)
     spec.validate()
     spec.optimize()  # a matrix that is tied is written once
     spec.save(str(folder))
 
 
-def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> TransformerSpec:
-    """CTranslate2's description of a Transformer, filled with our weights; arguments as for `save_engine`.
+def transformer_spec(plan: Plan, pieces: Sequence[str], unk_id: int) -> TransformerSpec:
+    """CTranslate2's description of a Transformer, filled with the weights of a plan; the rest as for `save_engine`.
 
     It appends EOS to sources, as our model was trained. PAD and BOS, which we never choose, have a bias of -inf there.
     """
-    config = model.config
+    config = plan.config
     sizes = {"num_layers": config.n_layers, "num_heads": config.n_heads, "head_dim": config.head_size}
     encoder, decoder = TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes)
-    encoder.embeddings[0].weight = model.src_embedding.weight
-    decoder.embeddings.weight = model.tgt_embedding.weight
+    encoder.embeddings[0].weight = plan.source
+    decoder.embeddings.weight = plan.target
     bias = torch.zeros(config.vocab_size)
     bias[[config.pad_id, config.bos_id]] = -torch.inf
-    _fill_linear(decoder.projection, model.output.weight, bias)
-    for theirs, ours in ((encoder, model.encoder), (decoder, model.decoder)):
-        theirs.position_encodings.encodings = model.positions
-        _fill_norm(theirs.layer_norm, ours.norm)
-        layers = cast(Iterable[EncoderLayer | DecoderLayer], ours.layers)
+    _fill_linear(decoder.projection, plan.output, bias)
+    stacks = (encoder, plan.encoder, plan.encoder_norm), (decoder, plan.decoder, plan.decoder_norm)
+    for theirs, layers, norm in stacks:
+        theirs.position_encodings.encodings = plan.positions
+        _fill_norm(theirs.layer_norm, norm)
         for filled, layer in zip(theirs.layer, layers, strict=True):
-            _fill_norm(filled.self_attention.layer_norm, layer.self_norm)
-            _fill_attention(filled.self_attention.linear, layer.self_attn)
-            if isinstance(layer, DecoderLayer):
-                _fill_norm(filled.attention.layer_norm, layer.cross_norm)
-                _fill_attention(filled.attention.linear, layer.cross_attn)
-            _fill_norm(filled.ffn.layer_norm, layer.ff_norm)
-            _fill_linear(filled.ffn.linear_0, layer.ff.w_1.weight, layer.ff.w_1.bias)
-            _fill_linear(filled.ffn.linear_1, layer.ff.w_2.weight, layer.ff.w_2.bias)
+            of_kind = {"self-attention": filled.self_attention, "feed-forward": filled.ffn}
+            if theirs is decoder:
+                of_kind["cross-attention"] = filled.attention
+            for part in layer:
+                _fill_sublayer(of_kind[part.kind], part)
 
     spec = TransformerSpec(encoder, decoder)
     spec.register_source_vocabulary(list(pieces))
@@ -93,28 +107,46 @@ def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> 
     spec.config.bos_token = spec.config.decoder_start_token = pieces[config.bos_id]
     spec.config.eos_token = pieces[config.eos_id]
     spec.config.unk_token = pieces[unk_id]
-    spec.config.layer_norm_epsilon = model.encoder.norm.eps
+    (spec.config.layer_norm_epsilon,) = plan.eps
     return spec
 
 
-def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
-    spec.gamma, spec.beta = norm.weight, norm.bias
+def _fill_norm(spec: Any, norm: Norm) -> None:
+    spec.gamma, spec.beta = norm.gamma, norm.beta
 
 
 def _fill_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
     spec.weight, spec.bias = weight, bias
 
 
-def _fill_attention(products: list[Any], attention: MultiHeadAttention) -> None:
+def _fill_sublayer(spec: Any, part: Sublayer) -> None:
     """Self-attention is a product with (W_q, W_k, W_v) and one with W_o; cross-attention has W_q by itself."""
-    *packed, last = products
-    width = attention.n_heads * attention.d_head
-    rows = [3 * width] if len(packed) == 1 else [width, 2 * width]
-    for spec, weight, bias in zip(
-        packed, attention.w_qkv.weight.split(rows), attention.w_qkv.bias.split(rows), strict=True
-    ):
-        _fill_linear(spec, weight, bias)
-    _fill_linear(last, attention.w_o.weight, attention.w_o.bias)
+    _fill_norm(spec.layer_norm, part.norm)
+    if part.kind == "feed-forward":
+        first, last = [spec.linear_0], spec.linear_1
+    else:
+        *first, last = spec.linear
+    width = part.w_in.size(0) // 3
+    rows = [width, 2 * width] if len(first) == 2 else [part.w_in.size(0)]
+    for filled, weight, bias in zip(first, part.w_in.split(rows), part.b_in.split(rows), strict=True):
+        _fill_linear(filled, weight, bias)
+    _fill_linear(last, part.w_out, part.b_out)
+
+
+@torch.no_grad()
+def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
+    """The largest difference in a token's log-probability, by the engine and by the model, on two ragged rows."""
+    c = model.config
+    ordinary = [i for i in range(c.vocab_size - 1, 0, -1) if i not in (c.pad_id, c.bos_id, c.eos_id)]
+    differences = []
+    for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
+        src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
+        logits = model(src_ids, tgt_ids[:, :-1])
+        logits[..., [c.pad_id, c.bos_id]] = -torch.inf
+        ours = logits.log_softmax(-1).gather(-1, tgt_ids[:, 1:, None]).flatten()
+        (found,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
+        differences.append((ours - torch.tensor(found.log_probs)).abs().max())
+    return float(torch.stack(differences).max())
 
 
 def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -> Any:

@@ -3,17 +3,27 @@
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeVar, overload
+from typing import Any, Literal, NamedTuple, TypeVar, overload
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from minitrans.admission import Mode, make_stepper
+from minitrans.model.decoding import (
+    Hypothesis,
+    Stepper,
+    UncachedStepper,
+    beam_search,
+    greedy_decode,
+    length_limit,
+)
+from minitrans.plan import glance
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.model.decoding import Hypothesis, beam_search, greedy_decode, length_limit, sample
-from minitrans.compiled.stepper import Engine, compiled
+from minitrans.serving.sampling import sample
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 
@@ -57,27 +67,53 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A model and its tokenizer, ready to translate. What happens to the model's weights later, it need not see.
+    """A model and its tokenizer, ready to translate.
+
+    Compiled code takes a copy of the weights: what happens to them later it does not see. It does notice that a module
+    gets a hook or is replaced, or a function of the model's code is.
 
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
+        compiled: Whether compiled code decodes.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
-        """Take the bundle as it is; on a CPU, make an engine of the model."""
-        self.bundle = bundle
-        self._model = compiled(bundle.model)
+    def __init__(self, bundle: Bundle, compiled: Mode = "auto") -> None:
+        """Take the bundle as it is, and find what computes its steps.
+
+        Args:
+            bundle: What to translate with.
+            compiled: Whether compiled code may: auto, where it proves to give the model's own numbers; off, never;
+                require, or else an error.
+
+        Raises:
+            UserError: Compiled code is required, and may not compute this model.
+        """
+        self.bundle, self._mode = bundle, compiled
+        self._seen = glance(bundle.model)
+        self._stepper, self.compiled = make_stepper(bundle.model, compiled)
 
     @classmethod
-    def load(cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32) -> "Translator":
+    def load(
+        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "auto"
+    ) -> "Translator":
         """Load a trained run folder.
 
         Raises:
-            UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together.
+            UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together;
+                or compiled code is required, and may not compute this model.
         """
         bundle = load_bundle(Path(run))
         bundle.model.to(device, dtype)
-        return cls(bundle)
+        return cls(bundle, compiled)
+
+    def _steps(self, use_cache: bool) -> Stepper[Any]:
+        """What computes the next steps: as before, unless the model has been changed since."""
+        if not use_cache:
+            return UncachedStepper(self.bundle.model)
+        if (seen := glance(self.bundle.model)) != self._seen:
+            self._seen = seen
+            self._stepper, self.compiled = make_stepper(self.bundle.model, self._mode)
+        return self._stepper
 
     @overload
     def translate(
@@ -103,6 +139,7 @@ class Translator:
         return_attention: bool = ...,
         length_penalty: float = ...,
         batch_tokens: int = ...,
+        use_cache: bool = ...,
         first_line: int = ...,
     ) -> list[Translation]: ...
 
@@ -116,6 +153,7 @@ class Translator:
         return_attention: Literal[True],
         length_penalty: float = ...,
         batch_tokens: int = ...,
+        use_cache: bool = ...,
         first_line: int = ...,
     ) -> list[Translation]: ...
 
@@ -145,22 +183,19 @@ class Translator:
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
                 of its own.
-            use_cache: False computes every prefix anew: the same translations, slowly. Beam search and scores always
-                use it.
+            use_cache: False computes every prefix anew with the plain model: the same translations, slowly.
             first_line: Number of the first line in its file, for warnings.
 
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        model, decode = self._model if use_cache else self.bundle.model, self.bundle.tokenizer.decode
+        decode = self.bundle.tokenizer.decode
         sources = self._sources(lines, first_line)
         if beam == 1 and not (return_scores or return_attention):
             nothing: list[int] = []
-            outputs = self._decode(
-                sources, batch_tokens, lambda src_ids: greedy_decode(model, src_ids, use_cache), nothing
-            )
+            outputs = self._decode(sources, batch_tokens, use_cache, greedy_decode, nothing)
             return [decode(ids) for ids in outputs]
-        best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens)]
+        best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens, use_cache)]
         if not (return_scores or return_attention):
             return [decode(hypothesis.ids) for hypothesis in best]
         attention: Sequence[Attention | None] = [None] * len(lines)
@@ -175,40 +210,46 @@ class Translator:
         *,
         length_penalty: float = 1.0,
         batch_tokens: int = 4096,
+        use_cache: bool = True,
         first_line: int = 1,
     ) -> list[list[Translation]]:
         """All that beam search finds for each line, the best first: up to `beam` translations.
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0.
         """
-        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens)
+        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
         decode = self.bundle.tokenizer.decode
         return [[Translation(decode(h.ids), h.score) for h in hypotheses] for hypotheses in found]
 
     def sample(
-        self, lines: Sequence[str], top: int, seed: int, *, batch_tokens: int = 4096, first_line: int = 1
+        self,
+        lines: Sequence[str],
+        top: int,
+        seed: int,
+        *,
+        batch_tokens: int = 4096,
+        use_cache: bool = True,
+        first_line: int = 1,
     ) -> list[str]:
-        """A random translation of each line, of tokens drawn from the `top` likeliest; see `decoding.sample`.
+        """A random translation of each line, of tokens drawn from the `top` likeliest; see `sampling.sample`.
 
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
         nothing: list[int] = []
         outputs = self._decode(
-            self._sources(lines, first_line),
-            batch_tokens,
-            lambda src_ids: sample(self._model, src_ids, top, seed),
-            nothing,
+            self._sources(lines, first_line), batch_tokens, use_cache, partial(sample, top=top, seed=seed), nothing
         )
         return [self.bundle.tokenizer.decode(ids) for ids in outputs]
 
     def _search(
-        self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int
+        self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each source; with one beam the greedy translation and its score."""
         return self._decode(
             sources,
             max(1, batch_tokens // beam),
-            lambda src_ids: beam_search(self._model, src_ids, beam, length_penalty),
+            use_cache,
+            partial(beam_search, beam=beam, length_penalty=length_penalty),
             [Hypothesis([], 0.0, 0.0)],
         )
 
@@ -216,11 +257,13 @@ class Translator:
         self,
         sources: list[list[int]],
         batch_tokens: int,
-        decode: Callable[[Tensor], list[Output]],
+        use_cache: bool,
+        decode: Callable[[Stepper[Any], Tensor], list[Output]],
         of_blank: Output,
     ) -> list[Output]:
-        """What `decode` makes of each source, in their order; an engine decodes as many batches at once as threads."""
-        threads = torch.get_num_threads() if isinstance(self._model, Engine) else 1
+        """What `decode` makes of each source, in their order; threads share the batches if the stepper likes that."""
+        stepper = self._steps(use_cache)
+        threads = stepper.max_threads
         if threads > 1:  # a few batches for each, that all end at about the same time
             tokens = sum(map(len, sources))
             least = LEAST_ROWS * tokens // max(1, len(sources))
@@ -229,7 +272,7 @@ class Translator:
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
-            found = run(lambda rows: decode(self._padded([sources[i] for i in rows])), batches)
+            found = run(lambda rows: decode(stepper, self._padded([sources[i] for i in rows])), batches)
             for i, output in zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True):
                 outputs[i] = output
         return outputs
@@ -247,8 +290,7 @@ class Translator:
             ]
             memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
             tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
-            cross_kv = model.decoder.project_memory(memory)
-            _, decoder = model.run_decoder(tgt_in, cross_kv, src_mask, need_weights=True)
+            _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
             kinds = [
                 _stacked(trace.self_weights for trace in encoder),
                 _stacked(trace.self_weights for trace in decoder),

@@ -11,11 +11,12 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from minitrans.admission import Mode
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
+from minitrans.serving.translator import Translator
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import gather, n_processes, rank
-from minitrans.serving.translator import Translator
 
 N_SAMPLES = 3
 
@@ -30,16 +31,17 @@ class ValidationTranslations(Callback):
         samples: A few (source, translation) pairs of the last validation.
     """
 
-    def __init__(self, bundle: Bundle, sources: Sequence[str], references: Sequence[str]) -> None:
-        """Take the model in training, and the split's text."""
-        self.bundle, self.sources, self.references = bundle, sources, references
+    def __init__(self, bundle: Bundle, sources: Sequence[str], references: Sequence[str], compiled: Mode) -> None:
+        """Take the model in training, the split's text, and whether compiled code may translate it."""
+        self.bundle, self.sources, self.references, self.compiled = bundle, sources, references, compiled
         self.samples: list[tuple[str, str]] = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Translate, each process its share; score, log."""
         share = -(-len(self.sources) // n_processes())
         start = rank() * share
-        own = Translator(self.bundle).translate(self.sources[start : start + share], first_line=start + 1)
+        translator = Translator(self.bundle, self.compiled)
+        own = translator.translate(self.sources[start : start + share], first_line=start + 1)
         translations = list(chain.from_iterable(gather(own)))
         scores = score(translations, self.references, self.bundle.target)
         found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}

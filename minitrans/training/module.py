@@ -12,8 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
-from minitrans.compiled.training import training_hidden
-from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.loss import BatchLoss, batch_loss
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
@@ -36,11 +35,12 @@ class TranslationModule(LightningModule):
             of this one.
     """
 
-    def __init__(self, model: Transformer, config: TrainingConfig) -> None:
-        """Take the model and the settings of its optimizer."""
+    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss = batch_loss) -> None:
+        """Take the model, the settings of its optimizer, and what computes the loss of a batch."""
         super().__init__()
         self.model = model
         self.config = config
+        self.batch_loss = batch_loss
         self.tgt_tokens = 0
 
     def setup(self, stage: str) -> None:
@@ -68,8 +68,7 @@ class TranslationModule(LightningModule):
         """What to minimise, see `training_step`; the mean over the real target tokens everywhere; their number."""
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
-        hidden, output = training_hidden(self.model, batch.src_ids, batch.tgt_in)
-        loss = linear_cross_entropy(hidden, output, batch.tgt_out, pad_id, smoothing)
+        loss = self.batch_loss(self.model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing)
         if n_processes() == 1:
             loss = loss / n_tokens
             return loss, loss, n_tokens

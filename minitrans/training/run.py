@@ -20,13 +20,15 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from minitrans.serving.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
+from minitrans.admission import make_batch_loss
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
+from minitrans.serving.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
 from minitrans.serving.scoring import Scores, score
+from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
@@ -42,7 +44,6 @@ from minitrans.training.checkpoints import (
 from minitrans.training.config import RunConfig
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
-from minitrans.serving.translator import Translator
 
 CONFIG, CARD, CHECKPOINTS = "config.yaml", "README.md", "checkpoints"
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
@@ -88,7 +89,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
     data.setup()
     bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
-    module = TranslationModule(bundle.model, config.training)
+    module = TranslationModule(bundle.model, config.training, make_batch_loss(config.compiled))
 
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
@@ -105,7 +106,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     best = read_checkpoint(run_dir / CHECKPOINTS / BEST)
     module.load_state_dict(best["state_dict"])
     bundle.model.to("cpu", torch.float32).eval()
-    translator = Translator(bundle)
+    translator = Translator(bundle, config.compiled)
     scores = {}
     for split in ("valid", *data.splits):
         sources, references = data.texts(split)
@@ -160,6 +161,7 @@ def _check_resumed(config: RunConfig) -> None:
     try:
         before = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
         other = [name for name in ("seed", "model", "tokenizer", "data", "training") if before[name] != now[name]]
+        other += ["compiled"] * (before.get("compiled", "auto") != now["compiled"])
     except Exception as error:  # whatever YAML makes of a damaged file
         raise UserError(f"{run_dir / CONFIG} is damaged ({clean(str(error))}); train anew with --overwrite") from error
     if other:
@@ -195,7 +197,7 @@ def _make_trainer(
     every = max(
         1, round(0.01 / (1 - decay))
     )  # steps in which the weights move the average by a hundredth: often enough
-    translations = ValidationTranslations(bundle, *data.texts("valid"))
+    translations = ValidationTranslations(bundle, *data.texts("valid"), config.compiled)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),

@@ -42,8 +42,7 @@ def numbers(logits: Tensor, traces: list[LayerTrace], width: int) -> list[Tensor
 def full_pass(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """All numbers of the full masked pass."""
     memory, src_mask = model.encode(src_ids)
-    cross = model.decoder.project_memory(memory)
-    hidden, traces = model.run_decoder(tgt_in, cross, src_mask, need_weights=True)
+    hidden, traces = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     return numbers(model.output(hidden), traces, tgt_in.size(1))
 
 
@@ -56,8 +55,7 @@ def new_cache(model: Transformer, src_ids: Tensor, capacity: int | None = None) 
 @torch.no_grad()
 def next_numbers(model: Transformer, tgt_ids: Tensor, cache: DecoderCache, width: int) -> list[Tensor]:
     """All numbers of the next tokens, int64 (B, n), which the cache gains."""
-    cross = [(layer.cross_k, layer.cross_v) for layer in cache.layers]
-    hidden, traces = model.run_decoder(tgt_ids, cross, cache.src_mask, cache, need_weights=True)
+    hidden, traces = model.run_decoder(tgt_ids, None, cache.src_mask, cache, need_weights=True)
     return numbers(model.output(hidden), traces, width)
 
 

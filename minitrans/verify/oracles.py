@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.layers import DecoderLayer, EncoderLayer
-from minitrans.model.transformer import Transformer
 from minitrans.model.reference import Array
+from minitrans.model.transformer import Transformer
 
 
 def weights_of(model: Transformer) -> dict[str, Array]:

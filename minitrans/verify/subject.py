@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import Bundle, load_bundle
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too

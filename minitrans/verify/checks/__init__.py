@@ -18,6 +18,11 @@ from minitrans.verify.checks import decoding  # isort: skip
 
 CHAPTERS: tuple[ModuleType, ...] = (lookup, scaling, heads, masks, model, training, decoding)
 
+if find_spec("minitrans.compiled"):
+    from minitrans.verify.checks import compiled
+
+    CHAPTERS += (compiled,)
+
 if find_spec("ctranslate2"):
     from minitrans.verify.checks import exported
 

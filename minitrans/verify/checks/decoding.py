@@ -8,12 +8,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.attention import MultiHeadAttention
 from minitrans.data.batching import collate
-from minitrans.model.decoding import beam_search, begin, feed, greedy_decode, length_limit, likeliest_token
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.decoding import (
+    CachedStepper,
+    UncachedStepper,
+    beam_search,
+    greedy_decode,
+    length_limit,
+    likeliest_token,
+)
 from minitrans.model.dropout import Dropout
-from minitrans.compiled.stepper import compiled
-from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.check import LOWER, deviation, group, worst
 from minitrans.verify.incremental import (
@@ -239,56 +245,16 @@ def greedy_is_greedy(subject: Subject) -> float:
     model, config = subject.model, subject.model.config
     n_different = 0
     for src_ids in subject.decode_batches:
-        cached = greedy_decode(model, src_ids)
-        uncached = greedy_decode(model, src_ids, use_cache=False)
+        cached = greedy_decode(CachedStepper(model), src_ids)
+        uncached = greedy_decode(UncachedStepper(model), src_ids)
         longest = max(map(len, cached))
         tgt_in = torch.tensor([[config.bos_id, *ids] + [config.pad_id] * (longest - len(ids)) for ids in cached])
         logits = model(src_ids, tgt_in[:, : config.max_len])
-        chosen = torch.stack([likeliest_token(logits[:, t], model) for t in range(logits.size(1))], dim=1).tolist()
+        chosen = torch.stack([likeliest_token(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
         for b, ids in enumerate(cached):
             limit = length_limit(int((src_ids[b] != config.pad_id).sum()), config.max_len)
             expected = ids if len(ids) == limit else [*ids, config.eos_id]
             n_different += ids != uncached[b] or chosen[b][: len(expected)] != expected or config.eos_id in ids
-    return float(n_different) if subject.decode_batches else math.inf
-
-
-@check(
-    "engine.steps",
-    "The compiled decoder gives, step by step, the log-probabilities of the full masked pass.",
-    "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on",
-    lower=LOWER,
-)
-@torch.no_grad()
-def compiled_steps_are_full_pass(subject: Subject) -> float:
-    """Without a C++ compiler, decoding takes the plain steps itself."""
-    model, tgt_in = compiled(subject.model), subject.tgt_in
-    log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
-    cache = begin(model, subject.src_ids, tgt_in.size(1))
-    deviations = []
-    for t in range(tgt_in.size(1)):
-        if t == tgt_in.size(1) // 2:
-            cache.select_rows(torch.arange(len(tgt_in)).flip(0))
-            log_p, tgt_in = log_p.flip(0), tgt_in.flip(0)
-        found, ids = feed(model, tgt_in[:, t], cache, 8)
-        deviations.append(deviation(log_p[:, t].scatter(1, ids, found.to(log_p.dtype)), log_p[:, t]))
-    return worst(deviations)
-
-
-@check(
-    "engine.outputs",
-    "The compiled decoder's translations are those of the plain one, greedy and by beam search.",
-    f"sentences with a different token: greedy, and any of {BEAMS} beams",
-    tolerance=0.0,
-)
-def compiled_outputs_are_the_same(subject: Subject) -> float:
-    """Batches of several lengths, whose rows end at different steps."""
-    plain, fast = subject.model, compiled(subject.model)
-    n_different = 0
-    for src_ids in subject.decode_batches:
-        pairs = zip(greedy_decode(plain, src_ids), greedy_decode(fast, src_ids), strict=True)
-        n_different += sum(a != b for a, b in pairs)
-        searched = zip(beam_search(plain, src_ids, BEAMS), beam_search(fast, src_ids, BEAMS), strict=True)
-        n_different += sum([h.ids for h in a] != [h.ids for h in b] for a, b in searched)
     return float(n_different) if subject.decode_batches else math.inf
 
 
@@ -300,10 +266,11 @@ def compiled_outputs_are_the_same(subject: Subject) -> float:
 )
 def one_beam_is_greedy(subject: Subject) -> float:
     """All sentences that are there to decode."""
+    stepper = CachedStepper(subject.model)
     n_different = 0
     for src_ids in subject.decode_batches:
-        found = [[hypothesis.ids for hypothesis in row] for row in beam_search(subject.model, src_ids, beam=1)]
-        n_different += sum(a != [b] for a, b in zip(found, greedy_decode(subject.model, src_ids), strict=True))
+        found = [[hypothesis.ids for hypothesis in row] for row in beam_search(stepper, src_ids, beam=1)]
+        n_different += sum(a != [b] for a, b in zip(found, greedy_decode(stepper, src_ids), strict=True))
     return float(n_different) if subject.decode_batches else math.inf
 
 
@@ -320,7 +287,7 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
     deviations = []
     for src, _ in subject.pairs():
         src_ids, limit = torch.tensor([src]), length_limit(len(src), config.max_len)
-        for ids, _, score in beam_search(model, src_ids, BEAMS, length_penalty=1.0)[0]:
+        for ids, _, score in beam_search(CachedStepper(model), src_ids, BEAMS, length_penalty=1.0)[0]:
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
             log_p = F.log_softmax(model(src_ids, tgt_in).double(), -1).gather(-1, tgt_out[..., None])
@@ -341,7 +308,7 @@ def running_example(subject: Subject) -> float:
     for translator, known in ((model, examples), (subject.model, subject.examples)):
         for source, target in known:
             src_ids = torch.tensor([[*source, translator.config.eos_id]])
-            n_wrong += greedy_decode(translator, src_ids) != [target]
+            n_wrong += greedy_decode(CachedStepper(translator), src_ids) != [target]
     return float(n_wrong)
 
 
@@ -359,8 +326,7 @@ def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     batch = collate([src for src, _ in examples], [tgt for _, tgt in examples], pad_id=0, bos_id=1, eos_id=2)
     for _ in range(40):
-        hidden = model.hidden(batch.src_ids, batch.tgt_in)
-        loss = linear_cross_entropy(hidden, model.output.weight, batch.tgt_out, pad_id=0, smoothing=0.0)
+        loss = batch_loss(model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing=0.0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

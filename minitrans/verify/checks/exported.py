@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.model.decoding import length_limit
-from minitrans.serving.export import engine_decode, load_engine, save_engine
 from minitrans.model.transformer import Transformer
+from minitrans.serving.export import engine_decode, load_engine, save_engine
 from minitrans.verify.check import deviation, group, rounding, worst
 from minitrans.verify.subject import Subject
 

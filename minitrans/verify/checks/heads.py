@@ -9,7 +9,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.model import reference
-from minitrans.model.attention import MultiHeadAttention, attention_scores, attention_weights, scaled_dot_product_attention
+from minitrans.model.attention import (
+    MultiHeadAttention,
+    attention_scores,
+    attention_weights,
+    scaled_dot_product_attention,
+)
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong
@@ -48,14 +53,14 @@ def packed_projections(subject: Subject) -> float:
     for attention in attentions(subject.model):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         size = attention.n_heads * attention.d_head
-        for i, packed in enumerate(attention.project_qkv(x)):
+        for i, packed in enumerate(attention.project(x, 0, 3)):
             rows = slice(i * size, (i + 1) * size)
             separate = x @ attention.w_qkv.weight[rows].T + attention.w_qkv.bias[rows]
             for h in range(attention.n_heads):
                 head = separate[:, :, h * attention.d_head : (h + 1) * attention.d_head]
                 deviations.append(deviation(packed[:, h], head))
-        q, (k, v) = attention.project_q(x), attention.project_kv(x)
-        deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project_qkv(x), strict=True)]
+        (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
+        deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
     for attention in square_attentions(subject.model):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         theirs = torch_multi_head(attention)  # written
@@ -97,7 +102,7 @@ def worked_example(subject: Subject) -> tuple[MultiHeadAttention, Tensor]:
 def heads_of_one_matrix(subject: Subject) -> float:
     """The numbers are whole and small, so they have to be exact in every dtype."""
     attention, x = worked_example(subject)
-    return deviation(attention.project_q(x)[0], torch.tensor([Q1, Q2], dtype=torch.float64))
+    return deviation(attention.project(x, 0, 1)[0][0], torch.tensor([Q1, Q2], dtype=torch.float64))
 
 
 @check(
@@ -111,7 +116,7 @@ def heads_of_one_matrix(subject: Subject) -> float:
 def scores_of_each_head(subject: Subject) -> float:
     """With W_k = W_q, from the projections on."""
     attention, x = worked_example(subject)
-    q, k, _ = attention.project_qkv(x)
+    q, k, _ = attention.project(x, 0, 3)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
     return deviation(attention_scores(q, k)[0] * math.sqrt(2), want)
 
@@ -127,7 +132,7 @@ def scores_of_each_head(subject: Subject) -> float:
 def heads_are_split_first(subject: Subject) -> float:
     """The control gives every head the unsplit product."""
     attention, x = worked_example(subject)
-    q, k, _ = attention.project_qkv(x)
+    q, k, _ = attention.project(x, 0, 3)
     ours = attention_scores(q, k)
     if deviation(wrong.unsplit_scores(q, k), ours) < CONTROL:
         return math.inf
@@ -255,7 +260,7 @@ def multi_head_is_torch(subject: Subject) -> float:
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
         expected, expected_weights = torch_multi_head_output(attention, x_q, x_kv, src_mask)
         deviations += [deviation(output, expected), deviation(head_weights, expected_weights)]
-        q, (k, v) = attention.project_q(x_q), attention.project_kv(x_kv)
+        (q,), (k, v) = attention.project(x_q, 0, 1), attention.project(x_kv, 1, 3)
         ours, _ = scaled_dot_product_attention(q, k, v, src_mask)
         deviations.append(deviation(ours, torch_attention(q, k, v, src_mask)))
     return worst(deviations)

@@ -24,8 +24,7 @@ def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], l
     """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
     model = subject.model
     memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
-    cross = model.decoder.project_memory(memory)
-    _, written = model.run_decoder(subject.tgt_in, cross, src_mask, need_weights=True)
+    _, written = model.run_decoder(subject.tgt_in, memory, src_mask, need_weights=True)
     kinds = (
         [trace.self_weights for trace in read],
         [trace.self_weights for trace in written],
@@ -163,10 +162,9 @@ def no_gradient_from_the_future(subject: Subject) -> float:
     """Towards its own input and the past it must not vanish."""
     model = subject.model
     memory, src_mask = model.encode(subject.src_ids)
-    cross = [(k.detach(), v.detach()) for k, v in model.decoder.project_memory(memory)]
     tgt_len = subject.tgt_in.size(1)
     x = subject.noise(len(memory), tgt_len, memory.size(-1), seed=20).requires_grad_()
-    hidden, _ = model.decoder(x, cross, src_mask)
+    hidden, _ = model.decoder(x, memory.detach(), src_mask)
     deviations = []
     for t in range(tgt_len):
         # The sum of a normalised vector is constant, so weigh its elements before summing.

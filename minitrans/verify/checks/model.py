@@ -9,7 +9,7 @@ import torch
 
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
-from minitrans.model.loss import linear_cross_entropy
+from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify import wrong
@@ -41,8 +41,7 @@ def parameters_are_registered(subject: Subject) -> float:
         return math.inf
     model = subject.model
     parameters = list(model.parameters())
-    hidden = model.hidden(subject.src_ids, subject.tgt_in)
-    loss = linear_cross_entropy(hidden, model.output.weight, subject.tgt_out, model.config.pad_id, smoothing=0.0)
+    loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
     return float(abs(sum(p.numel() for p in parameters) - expected_parameters(model.config)) + n_unreached)
@@ -79,7 +78,7 @@ def layers_are_torchs(subject: Subject) -> float:
         deviations.append(deviation(reader(memory, src_mask, False).output, theirs))
     for writer in cast(Iterable[DecoderLayer], model.decoder.layers):
         theirs = torch_decoder_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
-        ours = writer(x, causal, writer.cross_attn.project_kv(memory), src_mask, None, 0, False)
+        ours = writer(x, causal, memory, src_mask, None, 0, False)
         deviations.append(deviation(ours.output, theirs))
     return worst(deviations)
 

@@ -1,19 +1,15 @@
 """Training: the whole target at once, every batch once."""
 
-from collections.abc import Iterator
-from copy import deepcopy
+from collections.abc import Callable, Iterator
 from itertools import chain, islice
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.attention import MultiHeadAttention
 from minitrans.data.batching import TokenBatchSampler
-from minitrans.model.dropout import Dropout
-from minitrans.compiled.training import training_hidden
-from minitrans.model.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
-from minitrans.model.transformer import Transformer
+from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.check import deviation, group, worst
 from minitrans.verify.incremental import new_cache
 from minitrans.verify.subject import Subject
@@ -33,8 +29,7 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
     shifted = subject.tgt_out[:, :-1].masked_fill(subject.tgt_in[:, 1:] == pad_id, pad_id)
     if not torch.equal(shifted, subject.tgt_in[:, 1:]):
         return float("inf")
-    hidden = model.hidden(subject.src_ids, subject.tgt_in)
-    loss = linear_cross_entropy(hidden, model.output.weight, subject.tgt_out, pad_id, smoothing=0.0)
+    loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
     cache = new_cache(model, subject.src_ids)
     steps = 0.0
     for t in range(subject.tgt_in.size(1)):
@@ -49,7 +44,15 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
 )
 def chunks_are_the_whole(subject: Subject) -> float:
-    """The batch, and noise in more positions than two chunks hold; with and without smoothing."""
+    """See `loss_deviation`."""
+    return loss_deviation(subject, linear_cross_entropy)
+
+
+def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]) -> float:
+    """A loss of (hidden, weight, tgt_out, pad_id, smoothing) and both its gradients, against the plain formula.
+
+    On the batch, and on noise in more positions than two chunks hold; with and without smoothing.
+    """
     config, weight = subject.model.config, subject.model.output.weight
     length = ROWS + 1
     targets = torch.arange(3 * length).view(3, length) * 7 % config.vocab_size
@@ -60,36 +63,12 @@ def chunks_are_the_whole(subject: Subject) -> float:
         h = h.detach().requires_grad_()
         n_tokens = int((tgt_out != config.pad_id).sum())
         for smoothing in (0.0, 0.1):
-            ours = linear_cross_entropy(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
+            ours = loss_of(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
             plain = label_smoothed_cross_entropy(h @ weight.T, tgt_out, config.pad_id, smoothing) / n_tokens
             gradients = (torch.autograd.grad(loss, (h, weight)) for loss in (ours, plain))
             deviations += [deviation(a, b) for a, b in zip(*gradients, strict=True)]
             deviations.append(deviation(ours.detach()[None], plain.detach()[None]))
     return worst(deviations)
-
-
-@check(
-    "fused.pass",
-    "The pass that training takes, on compiled kernels, gives the numbers and gradients of the plain one.",
-    "hidden states, and the gradient at every parameter, against `Transformer.hidden`; dropout 0.3 with one seed",
-)
-def training_takes_the_same_pass(subject: Subject) -> float:
-    """In training mode; without a C++ compiler training takes the plain pass itself."""
-    model = deepcopy(subject.model).train()
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.p = 0.3
-        elif isinstance(module, MultiHeadAttention):
-            module.dropout = 0.3
-    noise = subject.noise(*subject.tgt_in.shape, model.config.d_model, seed=42)
-    results = []
-    with torch.random.fork_rng(devices=[]):
-        for run in (training_hidden, lambda *args: (Transformer.hidden(*args), model.output.weight)):
-            torch.manual_seed(41)
-            hidden, output = run(model, subject.src_ids, subject.tgt_in)
-            end = (hidden * noise).mean() + output.square().mean()
-            results.append([hidden.detach(), *torch.autograd.grad(end, list(model.parameters()))])
-    return worst([deviation(a, b) for a, b in zip(*results, strict=True)])
 
 
 @check(

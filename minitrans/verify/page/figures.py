@@ -41,7 +41,7 @@ def attention(subject: Subject) -> dict[str, object]:
     padding = [config.pad_id] * min(N_PADDED, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
-    _, decoder = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask, need_weights=True)
+    _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
 
     sources, targets = ([_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)

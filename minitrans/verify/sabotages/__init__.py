@@ -10,6 +10,11 @@ from minitrans.verify.sabotages import decoding  # isort: skip
 
 CHAPTERS: tuple[ModuleType, ...] = (attention, masks, model, decoding)
 
+if find_spec("minitrans.compiled"):
+    from minitrans.verify.sabotages import compiled
+
+    CHAPTERS += (compiled,)
+
 if find_spec("ctranslate2"):
     from minitrans.verify.sabotages import exported
 

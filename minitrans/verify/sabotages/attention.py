@@ -2,12 +2,19 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.attention import MultiHeadAttention, attention_weights, masked_softmax, scaled_dot_product_attention
+from minitrans.model.attention import (
+    MultiHeadAttention,
+    attention_weights,
+    masked_softmax,
+    scaled_dot_product_attention,
+)
 from minitrans.model.attention import attention_scores as scores_of
 from minitrans.verify import wrong
 from minitrans.verify.sabotage import Patch, sabotage
@@ -78,24 +85,24 @@ def _(patch: Patch) -> None:
 
 @sabotage("heads.interleaved", "Head h takes every h-th column of the projection instead of a block of columns.")
 def _(patch: Patch) -> None:
-    project = MultiHeadAttention._project
+    project = MultiHeadAttention.project
 
     def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
         columns = (t.transpose(1, 2).flatten(2) for t in project(self, x, first, last))  # (B, T, H*Dh)
         return tuple(t.unflatten(2, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for t in columns)
 
-    patch(MultiHeadAttention, "_project", interleaved)
+    patch(MultiHeadAttention, "project", interleaved)
 
 
 @sabotage("heads.mixed", "The heads' outputs are put together without turning (B, H, T, Dh) into (B, T, H, Dh) first.")
 def _(patch: Patch) -> None:
-    def mixed(
-        self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        heads, weights = scaled_dot_product_attention(q, k, v, mask, 0.0, need_weights)
-        return self.w_o(heads.reshape(len(q), q.size(2), -1)), weights
+    def mixed(q: Tensor, *rest: object) -> tuple[Tensor, Tensor | None]:
+        heads, weights = scaled_dot_product_attention(q, *rest)  # type: ignore[arg-type]
+        if heads.dim() == 4:  # (B, H, T, Dh), which will be turned: so that it ends where it would without
+            heads = heads.reshape(len(heads), heads.size(2), heads.size(1), -1).transpose(1, 2)
+        return heads, weights
 
-    patch(MultiHeadAttention, "attend", mixed)
+    patch.everywhere(scaled_dot_product_attention, mixed)
 
 
 @sabotage("heads.wide", "Every head is as large as all heads should be together.")
@@ -112,24 +119,24 @@ def _(patch: Patch) -> None:
 
 @sabotage("heads.no-w_o", "The heads' outputs are not mixed by W_o.")
 def _(patch: Patch) -> None:
-    def unmixed(
-        self: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, need_weights: bool = False
-    ) -> tuple[Tensor, Tensor | None]:
-        heads, weights = scaled_dot_product_attention(q, k, v, mask, 0.0, need_weights)
-        return heads.transpose(1, 2).flatten(2), weights
+    forward = MultiHeadAttention.forward
 
-    patch(MultiHeadAttention, "attend", unmixed)
+    def unmixed(self: MultiHeadAttention, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+        with mock.patch.object(self.w_o, "forward", lambda heads: heads):
+            return forward(self, *arguments, **options)
+
+    patch(MultiHeadAttention, "forward", unmixed)
 
 
 @sabotage("projections.swapped", "Queries are projected by W_k and keys by W_q.")
 def _(patch: Patch) -> None:
-    project = MultiHeadAttention.project_qkv
+    project = MultiHeadAttention.project
 
-    def swapped(self: MultiHeadAttention, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = project(self, x)
-        return k, q, v
+    def swapped(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+        q, k, v = project(self, x, 0, 3)
+        return (k, q, v)[first:last]
 
-    patch(MultiHeadAttention, "project_qkv", swapped)
+    patch(MultiHeadAttention, "project", swapped)
 
 
 @sabotage("projections.list", "W_o is kept where PyTorch does not look, as in a plain list of layers.")
@@ -150,15 +157,13 @@ def _(patch: Patch) -> None:
 
 @sabotage("cross.own-keys", "Cross-attention takes its keys and values from the queries' own sequence.")
 def _(patch: Patch) -> None:
+    forward = MultiHeadAttention.forward
+
     def own(
-        self: MultiHeadAttention,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        need_weights: bool = False,
+        self: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *rest: Any
     ) -> tuple[Tensor, Tensor | None]:
-        return self.attend(*self.project_qkv(query), mask, need_weights)
+        fits = mask is None or mask.size(-1) in (1, query.size(1))
+        return forward(self, query, query, query, mask if fits else None, *rest[:1])
 
     patch(MultiHeadAttention, "forward", own)
 
@@ -168,15 +173,9 @@ def _(patch: Patch) -> None:
     forward = MultiHeadAttention.forward
 
     def over_rows(
-        self: MultiHeadAttention,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None = None,
-        need_weights: bool = False,
+        self: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, *rest: Any
     ) -> tuple[Tensor, Tensor | None]:
-        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
-        output, weights = forward(self, query, key, value, mask, need_weights)
+        output, weights = forward(self, query.transpose(0, 1), key.transpose(0, 1), value.transpose(0, 1), *rest)
         return output.transpose(0, 1), weights
 
     patch(MultiHeadAttention, "forward", over_rows)

@@ -1,5 +1,7 @@
 """Faults of the cache, of selecting its rows, of positions, and of greedy decoding."""
 
+from collections.abc import Callable, Iterable
+from typing import Any
 from unittest import mock
 
 import torch
@@ -8,10 +10,9 @@ from torch.nn import functional as F
 
 from minitrans.model import decoding
 from minitrans.model.attention import attention_weights
-from minitrans.model.cache import DecoderCache, LayerCache
-from minitrans.model.decoding import greedy_decode, length_limit, likeliest_token, likeliest_tokens
-from minitrans.compiled.stepper import Engine, EngineCache
-from minitrans.model.transformer import Decoder, Transformer
+from minitrans.model.cache import DecoderCache, KeyValues, LayerCache
+from minitrans.model.decoding import CachedStepper, Stepper, greedy_decode, length_limit, likeliest_tokens
+from minitrans.model.transformer import Decoder, Transformer, TransformerConfig
 from minitrans.verify.sabotage import Patch, sabotage
 
 
@@ -29,20 +30,20 @@ def _(patch: Patch) -> None:
 
 @sabotage("cache.wrong-slot", "The keys come back from the cache rolled by one slot against the values.")
 def _(patch: Patch) -> None:
-    write = LayerCache.write
+    write = KeyValues.write
 
-    def rolled(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def rolled(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         k, v = write(self, k, v, offset)
         return k.roll(1, dims=2), v
 
-    patch(LayerCache, "write", rolled)
+    patch(KeyValues, "write", rolled)
 
 
 @sabotage("cache.empty-slots", "All slots of the cache are attended to, those that hold nothing yet too.")
 def _(patch: Patch) -> None:
-    write = LayerCache.write
+    write = KeyValues.write
 
-    def all_slots(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def all_slots(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         if offset == 0:
             self.k.fill_(0.5)
             self.v.fill_(0.5)
@@ -53,29 +54,29 @@ def _(patch: Patch) -> None:
         n_empty = 0 if mask is None or mask.size(-1) == 1 else k.size(-2) - mask.size(-1)
         return attention_weights(q, k, mask if mask is None else F.pad(mask, (0, n_empty), value=True))
 
-    patch(LayerCache, "write", all_slots)
+    patch(KeyValues, "write", all_slots)
     patch.everywhere(attention_weights, see_empty)
 
 
 @sabotage("cache.forgets", "Writing to the cache wipes what it held.")
 def _(patch: Patch) -> None:
-    write = LayerCache.write
+    write = KeyValues.write
 
-    def wiping(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def wiping(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         self.k[:, :, :offset] = 0.0
         return write(self, k, v, offset)
 
-    patch(LayerCache, "write", wiping)
+    patch(KeyValues, "write", wiping)
 
 
 @sabotage("cache.cross-layout", "The source's keys are cached as (B, S, H, Dh) and read as (B, H, S, Dh).")
 def _(patch: Patch) -> None:
-    init = LayerCache.__init__
+    init = DecoderCache.__init__
 
-    def mixed_up(self: LayerCache, cross_k: Tensor, cross_v: Tensor, capacity: int) -> None:
-        init(self, cross_k.transpose(1, 2).reshape(cross_k.shape), cross_v, capacity)
+    def mixed_up(self: DecoderCache, source: Iterable[KeyValues], *rest: Any) -> None:
+        init(self, [KeyValues(each.k.transpose(1, 2).reshape(each.k.shape), each.v) for each in source], *rest)
 
-    patch(LayerCache, "__init__", mixed_up)
+    patch(DecoderCache, "__init__", mixed_up)
 
 
 @sabotage("cache.on-module", "The cache lives on the model: two decodes of equal sizes write into the same one.")
@@ -86,7 +87,8 @@ def _(patch: Patch) -> None:
         cache = init_cache(self, memory, src_mask, capacity)
         buffers = self.__dict__.setdefault("buffers_by_size", {})
         for i, layer in enumerate(cache.layers):
-            layer.k, layer.v = buffers.setdefault((i, layer.k.shape), (layer.k, layer.v))
+            target = layer.target
+            target.k, target.v = buffers.setdefault((i, target.k.shape), (target.k, target.v))
         return cache
 
     patch(Transformer, "init_cache", shared)
@@ -137,29 +139,29 @@ def _(patch: Patch) -> None:
     patch(DecoderCache, "select_rows", inverse)
 
 
-def select_all_but(patch: Patch, *kept: str) -> None:
-    """Select rows, but where as many are kept as there were, leave these attributes of the layers alone."""
+def select_all_but(patch: Patch, kept: Callable[[LayerCache], KeyValues], *names: str) -> None:
+    """Select rows, but where as many are kept as there were, leave these tensors of a part of the layers alone."""
     select = DecoderCache.select_rows
 
     def partly(self: DecoderCache, rows: Tensor) -> None:
-        before = [{name: getattr(layer, name) for name in kept} for layer in self.layers]
+        before = [{name: getattr(kept(layer), name) for name in names} for layer in self.layers]
         same_size = len(rows) == len(self.src_mask)
         select(self, rows)
         for layer, attributes in zip(self.layers, before, strict=True):
             for name, tensor in attributes.items() if same_size else ():
-                setattr(layer, name, tensor)
+                setattr(kept(layer), name, tensor)
 
     patch(DecoderCache, "select_rows", partly)
 
 
 @sabotage("rows.not-source", "Selected rows keep their own target, but another row's source.")
 def _(patch: Patch) -> None:
-    select_all_but(patch, "cross_k", "cross_v")
+    select_all_but(patch, lambda layer: layer.source, "k", "v")
 
 
 @sabotage("rows.not-target", "Selected rows keep their own source, but another row's target.")
 def _(patch: Patch) -> None:
-    select_all_but(patch, "k", "v")
+    select_all_but(patch, lambda layer: layer.target, "k", "v")
 
 
 @sabotage("rows.first", "Where fewer rows are kept, they are the first ones.")
@@ -173,7 +175,7 @@ def _(patch: Patch) -> None:
 
 @sabotage("rows.not-values", "Keys are selected, values are not.")
 def _(patch: Patch) -> None:
-    select_all_but(patch, "v")
+    select_all_but(patch, lambda layer: layer.target, "v")
 
 
 @sabotage("rows.not-mask", "Selected rows keep another row's source mask.")
@@ -208,58 +210,36 @@ def _(patch: Patch) -> None:
 
 @sabotage("decode.past-eos", "Decoding goes on after EOS.")
 def _(patch: Patch) -> None:
-    def past_eos(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
-        return [[*ids, model.config.eos_id, *ids] for ids in greedy_decode(model, src_ids, use_cache)]
+    def past_eos(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
+        return [[*ids, stepper.config.eos_id, *ids] for ids in greedy_decode(stepper, src_ids)]
 
     patch.everywhere(greedy_decode, past_eos)
 
 
 @sabotage("decode.second-best", "With a cache, the second best token is taken.")
 def _(patch: Patch) -> None:
-    def second_best(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
-        def choose(logits: Tensor, model: Transformer) -> Tensor:
-            best = likeliest_token(logits, model)
-            return likeliest_token(logits.scatter(1, best[:, None], -torch.inf), model) if use_cache else best
+    next_tokens = CachedStepper.next_tokens
 
-        with mock.patch.object(decoding, "likeliest_token", choose):
-            return greedy_decode(model, src_ids, use_cache)
+    def without_the_best(self: CachedStepper, tokens: Tensor, rows: DecoderCache, n: int) -> tuple[Tensor, Tensor]:
+        log_p, ids = next_tokens(self, tokens, rows, n + 1)
+        return log_p[:, 1:], ids[:, 1:]
 
-    patch.everywhere(greedy_decode, second_best)
+    patch(CachedStepper, "next_tokens", without_the_best)
 
 
 @sabotage("decode.limit-of-batch", "The length limit is that of the longest source in the batch.")
 def _(patch: Patch) -> None:
-    def of_batch(model: Transformer, src_ids: Tensor, use_cache: bool = True) -> list[list[int]]:
+    def of_batch(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
         with mock.patch.object(decoding, "length_limit", lambda n, longest: length_limit(src_ids.size(1), longest)):
-            return greedy_decode(model, src_ids, use_cache)
+            return greedy_decode(stepper, src_ids)
 
     patch.everywhere(greedy_decode, of_batch)
 
 
-@sabotage("engine.forgotten-rows", "In the compiled decoder, rows that change places leave their past behind.")
-def _(patch: Patch) -> None:
-    def sources_alone(self: EngineCache, rows: Tensor) -> None:
-        self.sources, self.slots = self.sources[rows], self.slots[torch.arange(len(rows)) % len(self.slots)]
-
-    patch(EngineCache, "select_rows", sources_alone)
-
-
-@sabotage("engine.cut-source", "The compiled decoder does not read the last token of a source.")
-def _(patch: Patch) -> None:
-    encode = Engine.encode
-
-    def cut(self: Engine, src_ids: Tensor) -> EngineCache:
-        real = src_ids != self.config.pad_id
-        last = real.sum(-1, keepdim=True).sub(1).clamp(min=0)
-        return encode(self, src_ids.scatter(1, last, self.config.pad_id))
-
-    patch(Engine, "encode", cut)
-
-
 @sabotage("beam.logits", "Beam search adds up logits instead of log-probabilities.")
 def _(patch: Patch) -> None:
-    def unnormalised(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
-        _, ids = likeliest_tokens(logits, n, model)
+    def unnormalised(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
+        _, ids = likeliest_tokens(logits, n, config)
         return logits.gather(1, ids), ids
 
     patch.everywhere(likeliest_tokens, unnormalised)
@@ -267,8 +247,8 @@ def _(patch: Patch) -> None:
 
 @sabotage("beam.second-best", "Beam search never sees the likeliest token.")
 def _(patch: Patch) -> None:
-    def others(logits: Tensor, n: int, model: Transformer) -> tuple[Tensor, Tensor]:
-        log_p, ids = likeliest_tokens(logits, n + 1, model)
+    def others(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
+        log_p, ids = likeliest_tokens(logits, n + 1, config)
         return log_p[:, 1:], ids[:, 1:]
 
     patch.everywhere(likeliest_tokens, others)

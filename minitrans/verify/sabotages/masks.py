@@ -35,14 +35,14 @@ def causal_only_where(patch: Patch, condition: Callable[[Decoder, DecoderCache |
     def decide(
         self: Decoder,
         x: Tensor,
-        cross: list[tuple[Tensor, Tensor]],
+        memory: Tensor | None,
         src_mask: Tensor,
         cache: DecoderCache | None = None,
         need_weights: bool = False,
     ) -> tuple[Tensor, list[LayerTrace]]:
         nonlocal causal
         causal = condition(self, cache)
-        return forward(self, x, cross, src_mask, cache, need_weights)
+        return forward(self, x, memory, src_mask, cache, need_weights)
 
     patch(Decoder, "forward", decide)
     replace_causal_mask(patch, lambda q, kv, offset: (causal_mask if causal else see_everything)(q, kv, offset))

@@ -1,16 +1,12 @@
 """Faults of layers, embeddings, training, and what is saved."""
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from minitrans.compiled import kernels
 from minitrans.data.batching import Batch, TokenBatchSampler, collate
 from minitrans.model.dropout import Dropout, dropout
 from minitrans.model.layers import EncoderLayer, FeedForward, LayerTrace
-from minitrans.model.loss import ROWS, _LinearCrossEntropy, linear_cross_entropy
+from minitrans.model.loss import ROWS, linear_cross_entropy
 from minitrans.model.transformer import Decoder, Transformer
 from minitrans.verify.sabotage import Patch, sabotage
 
@@ -18,7 +14,7 @@ from minitrans.verify.sabotage import Patch, sabotage
 @sabotage("layer.post-norm", "The encoder normalises after each sub-layer, and the final norm comes on top.")
 def _(patch: Patch) -> None:
     def post_norm(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
-        attended, weights = self.self_attn.attend(*self.self_attn.project_qkv(x), src_mask, need_weights)
+        attended, weights = self.self_attn(x, x, x, src_mask, need_weights)
         x = self.self_norm(x + attended)
         return LayerTrace(self.ff_norm(x + self.ff(x)), weights, None)
 
@@ -28,8 +24,8 @@ def _(patch: Patch) -> None:
 @sabotage("layer.no-residual", "The feed-forward network of the encoder replaces the stream instead of adding to it.")
 def _(patch: Patch) -> None:
     def no_residual(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
-        q, k, v = self.self_attn.project_qkv(self.self_norm(x))
-        attended, weights = self.self_attn.attend(q, k, v, src_mask, need_weights)
+        h = self.self_norm(x)
+        attended, weights = self.self_attn(h, h, h, src_mask, need_weights)
         return LayerTrace(self.ff(self.ff_norm(x + attended)), weights, None)
 
     patch(EncoderLayer, "forward", no_residual)
@@ -55,8 +51,8 @@ def _(patch: Patch) -> None:
 
 @sabotage("gradient.detached", "No gradient flows from the decoder to the encoder.")
 def _(patch: Patch) -> None:
-    project = Decoder.project_memory
-    patch(Decoder, "project_memory", lambda self, memory: project(self, memory.detach()))
+    forward = Decoder.forward
+    patch(Decoder, "forward", lambda self, x, memory, *rest: forward(self, x, memory.detach(), *rest))
 
 
 @sabotage("state.incomplete", "The norms are left out when weights are loaded.")
@@ -93,65 +89,6 @@ def _(patch: Patch) -> None:
         return plain + (smoothed - plain).detach()
 
     patch.everywhere(linear_cross_entropy, sharp)
-
-
-@sabotage("loss.unscaled-gradient", "The gradient of the loss is that of the sum, though the mean is taken.")
-def _(patch: Patch) -> None:
-    backward = _LinearCrossEntropy.backward
-    patch(_LinearCrossEntropy, "backward", staticmethod(lambda ctx, grad: backward(ctx, torch.ones_like(grad))))
-
-
-@sabotage("fused.unmasked", "On compiled kernels every query sees every key.")
-def _(patch: Patch) -> None:
-    attention = kernels.attention
-
-    def unmasked(x: Tensor, memory: Tensor | None, mask: Tensor, *rest: Any) -> Tensor:
-        return attention(x, memory, torch.ones_like(mask), *rest)
-
-    patch(kernels, "attention", unmasked)
-
-
-@sabotage("fused.overwritten-table", "On compiled kernels the embeddings' gradient replaces the output projection's.")
-def _(patch: Patch) -> None:
-    add = kernels.add_embed_backward
-
-    def replace(grad: Tensor, ids: Tensor, d_table: Tensor, *rest: Any) -> None:
-        add(grad, ids, d_table.zero_(), *rest)
-
-    patch(kernels, "add_embed_backward", replace)
-
-
-@sabotage("fused.other-dropout", "On compiled kernels the gradient drops other attention weights than the pass did.")
-def _(patch: Patch) -> None:
-    backward: Callable[..., tuple[Tensor | None, ...]] = kernels.attention_backward
-
-    def other(*arguments: Any) -> tuple[Tensor | None, ...]:
-        *others, inside, end = arguments
-        return backward(*others, kernels.Dropout(inside.seed + 1, inside.dropped), end)
-
-    patch(kernels, "attention_backward", other)
-
-
-@sabotage("fused.no-residual", "On compiled kernels no gradient flows around a feed-forward network.")
-def _(patch: Patch) -> None:
-    backward = kernels.feed_forward_backward
-
-    def alone(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-        d_x, *d_parameters = backward(grad, *rest)
-        return d_x - grad, *d_parameters
-
-    patch(kernels, "feed_forward_backward", alone)
-
-
-@sabotage("fused.forgotten-source", "On compiled kernels no gradient flows through cross-attention to the source.")
-def _(patch: Patch) -> None:
-    backward = kernels.attention_backward
-
-    def forgetful(*arguments: Any) -> tuple[Tensor | None, ...]:
-        d_x, d_memory, *d_parameters = backward(*arguments)
-        return d_x, None if d_memory is None else torch.zeros_like(d_memory), *d_parameters
-
-    patch(kernels, "attention_backward", forgetful)
 
 
 @sabotage("target.unshifted", "The decoder reads the very tokens that it has to predict: the target is not shifted.")

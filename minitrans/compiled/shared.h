@@ -1,4 +1,4 @@
-// Products of matrices that lie in a processor's caches, and the number formats of tensors.
+// What both libraries share: number formats, matrices, their products in a processor's caches, a sub-layer's parameters.
 //
 // bfloat16 is multiplied by the processor's tile unit (AMX) where there is one, else by its vectors of bfloat16, as
 // float32 where there are none. Sums are float32, for float64 float64.
@@ -385,4 +385,15 @@ struct TileUnit {
 template <class T> using Operand = VectorOperand<computed<T>>;
 #endif
 
+constexpr int64_t ROWS = 128;   // positions that are taken through a sub-layer at a time, about
+constexpr int64_t WORDS = 256;  // of the vocabulary, that are scored at a time
+
+// The parameters of a sub-layer: of its norm, of the linear layers it begins with, and of the one at its end.
+template <class A> struct Parameters {
+    const A *gamma, *beta, *w_in, *b_in, *w_out, *b_out;
+    double eps;  // of the norm
+};
+
 }  // namespace
+
+extern "C" bool usable() { return TileUnit::allowed(); }

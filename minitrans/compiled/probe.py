@@ -1,0 +1,178 @@
+"""Whether compiled code gives the model's own numbers: a small model of the same architecture goes both ways.
+
+A plan cannot see that somebody has changed what the model's code or the C++ computes; this can. It takes some tens of
+milliseconds, once for an architecture in a process, and again where a function of the model has been replaced since.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Iterator
+from types import FunctionType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minitrans.compiled import training as compiled
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.stepper import CompiledStepper
+from minitrans.model import loss as plain
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.plan import Plan, functions_of_the_model, read_plan
+
+# What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
+# float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone; in
+# bfloat16 some elements of a hidden layer are 0 by one way and not by the other, and their gradients with them.
+TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
+SMOOTHING = 0.1
+SRC_IDS = torch.tensor([[3, 270, 5, 299, 2], [6, 7, 2, 0, 0]])
+TGT_IN = torch.tensor([[1, 8, 9, 0], [1, 10, 280, 12]])
+TGT_OUT = torch.tensor([[8, 9, 2, 0], [10, 280, 12, 2]])
+
+Difference = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
+
+
+class Architecture(NamedTuple):
+    """What of a plan decides which code runs: a small model's sizes, and the eps of its norms by turns."""
+
+    config: TransformerConfig
+    eps: tuple[float, ...]
+
+
+def check_training(plan: Plan, dtype: torch.dtype) -> None:
+    """Compare hidden states, the loss, and every gradient.
+
+    Raises:
+        NotAdmittedError: They differ.
+    """
+    dropping = plan.dropout > 0 or any(p.inside or p.end for layer in (*plan.encoder, *plan.decoder) for p in layer)
+    _refuse(_difference_in_training(_architecture(plan), dropping, dtype, functions_of_the_model()))
+
+
+def check_steps(plan: Plan, dtype: torch.dtype) -> None:
+    """Compare the log-probabilities of three steps; rows change places on the way.
+
+    Raises:
+        NotAdmittedError: They differ.
+    """
+    _refuse(_difference_in_steps(_architecture(plan), dtype, functions_of_the_model()))
+
+
+def forget() -> None:
+    """Look anew the next time, as if nothing had been compared in this process."""
+    _difference_in_training.cache_clear()
+    _difference_in_steps.cache_clear()
+
+
+def _refuse(difference: str) -> None:
+    if difference:
+        raise NotAdmittedError(difference)
+
+
+def _architecture(plan: Plan) -> Architecture:
+    """The sizes that compiled code has a way of its own for stay; the others become small."""
+    c = plan.config
+    config = TransformerConfig(
+        vocab_size=300,  # more than the loss takes at a time
+        pad_id=0,
+        bos_id=1,
+        eos_id=2,
+        d_model=min(c.d_model, 44),
+        n_heads=min(c.n_heads, 3),
+        d_head=c.head_size,
+        d_ff=min(c.d_ff, 52),
+        n_layers=min(c.n_layers, 2),
+        max_len=7,
+        dropout=0.25,
+        attention_dropout=0.25,
+        tie_embeddings=plan.tied,
+    )
+    return Architecture(config, tuple(sorted(plan.eps)))
+
+
+def _small_model(architecture: Architecture) -> Transformer:
+    """A float64 model with random parameters, biases and norms too."""
+    model = Transformer(architecture.config).double()
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
+    for i, norm in enumerate(norms):
+        norm.eps = architecture.eps[i % len(architecture.eps)]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return model
+
+
+@functools.cache
+def _difference_in_training(
+    architecture: Architecture, dropping: bool, dtype: torch.dtype, functions: tuple[FunctionType, ...]
+) -> str:
+    """What differs first and by how much, or nothing."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        torch.manual_seed(1)
+        model = _small_model(architecture).train(dropping)
+        for tried in dict.fromkeys((torch.float64, dtype)):
+            model.to(torch.promote_types(tried, torch.float32))
+            if found := _first_difference(_training_both_ways(model, tried), tried):
+                return found
+    return ""
+
+
+def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Difference]:
+    plan, batch = read_plan(model), (SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING)
+    ways = []
+    for way in ("plain", "compiled"):
+        torch.manual_seed(2)
+        with torch.autocast("cpu", dtype, enabled=way == "plain" and dtype == torch.bfloat16):
+            if way == "plain":
+                hidden = model.hidden(SRC_IDS, TGT_IN).detach()
+                torch.manual_seed(2)
+                loss = plain.batch_loss(model, *batch)
+            else:
+                hidden = compiled.hidden_states(plan, SRC_IDS, TGT_IN, dtype)[0].detach()
+                torch.manual_seed(2)
+                loss = compiled.batch_loss(plan, *batch, dtype)
+        gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        ways.append((hidden, loss.detach(), gradients))
+    (hidden, loss, gradients), (other_hidden, other_loss, other_gradients) = ways
+    yield "the hidden states", hidden, other_hidden
+    yield "the loss", loss, other_loss
+    names = [name for name, _ in model.named_parameters()]
+    for name, a, b in zip(names, gradients, other_gradients, strict=True):
+        yield f"the gradient at {name}", torch.zeros(()) if a is None else a, torch.zeros(()) if b is None else b
+
+
+@functools.cache
+def _difference_in_steps(architecture: Architecture, dtype: torch.dtype, functions: tuple[FunctionType, ...]) -> str:
+    """What differs first and by how much, or nothing."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+        torch.manual_seed(1)
+        model = _small_model(architecture).eval()
+        for tried in dict.fromkeys((torch.float64, dtype)):
+            if found := _first_difference(_steps_both_ways(model.to(tried)), tried):
+                return found
+    return ""
+
+
+def _steps_both_ways(model: Transformer) -> Iterator[Difference]:
+    c, stepper = model.config, CompiledStepper(read_plan(model))
+    cache, rows = model.init_cache(*model.encode(SRC_IDS)), stepper.begin(SRC_IDS, c.max_len)
+    for t, tokens in enumerate(([1, 1], [8, 290, 11], [5, 9, 30])):
+        if t == 1:
+            cache.select_rows(torch.tensor([1, 0, 0]))
+            rows.select_rows(torch.tensor([1, 0, 0]))
+        fed = torch.tensor(tokens)
+        log_p = F.log_softmax(model.step(fed[:, None], cache)[:, 0].double(), dim=-1)
+        other, ids = stepper.next_tokens(fed, rows, c.vocab_size)
+        yield f"the tokens of step {t + 1}", torch.arange(2, c.vocab_size).expand_as(ids), ids.sort().values
+        yield f"step {t + 1}", log_p.gather(1, ids), other
+
+
+def _first_difference(compared: Iterable[Difference], dtype: torch.dtype) -> str:
+    """The first that is above the tolerance, in words."""
+    for what, own, other in compared:
+        distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))
+        if not distance <= TOLERANCES[dtype]:
+            size = "is not finite" if not math.isfinite(distance) else f"differs by {distance:.1e}"
+            return f"in {dtype}, {what} {size} (relative; at most {TOLERANCES[dtype]:g})"
+    return ""

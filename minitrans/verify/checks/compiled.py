@@ -1,0 +1,148 @@
+"""Compiled code gives what the plain model gives: here a difference is a failure, not a reason for the plain path."""
+
+import math
+from copy import deepcopy
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.compiled import probe
+from minitrans.compiled import training as compiled
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.stepper import CompiledStepper
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode
+from minitrans.model.dropout import Dropout
+from minitrans.model.layers import FeedForward
+from minitrans.model.loss import batch_loss
+from minitrans.model.transformer import Transformer
+from minitrans.plan import UnknownArchitectureError, read_plan
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.checks.training import loss_deviation
+from minitrans.verify.subject import Subject
+
+TITLE = "Compiled code"
+check = group(TITLE)
+
+BEAMS = 3
+
+
+@check(
+    "compiled.admitted",
+    "Compiled code may compute this model: it knows the architecture, and a small model of it finds no difference.",
+    "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
+    tolerance=0.0,
+    lower=LOWER,
+)
+def compiled_code_is_admitted(subject: Subject) -> float:
+    """Asked anew, whatever has been answered before in this process."""
+    hooked = deepcopy(subject.model)
+    hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
+    with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
+        controls = refusals(subject.model), refusals(hooked)
+    return float(refusals(subject.model)) if controls == (2, 2) and refusals(hooked) == 2 else math.inf
+
+
+def refusals(model: Transformer) -> int:
+    """How often compiled code may not compute the model, of training and decoding."""
+    probe.forget()
+    n_refused = 0
+    for look in (probe.check_training, probe.check_steps):
+        try:
+            look(read_plan(model), model.output.weight.dtype)
+        except (NotAdmittedError, UnknownArchitectureError):
+            n_refused += 1
+    probe.forget()
+    return n_refused
+
+
+@check(
+    "compiled.pass",
+    "The pass that training takes, on compiled kernels, gives the numbers and gradients of the plain one.",
+    "hidden states, loss a token, and the gradient at every parameter, relative to the largest number of each where that "
+    "is above 1; dropout 0.3 with one seed, and none in eval mode",
+)
+def training_takes_the_same_pass(subject: Subject) -> float:
+    """A copy in training mode, then in eval mode."""
+    model = deepcopy(subject.model).train()
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.3
+        elif isinstance(module, MultiHeadAttention):
+            module.dropout = 0.3
+    batch = subject.src_ids, subject.tgt_in, subject.tgt_out, 0.1
+    n_tokens = int((subject.tgt_out != model.config.pad_id).sum())
+    parameters = list(model.parameters())
+
+    def numbers(hidden: Tensor, loss: Tensor) -> list[Tensor]:
+        loss = loss / n_tokens
+        return [hidden.detach(), loss.detach()[None], *torch.autograd.grad(loss, parameters)]
+
+    deviations = []
+    for mode in (True, False):
+        plan = read_plan(model.train(mode))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(41)
+            hidden = model.hidden(subject.src_ids, subject.tgt_in)
+            torch.manual_seed(41)
+            plain = numbers(hidden, batch_loss(model, *batch))
+            torch.manual_seed(41)
+            hidden, _ = compiled.hidden_states(plan, subject.src_ids, subject.tgt_in, subject.dtype)
+            torch.manual_seed(41)
+            ours = numbers(hidden, compiled.batch_loss(plan, *batch, subject.dtype))
+        for a, b in zip(ours, plain, strict=True):
+            scale = b.abs().max().clamp(min=1.0)
+            deviations.append(deviation(a / scale, b / scale))
+    return worst(deviations)
+
+
+@check(
+    "compiled.loss",
+    "The compiled loss, which takes a few hundred words at a time, and both its gradients are the plain formula's.",
+    "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+)
+def compiled_loss_is_the_loss(subject: Subject) -> float:
+    """See `loss_deviation`."""
+    return loss_deviation(subject, compiled.linear_cross_entropy)
+
+
+@check(
+    "compiled.steps",
+    "The compiled decoder gives, step by step, the log-probabilities of the full masked pass.",
+    "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on",
+    lower=LOWER,
+)
+@torch.no_grad()
+def compiled_steps_are_full_pass(subject: Subject) -> float:
+    """Eight, for all would hide which came first."""
+    stepper, tgt_in = CompiledStepper(read_plan(subject.model)), subject.tgt_in
+    log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
+    rows = stepper.begin(subject.src_ids, tgt_in.size(1))
+    deviations = []
+    for t in range(tgt_in.size(1)):
+        if t == tgt_in.size(1) // 2:
+            rows.select_rows(torch.arange(len(tgt_in)).flip(0))
+            log_p, tgt_in = log_p.flip(0), tgt_in.flip(0)
+        found, ids = stepper.next_tokens(tgt_in[:, t], rows, 8)
+        deviations.append(deviation(log_p[:, t].scatter(1, ids, found.to(log_p.dtype)), log_p[:, t]))
+    return worst(deviations)
+
+
+@check(
+    "compiled.outputs",
+    "The compiled decoder's translations are those of the plain one, greedy and by beam search.",
+    f"sentences with a different token: greedy, and any of {BEAMS} beams",
+    tolerance=0.0,
+)
+def compiled_outputs_are_the_same(subject: Subject) -> float:
+    """Batches of several lengths, whose rows end at different steps."""
+    plain, fast = CachedStepper(subject.model), CompiledStepper(read_plan(subject.model))
+    n_different = 0
+    for src_ids in subject.decode_batches:
+        pairs = zip(greedy_decode(plain, src_ids), greedy_decode(fast, src_ids), strict=True)
+        n_different += sum(a != b for a, b in pairs)
+        searched = zip(beam_search(plain, src_ids, BEAMS), beam_search(fast, src_ids, BEAMS), strict=True)
+        n_different += sum([h.ids for h in a] != [h.ids for h in b] for a, b in searched)
+    return float(n_different) if subject.decode_batches else math.inf
