@@ -1,13 +1,14 @@
 """Translating in several processes: each takes a share of the lines, and what comes out is in their order."""
 
-import contextlib
 import multiprocessing
+import os
 import signal
-import traceback
+import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import torch
 
@@ -29,28 +30,23 @@ class Workers:
     """
 
     def __init__(self, n: int, load: Callable[[], Translator]) -> None:
-        """Start them; where there are several, `load` must be picklable.
+        """Start them, and wait until all have loaded; where there are several, `load` must be picklable.
 
         Raises:
             UserError: `load` does.
         """
         self.translator = load()
-        self._workers: list[tuple[multiprocessing.process.BaseProcess, Connection]] = []
-        if n == 1:
-            return
         context = multiprocessing.get_context("spawn")
-        threads = max(1, torch.get_num_threads() // n)
-        ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: this process stops them
+        end, self._life = context.Pipe(duplex=False)
+        setting = end, max(1, torch.get_num_threads() // n)
+        # A pool for each process: each is to have its share of the lines, were another one quicker.
+        self._pools = [ProcessPoolExecutor(1, context, _begin, setting) for _ in range(n if n > 1 else 0)]
+        ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: this process ends them
         try:
-            for _ in range(n):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=_serve, args=(theirs, load, threads), daemon=True)
-                process.start()
-                theirs.close()
-                self._workers.append((process, ours))
+            loading = [pool.submit(_load, load) for pool in self._pools]
         finally:
             signal.signal(signal.SIGINT, ctrl_c)
-        self.run(_nothing, [""] * n)  # until all have loaded it
+        _results(loading)
 
     def run(self, work: Work[T], lines: Sequence[str], first_line: int = 1) -> list[T]:
         """Return what `work` gives for all lines, in their order.
@@ -64,50 +60,51 @@ class Workers:
             UserError: A worker has died.
             Exception: Whatever `work` raises.
         """
-        if not self._workers:
+        if not self._pools:
             return list(work(self.translator, lines, first_line))
-        share = max(1, -(-len(lines) // len(self._workers)))
+        share = max(1, -(-len(lines) // len(self._pools)))
         starts = range(0, len(lines), share)
-        asked = list(zip(self._workers, starts, strict=False))
-        results: list[T] = []
-        try:
-            for (_, connection), start in asked:
-                connection.send((work, lines[start : start + share], first_line + start))
-            for (_, connection), _ in asked:
-                result = connection.recv()
-                if isinstance(result, Exception):
-                    raise result
-                results += result
-        except (EOFError, ConnectionError) as error:
-            raise UserError("a worker process has died, perhaps for want of memory; take fewer --processes") from error
-        return results
+        asked = (
+            pool.submit(_work, work, lines[start : start + share], first_line + start)
+            for pool, start in zip(self._pools, starts, strict=False)
+        )
+        return [result for results in _results(asked) for result in results]
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the workers, whatever they are doing."""
-        for process, _ in self._workers:
-            process.terminate()
-        for process, _ in self._workers:
-            process.join()
+        self._life.close()
+        for pool in self._pools:
+            pool.shutdown()
 
 
-def _nothing(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
-    return []
+def _results(asked: Iterable[Future[T]]) -> list[T]:
+    try:
+        return [future.result() for future in list(asked)]
+    except BrokenProcessPool as error:
+        raise UserError("a worker process has died, perhaps for want of memory; take fewer --processes") from error
 
 
-def _serve(connection: Connection, load: Callable[[], Translator], threads: int) -> None:
-    """Work until the other end is closed."""
+_translator: Translator  # of a worker
+
+
+def _begin(end: Connection, threads: int) -> None:
+    """Have this process end when the other end is closed: on purpose, or because the one that holds it was killed."""
+
+    def wait() -> None:
+        end.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
     torch.set_num_threads(threads)
-    translator: Translator | None = None
-    with contextlib.suppress(EOFError, ConnectionError):
-        while True:
-            work, lines, first_line = connection.recv()
-            try:
-                translator = translator or load()
-                result: Any = list(work(translator, lines, first_line))
-            except Exception as error:
-                error.add_note(traceback.format_exc())
-                result = error
-            connection.send(result)
+
+
+def _load(load: Callable[[], Translator]) -> None:
+    global _translator
+    _translator = load()
+
+
+def _work(work: Work[T], lines: Sequence[str], first_line: int) -> list[T]:
+    return list(work(_translator, lines, first_line))

@@ -1,13 +1,21 @@
 """Several processes give what one gives, in the same order."""
 
+import multiprocessing
 import os
 import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import pytest
+from conftest import wait_for_the_end_of
 
+from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.serving.translator import Translator
 from minitrans.serving.workers import Workers
@@ -44,6 +52,11 @@ def die(translator: Translator, lines: Sequence[str], first_line: int) -> list[s
     return []
 
 
+def rest(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+    time.sleep(600)
+    return []
+
+
 def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three: Workers) -> None:
     assert three.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
     processes = three.run(own_process, LINES)
@@ -73,7 +86,7 @@ def test_an_error_of_one_is_raised_here_and_says_where(tiny_run: Path) -> None:
         with pytest.raises(UserError, match="line 6 is too much") as error:
             workers.run(fail, LINES)
         assert str(error.value) == "line 6 is too much"
-        assert "in fail" in error.value.__notes__[0]
+        assert "in fail" in "".join(traceback.format_exception(error.value))
 
 
 def test_a_worker_that_dies_is_told(tiny_run: Path) -> None:
@@ -82,3 +95,27 @@ def test_a_worker_that_dies_is_told(tiny_run: Path) -> None:
         pytest.raises(UserError, match="a worker process has died"),
     ):
         workers.run(die, LINES)
+
+
+def test_leaving_ends_those_that_are_busy_too(tiny_run: Path) -> None:
+    others = multiprocessing.active_children()
+    ctrl_c = threading.Timer(1, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])
+    with Workers(2, partial(Translator.load, tiny_run)) as workers:
+        ctrl_c.start()
+        with pytest.raises(KeyboardInterrupt):
+            workers.run(rest, LINES)
+    assert multiprocessing.active_children() == others
+
+
+def test_they_end_when_their_parent_is_killed(tiny_run: Path) -> None:
+    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--processes", "2"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"I love you.\n" * cli.CHUNK_LINES * 2)
+        process.stdin.flush()
+        assert process.stdout.readline()  # all have begun
+        process.kill()
+    wait_for_the_end_of(process.pid)
