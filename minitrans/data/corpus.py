@@ -433,7 +433,7 @@ def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
     """Hash a split, once: the result is kept on disk, for a million pairs take seconds."""
     if config.streaming:
         return hash_pairs(pairs.data)
-    path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'hashes', pairs._fingerprint)}.npy"
+    path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'blake2b', pairs._fingerprint)}.npy"
     if not path.is_file():
         with open_aside(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))

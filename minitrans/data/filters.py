@@ -3,13 +3,13 @@
 Shapes: `N` pairs.
 """
 
+import hashlib
 import logging
 from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -45,10 +45,11 @@ def hash_pairs(pairs: pa.Table) -> Hashes:
 def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     hashes = [np.empty(0, np.uint64)]
     for chunk in lines.chunks:
-        cleaned = pc.utf8_normalize(chunk, "NFC").to_numpy(zero_copy_only=False)
+        cleaned = pc.utf8_normalize(chunk, "NFC").to_pylist()
         for row in np.flatnonzero(pc.match_substring_regex(chunk, _UNCLEAN).to_numpy(zero_copy_only=False)):
             cleaned[row] = clean(cleaned[row])
-        hashes.append(pd.util.hash_array(cleaned, categorize=False))
+        digests = b"".join(hashlib.blake2b(line.encode(), digest_size=8).digest() for line in cleaned)
+        hashes.append(np.frombuffer(digests, np.uint64))
     return np.concatenate(hashes)
 
 
