@@ -14,6 +14,8 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import LayerCache
 from minitrans.model.dropout import Dropout
 
+Norm = nn.LayerNorm  # what every sub-layer reads the stream through
+
 
 class LayerTrace(NamedTuple):
     """What one layer computed.
@@ -74,9 +76,9 @@ class EncoderLayer(nn.Module):
     def __init__(self, d_model: int, n_heads: int, d_head: int, d_ff: int, dropout: float, attention_dropout: float):
         """Make the sub-layers; sizes as in `TransformerConfig`."""
         super().__init__()
-        self.self_norm = nn.LayerNorm(d_model)
+        self.self_norm = Norm(d_model)
         self.self_attn = MultiHeadAttention(d_model, n_heads, d_head, attention_dropout)
-        self.ff_norm = nn.LayerNorm(d_model)
+        self.ff_norm = Norm(d_model)
         self.ff = FeedForward(d_model, d_ff, dropout)
         self.dropout = Dropout(dropout)
 
@@ -101,11 +103,11 @@ class DecoderLayer(nn.Module):
     def __init__(self, d_model: int, n_heads: int, d_head: int, d_ff: int, dropout: float, attention_dropout: float):
         """Make the sub-layers; sizes as in `TransformerConfig`."""
         super().__init__()
-        self.self_norm = nn.LayerNorm(d_model)
+        self.self_norm = Norm(d_model)
         self.self_attn = MultiHeadAttention(d_model, n_heads, d_head, attention_dropout)
-        self.cross_norm = nn.LayerNorm(d_model)
+        self.cross_norm = Norm(d_model)
         self.cross_attn = MultiHeadAttention(d_model, n_heads, d_head, attention_dropout)
-        self.ff_norm = nn.LayerNorm(d_model)
+        self.ff_norm = Norm(d_model)
         self.ff = FeedForward(d_model, d_ff, dropout)
         self.dropout = Dropout(dropout)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from minitrans.model.cache import DecoderCache, KeyValues
 from minitrans.model.dropout import Dropout
-from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerTrace, sinusoidal_positions
+from minitrans.model.layers import DecoderLayer, EncoderLayer, LayerTrace, Norm, sinusoidal_positions
 from minitrans.model.masks import causal_mask, padding_mask
 
 
@@ -89,7 +89,7 @@ class Encoder(nn.Module):
             EncoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
             for _ in range(c.n_layers)
         )
-        self.norm = nn.LayerNorm(c.d_model)
+        self.norm = Norm(c.d_model)
 
     def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[LayerTrace]]:
         """Encode.
@@ -120,7 +120,7 @@ class Decoder(nn.Module):
             DecoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
             for _ in range(c.n_layers)
         )
-        self.norm = nn.LayerNorm(c.d_model)
+        self.norm = Norm(c.d_model)
 
     def forward(
         self,

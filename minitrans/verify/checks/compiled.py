@@ -61,7 +61,7 @@ def refusals(model: Transformer) -> int:
 @check(
     "compiled.pass",
     "The pass that training takes, on compiled kernels, gives the numbers and gradients of the plain one.",
-    "hidden states, loss a token, and the gradient at every parameter, relative to the largest number of each where that "
+    "hidden states, loss a token, and the gradient at every parameter, relative to the largest of each where that "
     "is above 1; dropout 0.3 with one seed, and none in eval mode",
 )
 def training_takes_the_same_pass(subject: Subject) -> float:

@@ -1,5 +1,7 @@
 """Faults of layers, embeddings, training, and what is saved."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -52,7 +54,11 @@ def _(patch: Patch) -> None:
 @sabotage("gradient.detached", "No gradient flows from the decoder to the encoder.")
 def _(patch: Patch) -> None:
     forward = Decoder.forward
-    patch(Decoder, "forward", lambda self, x, memory, *rest: forward(self, x, memory.detach(), *rest))
+
+    def detached(self: Decoder, x: Tensor, memory: Tensor | None, *rest: Any) -> tuple[Tensor, list[LayerTrace]]:
+        return forward(self, x, None if memory is None else memory.detach(), *rest)
+
+    patch(Decoder, "forward", detached)
 
 
 @sabotage("state.incomplete", "The norms are left out when weights are loaded.")
