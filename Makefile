@@ -23,13 +23,13 @@ test: .venv/ready
 
 # Test the tests: each of 3,700 small changes of the heart has to make one fail. An hour.
 mutants: .venv/ready
-	$(BIN)/python scripts/mutants.py
+	$(BIN)/python scripts/dev/mutants.py
 
 # Train all models of the README's table of results, and print it: hours, and once more only what is missing of it.
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
-	$(BIN)/python scripts/results.py $(if $(CORPORA),--corpora $(CORPORA))
+	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -44,14 +44,14 @@ from bench_train import Bench, NumberTokenizer, describe_machine, make_workload,
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.cli import Parser, positive
-from minitrans.model.decoding import greedy_decode, length_limit
 from minitrans.errors import UserError
+from minitrans.model.decoding import greedy_decode, length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
 from minitrans.training.module import TranslationModule
-from minitrans.serving.translator import Translator
 
 TRAINING_STEPS = 300
 BEAM = 5

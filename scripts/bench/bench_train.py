@@ -61,7 +61,6 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.serving.bundle import Bundle
 from minitrans.cli import Parser, positive
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig, load_corpus
@@ -69,6 +68,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import Bundle
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config

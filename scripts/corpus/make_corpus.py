@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import corpus_lexicon as lex
-from corpus_grammar import CONSTRUCTIONS, Combo, Draw, Phrase, Role
+import lexicon as lex
+from grammar import CONSTRUCTIONS, Combo, Draw, Phrase, Role
 
 # The pairs that the corpus always has, whatever the seed, all in train.
 FIXED = (

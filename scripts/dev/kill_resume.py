@@ -13,7 +13,7 @@ from pathlib import Path
 
 from minitrans import cli
 
-CORPUS = Path(__file__).parents[1] / "data" / "en-zh"
+CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
 
 

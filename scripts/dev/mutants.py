@@ -25,7 +25,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODULES = ["masks", "cache", "dropout", "attention", "layers", "model", "fused", "engine", "loss", "decoding"]
 TESTS = [*MODULES, "incremental", "reference"]  # a mutant meets the tests of its own module first
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside

@@ -2,23 +2,18 @@
 
 import importlib.util
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import bench_decode
+import bench_train
 import pytest
 import torch
+from bench_decode import CT2, HF, OURS, Ids, Timing
 
 from minitrans.model.decoding import greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import bench_decode  # noqa: E402
-import bench_train  # noqa: E402
-from bench_decode import CT2, HF, OURS, Ids, Timing  # noqa: E402
 
 CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32

@@ -6,18 +6,14 @@ import resource
 import sys
 from pathlib import Path
 
+import bench_train
 import numpy as np
 import pytest
 import torch
+from bench_train import Bench, Contender, Settings, Workload
 from lightning.pytorch import LightningModule, Trainer
 
 from minitrans.data.batching import Batch
-
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import bench_train  # noqa: E402
-from bench_train import Bench, Contender, Settings, Workload  # noqa: E402
 
 TINY = Settings(
     pairs=300,

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import collections
 import re
-import sys
 from pathlib import Path
 
+import grammar
+import lexicon as lex
+import make_corpus
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import corpus_grammar  # noqa: E402
-import corpus_lexicon as lex  # noqa: E402
-import make_corpus  # noqa: E402
-
-DATA = ROOT / "data" / "en-zh"
+DATA = Path(__file__).parents[2] / "data" / "en-zh"
 CARD = (DATA / "README.md").read_text(encoding="utf-8")
 SIZES = {"train": 20_000, "valid": 1_000, "test": 1_000, "test_compositional": 1_000}
 RAREST = 21  # how often each word of the held-out files occurs in train, at least
@@ -38,7 +33,7 @@ def word_counts(split: str) -> collections.Counter[str]:
 
 
 @pytest.fixture(scope="module")
-def remade() -> dict[str, list[corpus_grammar.Phrase]]:
+def remade() -> dict[str, list[grammar.Phrase]]:
     return make_corpus.make_corpus(make_corpus.Sizes(), SEED)
 
 
@@ -101,7 +96,7 @@ def test_fixed_sentences_are_in_train(en: str, zh: str) -> None:
     assert CHINESE["train"][ENGLISH["train"].index(en)] == zh
 
 
-def test_only_test_compositional_has_held_out_combinations(remade: dict[str, list[corpus_grammar.Phrase]]) -> None:
+def test_only_test_compositional_has_held_out_combinations(remade: dict[str, list[grammar.Phrase]]) -> None:
     for split, pairs in remade.items():
         assert [pair.en for pair in pairs] == ENGLISH[split]
         for pair in pairs:
@@ -109,13 +104,13 @@ def test_only_test_compositional_has_held_out_combinations(remade: dict[str, lis
 
 
 def test_held_out_combinations_are_many_and_each_word_is_trained(
-    remade: dict[str, list[corpus_grammar.Phrase]],
+    remade: dict[str, list[grammar.Phrase]],
 ) -> None:
     assert len(make_corpus.HELD_OUT) == len(lex.HELD_OUT_OBJECTS) + len(lex.HELD_OUT_MODIFIERS) >= 60
     tested = {combo for pair in remade["test_compositional"] for combo in pair.combos}
     trained = collections.Counter(combo for pair in remade["train"] for combo in pair.combos)
-    heads: collections.Counter[tuple[corpus_grammar.Role, str]] = collections.Counter()
-    nouns: collections.Counter[tuple[corpus_grammar.Role, str]] = collections.Counter()
+    heads: collections.Counter[tuple[grammar.Role, str]] = collections.Counter()
+    nouns: collections.Counter[tuple[grammar.Role, str]] = collections.Counter()
     for combo, count in trained.items():
         heads[combo.role, combo.head] += count
         nouns[combo.role, combo.noun] += count
@@ -166,10 +161,10 @@ def test_each_noun_has_its_measure_word() -> None:
 
 
 def test_an_english_sentence_has_one_translation() -> None:
-    draw = corpus_grammar.Draw(7)
+    draw = grammar.Draw(7)
     translations: dict[str, str] = {}
     for _ in range(60_000):
-        pair = draw.weighted(corpus_grammar.CONSTRUCTIONS)(draw)
+        pair = draw.weighted(grammar.CONSTRUCTIONS)(draw)
         assert translations.setdefault(pair.en, pair.zh) == pair.zh, pair
 
 
@@ -198,7 +193,7 @@ def test_too_many_pairs_end_with_one_line(option: str, tmp_path: Path, capsys: p
 def test_a_grammar_that_runs_dry_ends_with_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(make_corpus, "CONSTRUCTIONS", ((1.0, corpus_grammar.climate), (1.0, corpus_grammar.identity)))
+    monkeypatch.setattr(make_corpus, "CONSTRUCTIONS", ((1.0, grammar.climate), (1.0, grammar.identity)))
     monkeypatch.setattr(make_corpus, "PATIENCE", 100)
     assert make_corpus.main(["--out", str(tmp_path / "new")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
@@ -221,7 +216,7 @@ def test_the_card_gives_the_right_numbers() -> None:
         f"| Chinese characters and punctuation marks in all files | {len(set(''.join(everything)))} |",
         f"| Mean length of an English sentence in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
         f"| Shortest and longest English sentence in `train`, in words | {min(lengths)} and {max(lengths)} |",
-        f"| Constructions | {len(corpus_grammar.CONSTRUCTIONS)} |",
+        f"| Constructions | {len(grammar.CONSTRUCTIONS)} |",
         f"| Held-out verb + object pairs | {len(lex.HELD_OUT_OBJECTS)} |",
         f"| Held-out adjective + noun pairs | {len(lex.HELD_OUT_MODIFIERS)} |",
         f"| Least frequency in `train` of a word of the other files | {RAREST} |",

@@ -1,15 +1,12 @@
 """The mutants that the tests are tested with: each changes one thing, and those called equivalent are among them."""
 
 import ast
-import sys
 from pathlib import Path
 
+import mutants
 import pytest
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "scripts"))
-
-import mutants  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 SMALL = '''
 """A cache."""

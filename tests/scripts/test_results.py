@@ -2,24 +2,20 @@
 
 import json
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import distill
 import pytest
+import results
 import yaml
 from conftest import tiny_settings
 
 from minitrans import cli
 from minitrans.serving.scoring import score
-from minitrans.text.lines import read_lines
 from minitrans.serving.translator import Translator
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-import distill
-import results
+from minitrans.text.lines import read_lines
 
 Capture = pytest.CaptureFixture[str]
 

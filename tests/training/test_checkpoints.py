@@ -8,11 +8,11 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
+import kill_resume
 import numpy as np
 import pytest
 import torch
@@ -28,10 +28,6 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.checkpoints import Checkpoints, DamagedError, newest_checkpoint, read_checkpoint
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import rng_states, set_rng_states
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "scripts"))
-
-import kill_resume
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

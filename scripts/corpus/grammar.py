@@ -11,8 +11,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-import corpus_lexicon as lex
-from corpus_lexicon import Activity, Adjective, Det, Frame, Kind, Noun, Place, Time, Use, Verb
+import lexicon as lex
+from lexicon import Activity, Adjective, Det, Frame, Kind, Noun, Place, Time, Use, Verb
 
 T = TypeVar("T")
 
