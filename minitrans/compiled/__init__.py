@@ -46,9 +46,9 @@ def _plan(model: Transformer, dtype: torch.dtype) -> Plan:
     """The model's plan, for products in a dtype."""
     device = model.output.weight.device
     if device.type != "cpu":
-        raise NotAdmittedError(f"it is for a CPU, and the model is on {device}", expected=True)
+        raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
     if dtype not in DTYPES:
-        raise NotAdmittedError(f"it does not compute in {dtype}", expected=True)
+        raise NotAdmittedError(f"compiled code does not compute in {dtype}", expected=True)
     try:
         return read_plan(model)
     except UnknownArchitectureError as error:

@@ -165,7 +165,7 @@ def _steps_both_ways(model: Transformer) -> Iterator[Difference]:
         log_p = F.log_softmax(model.step(fed[:, None], cache)[:, 0].double(), dim=-1)
         other, ids = stepper.next_tokens(fed, rows, c.vocab_size)
         yield f"the tokens of step {t + 1}", torch.arange(2, c.vocab_size).expand_as(ids), ids.sort().values
-        yield f"step {t + 1}", log_p.gather(1, ids), other
+        yield f"the log-probabilities of step {t + 1}", log_p.gather(1, ids), other
 
 
 def _first_difference(compared: Iterable[Difference], dtype: torch.dtype) -> str:
@@ -173,6 +173,7 @@ def _first_difference(compared: Iterable[Difference], dtype: torch.dtype) -> str
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))
         if not distance <= TOLERANCES[dtype]:
-            size = "is not finite" if not math.isfinite(distance) else f"differs by {distance:.1e}"
-            return f"in {dtype}, {what} {size} (relative; at most {TOLERANCES[dtype]:g})"
+            off = f"off by {distance:.1e}" if math.isfinite(distance) else "not finite"
+            name = str(dtype).removeprefix("torch.")
+            return f"compiled code is {off} in {what} ({name}, relative to their size; at most {TOLERANCES[dtype]:g})"
     return ""

@@ -1,0 +1,209 @@
+"""What is read is what runs: an edit of the model reaches training and decoding, and one line says who computes.
+
+Each edit is made in a copy of the package, in which a Python of its own trains 20 steps and translates, with compiled code
+if it is admitted and without.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import CORPUS, tiny_settings
+
+import minitrans
+
+ROOT = Path(__file__).parents[1]
+GUIDE = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
+FALLS_BACK = "takes the plain and slower path"
+
+# Runs the commands of a JSON list, one after another, and says how each ended.
+DRIVER = """
+import contextlib, io, json, sys
+from minitrans import cli
+for argv in json.loads(sys.argv[1]):
+    out = io.StringIO()
+    print("$", argv[0], file=sys.stderr, flush=True)
+    with contextlib.redirect_stdout(out):
+        code = cli.main(argv)
+    print(json.dumps([code, out.getvalue()]), flush=True)
+"""
+
+
+def sections() -> dict[str, str]:
+    """The guide's sections by their titles."""
+    return {text.split("\n", 1)[0]: text for text in GUIDE.split("\n## ")[1:]}
+
+
+def copy_of_the_package(folder: Path) -> Path:
+    """A folder with the package alone, to be changed."""
+    package = Path(minitrans.__file__).parent
+    shutil.copytree(package, folder / "minitrans", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def apply_diffs(folder: Path, text: str) -> None:
+    """Make the changes that a section of the guide shows; the lines to take out have to stand there once."""
+    diffs = re.findall(r"```diff\n--- (\S+)\n(.*?)```", text, re.DOTALL)
+    assert diffs
+    for name, body in diffs:
+        before, after = (
+            "".join(f"{line[1:]}\n" for line in body.splitlines() if line[0] in kinds) for kinds in (" -", " +")
+        )
+        replace(folder / name, before, after)
+
+
+def replace(file: Path, before: str, after: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    assert text.count(before) == 1, f"{file.name} has {before!r} {text.count(before)} times"
+    file.write_text(text.replace(before, after), encoding="utf-8")
+
+
+def run(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
+    """Run commands in the copy: their exit codes and what they printed, and standard error."""
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER, json.dumps(commands)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"} | environment,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    return [tuple(json.loads(line)) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small corpus."""
+    folder = tmp_path_factory.mktemp("corpus")
+    for split, n in (("train", 300), ("valid", 8), ("test", 10)):
+        for language in ("en", "zh"):
+            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
+            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def both_ways(corpus: Path) -> list[list[str]]:
+    """Train and translate, with compiled code if it is admitted and without."""
+    commands = []
+    for mode in ("auto", "off"):
+        settings = [*tiny_settings(corpus, max_steps=20), "--model.n_heads", "4", "--training.checkpoint_every", "20"]
+        commands.append(["train", *settings, "--run-dir", mode, "--compiled", mode])
+        commands.append(["translate", mode, "--input", str(corpus / "test.en"), "--compiled", mode])
+    return commands
+
+
+def of_run(folder: Path, mode: str) -> list[bytes]:
+    return [(folder / mode / name).read_bytes() for name in ("metrics.csv", "model.safetensors")]
+
+
+def assert_the_same_by_the_plain_path(folder: Path, corpus: Path, reason: str) -> None:
+    """The line, and the bytes of a run and of translations that never asked for compiled code."""
+    results, err = run(folder, both_ways(corpus))
+    assert [code for code, _ in results] == [0, 0, 0, 0]
+    said = [line for line in err.splitlines() if FALLS_BACK in line]
+    assert [line.split(": ")[2].split(" ", 1)[0] for line in said] == ["training", "decoding"]
+    assert all(reason in line for line in said), said
+    assert err.index("$ train") < err.index(said[0]) and said[1] not in err[err.rindex("$ train") :]
+    assert of_run(folder, "auto") == of_run(folder, "off")
+    assert results[1][1] == results[3][1]
+    assert len(results[1][1].splitlines()) == 10
+
+
+def red_checks(folder: Path, *flags: str) -> list[str]:
+    """The checks that `verify` fails, which ends with code 1 then."""
+    ((code, out),), _ = run(folder, [["verify", "--json", *flags]])
+    report: dict[str, Any] = json.loads(out)
+    assert code == int(not report["passed"])
+    return [check["id"] for check in report["checks"] if not check["passed"]]
+
+
+REASONS = {
+    "GELU in place of ReLU": "compiled code is off by",
+    "RMSNorm in place of layer norm": "encoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
+    "Norms after the sub-layers": "compiled code is off by",
+    "Keys and values of two heads shared by four": "self_attn.w_qkv.weight is (64, 32) in shape, known is (96, 32)",
+    "Rotary positions in place of sinusoidal ones": "compiled code is off by",
+    "A hook on the attention": "decoder.layers.0.cross_attn has a forward hook",
+}
+
+
+@pytest.mark.parametrize("title", REASONS)
+def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path: Path, corpus: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    text = sections()[title]
+    apply_diffs(folder, text)
+    assert_the_same_by_the_plain_path(folder, corpus, REASONS[title])
+    named = re.findall(r"`(\S+)`", text[text.index("Red meanwhile:") :])
+    assert red_checks(folder) == named
+
+
+def test_every_change_of_the_guide_is_tried() -> None:
+    assert list(REASONS) == list(sections())
+
+
+def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    results, err = run(folder, both_ways(corpus))
+    assert [code for code, _ in results] == [0, 0, 0, 0]
+    assert FALLS_BACK not in err
+    assert of_run(folder, "auto") != of_run(folder, "off")  # but for rounding they are the same
+
+
+def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, corpus: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    cpp = folder / "minitrans" / "compiled"
+    replace(
+        cpp / "kernels.cpp",
+        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(q.columns));",
+        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = A(1.001) / std::sqrt(A(q.columns));",
+    )
+    replace(
+        cpp / "stepper.cpp",
+        "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / std::sqrt(A(Dh)));",
+        "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / A(Dh));",
+    )
+    assert_the_same_by_the_plain_path(folder, corpus, "compiled code is off by")
+    assert red_checks(folder) == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
+    assert red_checks(folder, "--compiled", "off") == []
+
+
+def every_command(corpus: Path) -> list[list[str]]:
+    source, reference = str(corpus / "test.en"), str(corpus / "test.zh")
+    return [
+        ["train", *tiny_settings(corpus, max_steps=20), "--run-dir", "run"],
+        ["translate", "run", "--input", source],
+        ["translate", "run", "--input", source, "--beam", "2"],
+        ["evaluate", "run", "--source", source, "--reference", reference],
+        ["verify", "--json"],
+        ["verify", "run", "--json"],
+        ["export", "run", "-o", "engine"],
+    ]
+
+
+@pytest.mark.parametrize("lacking", ["folder", "compiler"])
+def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, corpus: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": ""}
+    if lacking == "folder":
+        shutil.rmtree(folder / "minitrans" / "compiled")
+    else:
+        environment["PATH"] = str(tmp_path)
+    results, err = run(folder, every_command(corpus), **environment)
+    assert [code for code, _ in results] == [0] * 7
+    assert (FALLS_BACK in err) == (lacking == "compiler")
+    for _, out in results[4:6]:
+        report = json.loads(out)
+        assert report["passed"]
+        assert not [check["id"] for check in report["checks"] if check["id"].startswith("compiled.")]
+    assert (folder / "engine" / "model.bin").is_file()
+    refused, err = run(folder, [["translate", "run", "--compiled", "require", "Hello."]], **environment)
+    assert refused == [(2, "")]
+    assert len(err.splitlines()) == 2
+    assert "compiled code is required" in err
