@@ -1,0 +1,110 @@
+"""What is imported is declared in pyproject.toml, what is declared is imported, and an installed package is whole."""
+
+import ast
+import re
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+MODULES = {"pyyaml": "yaml"}  # where it is not called as what is installed
+NOT_IMPORTED = {
+    "tensorboard": "Lightning's logger writes with it",
+    "mypy": "a command",
+    "pre_commit": "a command",
+    "ruff": "a command",
+    "types_pyyaml": "mypy reads it",
+}
+
+
+def sources(*folders: str) -> list[str]:
+    return [path.read_text(encoding="utf-8") for folder in folders for path in (ROOT / folder).rglob("*.py")]
+
+
+def imported(texts: Iterable[str]) -> set[str]:
+    """The libraries that these files import, wherever in them."""
+    found = set()
+    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add((node.module or "").split(".")[0])
+    own = {path.stem for folder in ("scripts", "tests") for path in (ROOT / folder).rglob("*.py")}
+    return found - own - sys.stdlib_module_names - {"minitrans"}
+
+
+def declared(requirements: Iterable[str]) -> set[str]:
+    """The modules that lines of pyproject.toml install; one like minitrans[export] stands for those of an extra."""
+    found = set()
+    for line in requirements:
+        if extra := re.fullmatch(r"minitrans\[(\w+)\]", line):
+            found |= declared(PROJECT["optional-dependencies"][extra[1]])
+        else:
+            name = re.match(r"[\w-]+", line)[0].lower().replace("-", "_")  # type: ignore[index]
+            found.add(MODULES.get(name, name))
+    return found
+
+
+RUNTIME = declared(PROJECT["dependencies"])
+EXTRA = {extra: declared(lines) for extra, lines in PROJECT["optional-dependencies"].items()}
+PACKAGE = imported(sources("minitrans"))
+ALL = imported(sources("minitrans", "scripts", "tests"))
+
+
+@pytest.mark.parametrize(
+    ("used", "may"),
+    [
+        (PACKAGE, RUNTIME | EXTRA["export"]),
+        (imported(sources("scripts")), RUNTIME | EXTRA["bench"] | EXTRA["dev"]),
+        (imported(sources("tests")), RUNTIME | EXTRA["dev"]),
+    ],
+    ids=["minitrans", "scripts", "tests"],
+)
+def test_what_is_imported_is_declared(used: set[str], may: set[str]) -> None:
+    assert used - may == set()
+
+
+def test_what_is_declared_is_imported() -> None:
+    assert RUNTIME - PACKAGE - set(NOT_IMPORTED) == set()
+    assert set().union(*EXTRA.values()) - ALL - set(NOT_IMPORTED) == set()
+
+
+def test_what_is_said_not_to_be_imported_is_declared_and_is_not() -> None:
+    assert set(NOT_IMPORTED) <= RUNTIME.union(*EXTRA.values()) - ALL
+
+
+def test_what_is_declared_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert all("==" in line for line in lines[1:])
+    assert RUNTIME.union(*EXTRA.values()) - declared(lines[1:]) == set()
+
+
+def test_what_is_no_python_is_installed_too() -> None:
+    package = ROOT / "minitrans"
+    patterns = PYPROJECT["tool"]["setuptools"]["package-data"]["minitrans"]
+    installed = {path for pattern in patterns for path in package.glob(pattern)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others - installed == set()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "import pandas as pd",
+        "from pandas.api import types",
+        "def late():\n    import pandas.util",
+        "if 1: import pandas",
+    ],
+)
+def test_control_an_import_is_found_in_any_form(line: str) -> None:
+    assert imported([f"import os, torch\n{line}"]) == {"torch", "pandas"}
+
+
+def test_control_lines_are_read_in_any_form() -> None:
+    lines = ["a-b[c]>=1,<2", "PyYAML", "D==3", "minitrans[export]", "e; python_version < '3.12'"]
+    assert declared(lines) == {"a_b", "yaml", "d", "ctranslate2", "e"}
