@@ -5,7 +5,7 @@ A model learns for a minute from made-up sentences, as many and as long as the c
 enough for its outputs to end. `--run` and `--source` name a trained run and a text instead. All contenders have its
 weights and decode the same ids:
 
-- minitrans: `greedy_decode` and `beam_search` on the compiled engine, batches by tokens; "plain" is `Transformer.step`
+- minitrans: `greedy_decode` and `beam_search` on the compiled stepper, batches by tokens; "plain" is `Transformer.step`
   in PyTorch, "no cache" the full masked pass over the whole prefix at every step.
 - Hugging Face: `generate` of the M2M100 classes, with our weights copied in; batches of 64 sentences of like length.
 - CTranslate2: what `minitrans export` writes; one worker a thread, and batches of the size at which it is fastest.
@@ -94,25 +94,21 @@ def pad(sources: Ids, rows: Sequence[int], pad_id: int) -> Tensor:
 
 
 class Ours:
-    """Our translator between ids: on the engine, "plain" or with "no cache"."""
+    """Our translator between ids: compiled, "plain" or with "no cache"."""
 
     def __init__(self, model: Transformer, how: str, dtype: torch.dtype = torch.float32) -> None:
         """Take the weights."""
-        config = model.config
+        tokenizer = NumberTokenizer(str(model.config.vocab_size).encode())
+        bundle = Bundle(model.to(dtype), tokenizer, "a", "b")
+        self.translator = Translator(bundle, "require" if how == "compiled" else "off")
         self.use_cache = how != "no cache"
-        tokenizer = NumberTokenizer(str(config.vocab_size).encode())
-        self.translator = Translator(Bundle(model.to(dtype), tokenizer, "a", "b"))
-        if how != "engine":
-            self.translator._model = model
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
         if beam > 1:
-            return [found[0].ids for found in self.translator._search(sources, beam, 1.0, BATCH_TOKENS)]
-        model = self.translator._model
-        return self.translator._decode(
-            sources, BATCH_TOKENS, lambda src_ids: greedy_decode(model, src_ids, self.use_cache), []
-        )
+            found = self.translator._search(sources, beam, 1.0, BATCH_TOKENS, self.use_cache)
+            return [hypotheses[0].ids for hypotheses in found]
+        return self.translator._decode(sources, BATCH_TOKENS, self.use_cache, greedy_decode, [])
 
 
 class HuggingFace:
@@ -215,9 +211,9 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
     """A decoder by its name."""
     match name.split(", "):
         case ["minitrans", "float32"]:
-            return Ours(model, "engine")
+            return Ours(model, "compiled")
         case ["minitrans", "bfloat16"]:
-            return Ours(copy_of(model), "engine", torch.bfloat16)
+            return Ours(copy_of(model), "compiled", torch.bfloat16)
         case ["minitrans", how]:
             return Ours(model, how)
         case ["Hugging Face", _]:

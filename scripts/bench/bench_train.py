@@ -61,6 +61,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from minitrans.admission import make_batch_loss
 from minitrans.cli import Parser, positive
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig, load_corpus
@@ -262,7 +263,8 @@ Loss = Callable[[Batch], Tensor]
 
 def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
     """Our module, and its training step as far as the loss."""
-    module = TranslationModule(Transformer(config), TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING))
+    training = TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING)
+    module = TranslationModule(Transformer(config), training, make_batch_loss("require"))
     return module, lambda batch: module.training_step(batch, 0)
 
 
@@ -546,7 +548,7 @@ def lightning_efficiency(precision: str, workload: Workload, rounds: int, steps:
     trainer = run._make_trainer(config, bundle, workload.data)
     in_turn = StepsInTurn(Bench(Contender(OURS, precision), workload.config), n_steps)
     trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
-    module = TranslationModule(bundle.model, config.training)
+    module = TranslationModule(bundle.model, config.training, make_batch_loss("require"))
     with contextlib.suppress(EnoughError):
         run._fit(trainer, module, workload.data, config)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
