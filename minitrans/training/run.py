@@ -89,7 +89,13 @@ def train(config: RunConfig) -> dict[str, Scores]:
     data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
     data.setup()
     bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
-    module = TranslationModule(bundle.model, config.training, make_batch_loss(config.compiled))
+    batch_loss = make_batch_loss(config.compiled)
+    if config.compiled == "require":  # and may not be had: better now than at the first step
+        with torch.no_grad():
+            one = torch.tensor([[tokenizer.eos_id]])
+            batch_loss(model.eval(), one, one, one, 0.0)
+            model.train()
+    module = TranslationModule(bundle.model, config.training, batch_loss)
 
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
