@@ -132,7 +132,7 @@ def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Diff
                 hidden = compiled.hidden_states(plan, SRC_IDS, TGT_IN, dtype)[0].detach()
                 torch.manual_seed(2)
                 loss = compiled.batch_loss(plan, *batch, dtype)
-        gradients = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(loss / 7, list(model.parameters()), allow_unused=True)
         ways.append((hidden, loss.detach(), gradients))
     (hidden, loss, gradients), (other_hidden, other_loss, other_gradients) = ways
     yield "the hidden states", hidden, other_hidden
