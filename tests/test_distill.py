@@ -1,22 +1,18 @@
 """Training on teachers' translations: what they are made from, that it goes on, and that it says what is wrong."""
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import distill
 import numpy as np
 import pytest
 import yaml
 from conftest import tiny_settings
 
 from minitrans.serving.bundle import Bundle
+from minitrans.serving.translator import Translation, Translator
 from minitrans.text.lines import read_lines
 from minitrans.training.precision import Precision
-from minitrans.serving.translator import Translation, Translator
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-
-import distill
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
