@@ -12,7 +12,7 @@ import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
 
-from minitrans.model.decoding import greedy_decode
+from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 CONFIG = TransformerConfig(
@@ -66,7 +66,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> 
     ],
 )
 def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
-    want = [greedy_decode(model, torch.tensor([source]))[0] for source in sources]
+    want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0] for source in sources]
     assert len({len(ids) for ids in want}) > 5
     decode = bench_decode.contender(name, model, tmp_path)
     assert decode(sources) == want
