@@ -1,21 +1,25 @@
-"""The command line: parsing and printing only. Each command imports what it needs when it runs.
+"""The command line: flags and printing only. Each command imports what it needs when it runs.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 a check failed; 2 bad input or
 usage; 130 interrupted.
 """
 
-import argparse
 import contextlib
 import json
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NoReturn, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TextIO
 
+from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import PositiveInt
+
+from minitrans.arguments import add_compiled, make_parser, parse, unknown
 from minitrans.errors import UserError
 from minitrans.text.lines import clean
 
@@ -24,194 +28,135 @@ if TYPE_CHECKING:
 
     from minitrans.serving.scoring import Scores
     from minitrans.serving.translator import Translator
+    from minitrans.serving.workers import Workers
+    from minitrans.training.config import RunConfig
 
-DESCRIPTIONS = {
-    "train": "Train a model on a parallel corpus and write a run folder.",
-    "translate": "Translate texts from arguments, a file or standard input, line by line; what comes through a pipe is "
-    "answered at once, and a terminal is prompted.",
-    "evaluate": "Translate a file and score it against references: BLEU, chrF, exact match.",
-    "verify": "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
-    "export": "Write the model for another engine; with --source and --reference, score what that translates.",
-}
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports wrong usage like any other bad input: one line, exit code 2."""
+def train_flags(parser: ArgumentParser) -> None:
+    """The settings of a run, and what to do with a folder that is there."""
+    from minitrans.training.config import add_train_flags
 
-    def error(self, message: str) -> NoReturn:
-        """Raise instead of printing the usage."""
-        raise UserError(f"{message}; see {self.prog} --help")
+    add_train_flags(parser)
 
 
-def make_parser(command: str) -> Parser:
-    """The flags of a command; those of `train` are the settings of a run, see `minitrans.training.config`."""
-    parser = Parser(prog=f"minitrans {command}", description=DESCRIPTIONS[command], allow_abbrev=False)
-    if command == "verify":
-        parser.add_argument("run", metavar="RUN", nargs="?", help="run folder (default: a fresh random model)")
-        parser.add_argument("--data", metavar="PATH", help="the run's corpus (default: data.path of its config.yaml)")
-        parser.add_argument(
-            "--self-test", action="store_true", help="sabotage the code in many ways, and show which checks notice"
-        )
-        parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
-    elif command == "export":
-        parser.add_argument("run", metavar="RUN", help="run folder")
-        parser.add_argument(
-            "--format", choices=["ctranslate2"], default="ctranslate2", help="the engine (default: %(default)s)"
-        )
-        parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    else:
-        parser.add_argument(
-            "run",
-            metavar="RUN",
-            nargs="+" if command == "evaluate" else None,
-            help="run folder" + ("; of several, each is compared with the first" if command == "evaluate" else ""),
-        )
-        parser.add_argument(
-            "--batch-tokens", type=positive, default=4096, help="source tokens in a batch (default: %(default)s)"
-        )
-        parser.add_argument(
-            "--beam", type=positive, default=1, metavar="K", help="beams to search with (default: %(default)s, greedy)"
-        )
-        parser.add_argument(
-            "--length-penalty",
-            type=float,
-            default=1.0,
-            metavar="A",
-            help="beams are ranked by log-probability / length ** A (default: %(default)s)",
-        )
-        parser.add_argument(
-            "--processes", type=positive, default=1, help="processes that share the lines (default: %(default)s)"
-        )
-        parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
-        parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ... (default: %(default)s)")
-        parser.add_argument(
-            "--precision",
-            choices=["float32", "bfloat16", "float64"],
-            default="float32",
-            help="arithmetic (default: %(default)s)",
-        )
-    if command == "translate":
-        parser.add_argument("texts", metavar="TEXT", nargs="*", help="texts to translate")
-        parser.add_argument("--input", metavar="F", help="file to translate (default: standard input)")
-        parser.add_argument("--output", metavar="F", help="file to write (default: standard output)")
-        parser.add_argument(
-            "--n-best", type=positive, metavar="N", help="write the best N of K: number of the line, score, translation"
-        )
-        parser.add_argument(
-            "--sample", type=positive, metavar="N", help="draw each token from the N likeliest, by their probabilities"
-        )
-        parser.add_argument("--seed", type=int, default=1, help="decides what --sample draws (default: %(default)s)")
-    if command == "evaluate":
-        parser.set_defaults(n_best=None, sample=None)
-    if command in ("evaluate", "export"):
-        required = command == "evaluate"
-        parser.add_argument("--source", metavar="F", required=required, help="file to translate")
-        parser.add_argument("--reference", metavar="F", required=required, help="right translations, line by line")
-        parser.add_argument(
-            "--tokenize",
-            choices=["none", "13a", "intl", "zh", "char"],
-            help="how BLEU splits words; none: at spaces alone (default: what suits the target language)",
-        )
-    if command in ("evaluate", "verify"):
-        parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--threads", type=positive, help="CPU threads, of all processes together (default: all cores)")
+def distill_flags(parser: ArgumentParser) -> None:
+    """The settings of a run."""
+    from minitrans.training.config import add_settings
+
+    add_settings(parser)
+
+
+def translate_flags(parser: ArgumentParser) -> None:
+    """What to translate, and how."""
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
+    parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
+    add_decoding(parser)
+    parser.add_argument(
+        "--n-best", type=PositiveInt, metavar="N", help="write the best N of K: number of the line, score, text"
+    )
+    parser.add_argument(
+        "--sample", type=PositiveInt, metavar="N", help="draw each token from the N likeliest, as likely as each is"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="decides what --sample draws")
+
+
+def evaluate_flags(parser: ArgumentParser) -> None:
+    """What to translate and to compare it with."""
+    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; of several, each is compared with the first")
+    add_references(parser, required=True)
+    add_decoding(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def verify_flags(parser: ArgumentParser) -> None:
+    """What to measure."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
+    parser.add_argument("--data", metavar="PATH", help="the run's corpus, if it is not at data.path of its config.yaml")
+    parser.add_argument("--self-test", action="store_true", help="sabotage the code, and show which checks notice")
+    parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_common(parser)
+
+
+def export_flags(parser: ArgumentParser) -> None:
+    """For which engine, and what to score it on."""
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("--format", type=Literal["ctranslate2"], default="ctranslate2", help="the engine")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
+    add_references(parser, required=False)
+    add_common(parser, compiled=False)
+
+
+def add_decoding(parser: ArgumentParser) -> None:
+    """How to translate."""
+    parser.add_argument("--batch-tokens", type=PositiveInt, default=4096, help="source tokens in a batch")
+    parser.add_argument("--beam", type=PositiveInt, default=1, metavar="K", help="beams to search with; 1 is greedy")
+    parser.add_argument(
+        "--length-penalty", type=float, default=1.0, metavar="A", help="beams rank by log-probability / length ** A"
+    )
+    parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that share the lines")
+    parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
+    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
+    parser.add_argument(
+        "--precision", type=Literal["float32", "bfloat16", "float64"], default="float32", help="arithmetic"
+    )
+    add_common(parser)
+
+
+def add_common(parser: ArgumentParser, compiled: bool = True) -> None:
+    """Who computes, with how many threads."""
+    if compiled:
+        add_compiled(parser)
+    parser.add_argument("--threads", type=PositiveInt, help="CPU threads, of all processes together; else all cores")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1."""
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not at least 1")
-    return value
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
-    argv = sys.argv[1:] if argv is None else argv
-    start_log("--debug" in argv)
-    try:
-        return run_command(argv)
-    except UserError as error:
-        if "--debug" in argv:
-            raise
-        print(f"minitrans: error: {clean(str(error))}", file=sys.stderr)  # a name in it may hold a line break
-        return 2
-    except KeyboardInterrupt as error:
-        print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
-        return 130
-    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-
-
-class StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is by then: while there is a progress bar, above it."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Look it up, and write."""
-        self.setStream(sys.stderr)
-        super().emit(record)
-
-
-def start_log(debug: bool) -> None:
-    """Warnings go to standard error; with --debug, more."""
-    logging.basicConfig(
-        format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING, handlers=[StandardError()]
+def add_references(parser: ArgumentParser, required: bool) -> None:
+    """What to score on."""
+    parser.add_argument("--source", metavar="F", required=required, help="file to translate")
+    parser.add_argument("--reference", metavar="F", required=required, help="right translations, line by line")
+    parser.add_argument(
+        "--tokenize",
+        type=Literal["none", "13a", "intl", "zh", "char"],
+        help="how BLEU splits words; none: at spaces alone; without it, what suits the target language",
     )
-    logging.addLevelName(logging.WARNING, "warning")
-    if debug:
-        logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
-def run_command(argv: Sequence[str]) -> int:
-    """Find the command, parse its flags, run it."""
-    width = max(map(len, DESCRIPTIONS))
-    overview = Parser(
-        prog="minitrans",
-        description="A translation Transformer which proves its own attention.",
-        epilog="\n".join(f"  {command:{width}}  {text}" for command, text in DESCRIPTIONS.items()),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    overview.add_argument("command", choices=DESCRIPTIONS, metavar="COMMAND", help="what to do; each has its --help:")
-    command = overview.parse_args(argv[:1]).command
-    if command == "train":
-        return train_command(argv[1:])
-    args = make_parser(command).parse_intermixed_args(argv[1:])
-    if command in ("translate", "evaluate") and args.beam > 1 and args.no_cache:
-        raise UserError("--no-cache and --beam do not go together: beam search always uses the cache")
-    if args.threads is not None:
-        import torch
-
-        torch.set_num_threads(args.threads)
-    commands = {
-        "translate": translate_command,
-        "evaluate": evaluate_command,
-        "verify": verify_command,
-        "export": export_command,
-    }
-    return commands[command](args)
-
-
-def train_command(argv: Sequence[str]) -> int:
+def train_command(args: Namespace) -> int:
     """`minitrans train`."""
-    if os.environ.get("LOCAL_RANK", "0") != "0":  # Ctrl-C reaches every process of the command; the first one stops all
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from minitrans.training.config import parse_config
+    from minitrans.training.config import run_config
 
-    config = parse_config(argv)
+    config = run_config(args)
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
-    found = train(config)
-    if found:  # in the first process
-        print_scores(list(found.items()))
-        print(f"run folder: {config.run_dir}")
+    if found := train(config):  # in the first process
+        print_run(config, found)
     return 0
 
 
-def translate_command(args: argparse.Namespace) -> int:
+def distill_command(args: Namespace) -> int:
+    """`minitrans distill`."""
+    from minitrans.training.config import run_config
+
+    config = run_config(args)
+    from minitrans.training.distillation import distill
+
+    for run, scores in distill(config):
+        print_run(run, scores)
+    return 0
+
+
+def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
+    """What has been trained."""
+    print_scores(list(scores.items()))
+    print(f"run folder: {config.run_dir}")
+
+
+def translate_command(args: Namespace) -> int:
     """`minitrans translate`."""
     from minitrans.files import open_aside
     from minitrans.text.lines import iter_lines, read_ahead
@@ -220,8 +165,8 @@ def translate_command(args: argparse.Namespace) -> int:
         raise UserError("texts and --input are both given; give one")
     if args.n_best and args.n_best > args.beam:
         raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
-    if args.sample and (args.beam > 1 or args.n_best or args.no_cache):
-        raise UserError("--sample does not go together with --beam, --n-best or --no-cache; give one of them")
+    if args.sample and (args.beam > 1 or args.n_best):
+        raise UserError("--sample does not go together with --beam or --n-best; give one of them")
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
         if args.texts:
@@ -236,14 +181,12 @@ def translate_command(args: argparse.Namespace) -> int:
             if sys.stderr.isatty():
                 bar = make_bar(stream)
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
-        from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
-
-        workers = stack.enter_context(Workers(args.processes, partial(load_translator, args.run, args)))
+        workers = stack.enter_context(start_workers(args.run, args))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         done = 0
         for chunk in chunks:
             with bar as progress:  # not while standard output is written, which may be the same terminal
-                lines = workers.run(partial(translated, args=args), chunk, done + 1)
+                lines = workers.run(partial(written, args=args), chunk, done + 1)
                 done += len(chunk)
                 if progress:
                     progress.update(progress.task_ids[0], completed=done)
@@ -268,29 +211,29 @@ def make_bar(stream: BinaryIO) -> "Progress":
     return bar
 
 
-def translated(
-    translator: "Translator", lines: Sequence[str], first_line: int, args: argparse.Namespace
-) -> Iterator[str]:
+def written(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> Iterator[str]:
     """What to write for some lines, the first of which has the number `first_line`."""
+    how = {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
     if args.sample:
-        yield from translator.sample(
-            lines, args.sample, args.seed, batch_tokens=args.batch_tokens, first_line=first_line
-        )
+        yield from translator.sample(lines, args.sample, args.seed, **how)
     elif args.n_best:
-        found = translator.n_best(
-            lines, args.beam, length_penalty=args.length_penalty, batch_tokens=args.batch_tokens, first_line=first_line
-        )
+        found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how)
         for number, translations in enumerate(found, first_line):
             yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
     else:
-        yield from translator.translate(
-            lines,
-            args.beam,
-            length_penalty=args.length_penalty,
-            batch_tokens=args.batch_tokens,
-            use_cache=not args.no_cache,
-            first_line=first_line,
-        )
+        yield from best(translator, lines, first_line, args)
+
+
+def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> Iterator[str]:
+    """The best translation of each line."""
+    yield from translator.translate(
+        lines,
+        args.beam,
+        length_penalty=args.length_penalty,
+        batch_tokens=args.batch_tokens,
+        use_cache=not args.no_cache,
+        first_line=first_line,
+    )
 
 
 def open_input(file: str | int, name: str) -> BinaryIO:
@@ -312,12 +255,14 @@ def prompted(stream: BinaryIO) -> Iterator[bytes]:
         yield line
 
 
-def evaluate_command(args: argparse.Namespace) -> int:
+def evaluate_command(args: Namespace) -> int:
     """`minitrans evaluate`."""
     from dataclasses import asdict
 
     sources, references = read_pairs(args)
-    bundles = [load_translator(run, args).bundle for run in args.run]
+    from minitrans.serving.bundle import load_bundle
+
+    bundles = [load_bundle(Path(run)) for run in args.run]
     for run, bundle in zip(args.run, bundles, strict=True):
         if (bundle.source, bundle.target) != (bundles[0].source, bundles[0].target):
             raise UserError(
@@ -351,7 +296,7 @@ def evaluate_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def read_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+def read_pairs(args: Namespace) -> tuple[list[str], list[str]]:
     """The lines of --source and of --reference."""
     from minitrans.text.lines import read_lines
 
@@ -365,19 +310,17 @@ def read_pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     return sources, references
 
 
-def translate_timed(run: str, sources: Sequence[str], args: argparse.Namespace) -> tuple[list[str], float]:
+def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> tuple[list[str], float]:
     """A run's translations of all sources, and the seconds that they took."""
     import time
 
-    from minitrans.serving.workers import Workers
-
-    with Workers(args.processes, partial(load_translator, run, args)) as workers:
+    with start_workers(run, args) as workers:
         began = time.perf_counter()
-        translations = workers.run(partial(translated, args=args), sources)
-        return translations, time.perf_counter() - began
+        found = workers.run(partial(best, args=args), sources)
+        return found, time.perf_counter() - began
 
 
-def verify_command(args: argparse.Namespace) -> int:
+def verify_command(args: Namespace) -> int:
     """`minitrans verify`."""
     from dataclasses import replace
 
@@ -394,10 +337,10 @@ def verify_command(args: argparse.Namespace) -> int:
     progress = Console(stderr=True)
     with progress.status("measuring"):
         subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
-        report = verify.run(subject=subject)
+        report = verify.run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(verify.SABOTAGES), not progress.is_terminal
-        caught = track(verify.self_test(), "sabotaging", total, console=progress, disable=disable)
+        caught = track(verify.self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
         report = replace(report, sabotages=list(caught))
     if args.report:
         print(f"page: {write_page(Path(args.report), report, subject)}", file=sys.stderr)
@@ -408,7 +351,7 @@ def verify_command(args: argparse.Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def export_command(args: argparse.Namespace) -> int:
+def export_command(args: Namespace) -> int:
     """`minitrans export`."""
     if (args.source is None) != (args.reference is None):
         raise UserError("--source and --reference go together; give both or neither")
@@ -442,17 +385,46 @@ def export_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def load_translator(run: str, args: argparse.Namespace) -> "Translator":
-    """The run's translator, on the device and in the precision asked for."""
+def start_workers(run: str, args: Namespace) -> "Workers":
+    """The processes that translate with a run."""
+    from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
+
+    return Workers(args.processes, partial(load_translator, run, copy(args)))
+
+
+def load_translator(run: str, args: Namespace) -> "Translator":
+    """The run's translator, on the device and in the precision asked for; `args` are its own."""
     start_log(args.debug)  # in a process that has been started to translate
     import torch
 
     from minitrans.serving.translator import Translator
 
     try:
-        return Translator.load(run, args.device, getattr(torch, args.precision))
+        translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+    if not translator.compiled:
+        args.compiled = "off"  # the processes that are started with the same `args` need not find it out once more
+    return translator
+
+
+class StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what `sys.stderr` is by then: while there is a progress bar, above it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Look it up, and write."""
+        self.setStream(sys.stderr)
+        super().emit(record)
+
+
+def start_log(debug: bool) -> None:
+    """Warnings go to standard error; with --debug, more."""
+    logging.basicConfig(
+        format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING, handlers=[StandardError()]
+    )
+    logging.addLevelName(logging.WARNING, "warning")
+    if debug:
+        logging.getLogger("minitrans").setLevel(logging.INFO)
 
 
 def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
@@ -472,3 +444,86 @@ def certainty(interval: tuple[float, float] | None, p: float | None) -> str:
         return ""
     compared = "" if p is None else f", p = {p:.3f}{'*' if p < 0.05 else ''}"
     return f" (95% CI {interval[0]:.2f}-{interval[1]:.2f}{compared})"
+
+
+class Command(NamedTuple):
+    """What a command does, in words, which flags it takes, and the function that does it."""
+
+    description: str
+    add_flags: Callable[[ArgumentParser], None]
+    run: Callable[[Namespace], int]
+
+
+COMMANDS = {
+    "train": Command("Train a model on a parallel corpus and write a run folder.", train_flags, train_command),
+    "distill": Command(
+        "Train a model on a corpus and on what teachers, trained first, make of it.", distill_flags, distill_command
+    ),
+    "translate": Command(
+        "Translate texts from arguments, a file or standard input, line by line; what comes through a pipe is answered "
+        "at once, and a terminal is prompted.",
+        translate_flags,
+        translate_command,
+    ),
+    "evaluate": Command(
+        "Translate a file and score it against references: BLEU, chrF, exact match.", evaluate_flags, evaluate_command
+    ),
+    "verify": Command(
+        "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
+        verify_flags,
+        verify_command,
+    ),
+    "export": Command(
+        "Write the model for another engine; with --source and --reference, score what that translates.",
+        export_flags,
+        export_command,
+    ),
+}
+
+
+def parse_command(argv: Sequence[str]) -> tuple[str, Namespace]:
+    """The command and its flags. Only its own parser is filled: that of `train` takes seconds."""
+    parser = make_parser("minitrans", "A translation Transformer which proves its own attention.")
+    commands = parser.add_subcommands(dest="command", metavar="COMMAND", title="commands")
+    parsers = {name: make_parser("", command.description) for name, command in COMMANDS.items()}
+    for name, command in COMMANDS.items():
+        commands.add_subcommand(name, parsers[name], help=command.description)
+        parsers[name].prog = f"minitrans {name}"
+    name = argv[0] if argv else ""
+    if name in COMMANDS:
+        COMMANDS[name].add_flags(parsers[name])
+        return name, parse(parsers[name], argv[1:], parser)
+    if name and not name.startswith("-"):
+        raise unknown(f"there is no command {name} (see minitrans --help)", name, COMMANDS)
+    return name, parse(parser, argv)
+
+
+def run_command(argv: Sequence[str]) -> int:
+    """Parse a command and run it."""
+    if argv[:1] in (["train"], ["distill"]) and os.environ.get("LOCAL_RANK", "0") != "0":
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a training; the first stops them
+    name, args = parse_command(argv)
+    if "threads" in args and args.threads is not None:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    return COMMANDS[name].run(args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    start_log("--debug" in argv)
+    try:
+        return run_command(argv)
+    except UserError as error:
+        if "--debug" in argv:
+            raise
+        print(f"minitrans: error: {clean(str(error))}", file=sys.stderr)  # a name in it may hold a line break
+        return 2
+    except KeyboardInterrupt as error:
+        print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

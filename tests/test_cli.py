@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,9 +20,11 @@ import yaml
 from conftest import wait_for_the_end_of
 from safetensors.torch import load_file, save_file
 
-import minitrans
+import minitrans.serving
 from minitrans import cli, verify
-from minitrans.verify.check import CHECKS
+from minitrans.admission import Mode
+from minitrans.serving.translator import Translator
+from minitrans.verify.check import CHECKS, Caught, Report
 
 Capture = pytest.CaptureFixture[str]
 
@@ -108,7 +111,6 @@ def test_flags_of_beam_search_that_do_not_fit(tiny_run: Path, capsys: Capture) -
     assert "--n-best 3 is more than --beam 2" in fails(
         capsys, "translate", tiny_run, "--beam", "2", "--n-best", "3", "a"
     )
-    assert "--no-cache" in fails(capsys, "translate", tiny_run, "--beam", "2", "--no-cache", "a")
     assert "--beam" in fails(capsys, "translate", tiny_run, "--beam", "0", "a")
 
 
@@ -130,7 +132,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypa
 
 
 def test_flags_of_sampling_that_do_not_fit(tiny_run: Path, capsys: Capture) -> None:
-    for flags in (["--beam", "2"], ["--n-best", "1"], ["--no-cache"]):
+    for flags in (["--beam", "2"], ["--n-best", "1"]):
         assert "--sample does not go together" in fails(capsys, "translate", tiny_run, "--sample", "5", *flags, "a")
     assert "--sample" in fails(capsys, "translate", tiny_run, "--sample", "0", "a")
 
@@ -173,8 +175,9 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
         done = subprocess.run(command, input=stdin, capture_output=True, check=True, timeout=120)
         imported = set(done.stderr.decode().split())
         libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
-        assert libraries <= {"minitrans", "sentencepiece", "safetensors"}  # not a part of PyTorch that it loads lazily
-        for ours in ("data", "training", "verify", "scoring", "reference", "fused", "loss"):
+        parsing = {"jsonargparse", "yaml", "typeshed_client", "attr", "attrs", "cython_runtime"}
+        assert libraries <= {"minitrans", "sentencepiece", "safetensors"} | parsing  # nothing that PyTorch loads lazily
+        for ours in ("data", "training", "verify", "serving.scoring", "model.reference", "serving.export"):
             assert f"minitrans.{ours}" not in imported
 
 
@@ -564,7 +567,7 @@ def test_export_where_the_engine_is_not_installed(
 ) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.delitem(sys.modules, "minitrans.serving.export", raising=False)
-    monkeypatch.delattr(minitrans, "export", raising=False)
+    monkeypatch.delattr(minitrans.serving, "export", raising=False)
     message = fails(capsys, "export", tmp_path, "-o", tmp_path / "out")
     assert "ctranslate2 is not installed; install minitrans with its extra `export`" in message
 
@@ -612,11 +615,170 @@ def test_flags_may_stand_between_texts(tiny_run: Path, capsys: Capture) -> None:
     assert capsys.readouterr().out.count("\n") == 2
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["translate"], ["evaluate"], ["verify"], ["export"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
 def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([*command, "--help"])
-    assert "usage: minitrans" in capsys.readouterr().out
+    text = " ".join(capsys.readouterr().out.split())
+    assert text.startswith(" ".join(["usage: minitrans", *command]))
+    if command:
+        assert cli.COMMANDS[command[0]].description in text
+        assert "default: " in text
+    else:
+        for name, told in cli.COMMANDS.items():
+            assert f" {name} {told.description}" in text
+
+
+# What each command needs at least.
+NEEDED = {
+    "train": ["--run-dir", "r", "--data.path", "p", "--data.source", "a", "--data.target", "b"],
+    "distill": ["--run-dir", "r", "--data.path", "p", "--data.source", "a", "--data.target", "b"],
+    "translate": ["r"],
+    "evaluate": ["r", "--source", "s", "--reference", "t"],
+    "verify": ["r"],
+    "export": ["r", "--output", "o"],
+}
+
+
+def test_every_command_is_tested() -> None:
+    assert set(NEEDED) == set(cli.COMMANDS)
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_an_unknown_flag_is_answered_with_the_nearest(command: str, capsys: Capture) -> None:
+    for flag in ("--debgu", "--debgu=x"):
+        message = fails(capsys, command, *NEEDED[command], flag)
+        assert message == (
+            f"minitrans: error: there is no flag --debgu (see minitrans {command} --help); the nearest is --debug\n"
+        )
+
+
+def test_an_unknown_command_is_answered_with_the_nearest(capsys: Capture) -> None:
+    assert fails(capsys, "evalute", "x").endswith(
+        "there is no command evalute (see minitrans --help); the nearest is evaluate\n"
+    )
+
+
+@pytest.mark.parametrize("command", ["train", "distill"])
+def test_an_unknown_setting_of_a_file_is_answered_with_the_nearest(
+    command: str, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "c.yaml").write_text("model: {d_modl: 3}\n")
+    message = fails(capsys, command, *NEEDED[command], "--config", tmp_path / "c.yaml")
+    assert message.endswith("c.yaml: there is no setting model.d_modl; the nearest is model.d_model\n")
+    for flag in ([], ["--print-config"]):
+        (tmp_path / "c.yaml").write_text("seed: 1.5\n")
+        message = fails(capsys, command, *NEEDED[command], "--config", tmp_path / "c.yaml", *flag)
+        assert message.endswith("c.yaml: seed is 1.5; it must be of type int\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "missing"),
+    [
+        (["train", *NEEDED["train"][:4]], "--data.source, --data.target"),
+        (["distill", *NEEDED["train"][:6]], "--data.target"),
+        (["translate"], "RUN"),
+        (["evaluate", "r"], "--source, --reference"),
+        (["export", "-o", "d"], "RUN"),
+        (["export", "r"], "--output"),
+        ([], "COMMAND"),
+    ],
+)
+def test_what_is_missing_is_named(words: list[str], missing: str, capsys: Capture) -> None:
+    place = " ".join(["minitrans", *words[:1]])
+    assert fails(capsys, *words) == f"minitrans: error: {missing} must be given; see {place} --help\n"
+
+
+@pytest.mark.parametrize("command", NEEDED)
+def test_compiled_is_a_flag_where_something_is_computed(command: str, capsys: Capture) -> None:
+    if command == "export":
+        assert "there is no flag --compiled " in fails(capsys, command, *NEEDED[command], "--compiled", "off")
+        return
+    assert cli.parse_command([command, *NEEDED[command]])[1].compiled == "auto"
+    for mode in ("auto", "off", "require"):
+        assert cli.parse_command([command, *NEEDED[command], "--compiled", mode])[1].compiled == mode
+    message = fails(capsys, command, *NEEDED[command], "--compiled", "no")
+    assert message == "minitrans: error: --compiled is no; it must be one of auto, off, require\n"
+
+
+def test_compiled_reaches_who_computes(
+    tiny_run: Path, own_words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    load = Translator.load
+
+    def seen(*args: Any, compiled: Mode) -> Translator:
+        asked.append(compiled)
+        return load(*args, compiled=compiled)
+
+    def measured(compiled: Mode, **_: object) -> Report:
+        asked.append(compiled)
+        return Report([])
+
+    def sabotaged(compiled: Mode) -> Iterator[Caught]:
+        asked.append(compiled)
+        return iter(())
+
+    monkeypatch.setattr(Translator, "load", seen)
+    monkeypatch.setattr(verify, "run", measured)
+    monkeypatch.setattr(verify, "self_test", sabotaged)
+    for command in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
+        assert cli.main([*command, "--compiled", "off"]) == cli.main(command) == 0
+    cli.main(["verify", "--self-test", "--compiled", "off"])
+    assert asked == ["off", "auto", "off", "auto", "off", "off"]
+
+
+def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Plain:
+        compiled = False
+
+    _, args = cli.parse_command(["translate", "r"])
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: Plain())
+    cli.load_translator("r", args)
+    assert args.compiled == "off"
+    monkeypatch.setattr(Plain, "compiled", True)
+    _, args = cli.parse_command(["translate", "r", "--compiled", "require"])
+    cli.load_translator("r", args)
+    assert args.compiled == "require"
+
+
+def test_without_the_cache_every_way_finds_the_same(tiny_run: Path, capsys: Capture) -> None:
+    for way in (["--beam", "3"], ["--beam", "3", "--n-best", "2"], ["--sample", "5"]):
+        outputs = []
+        for flags in ([], ["--no-cache"]):
+            words = ["translate", str(tiny_run), "--precision", "float64", *way, *flags, "I love you.", ""]
+            assert cli.main(words) == 0
+            outputs.append(capsys.readouterr().out)
+        assert outputs[0] == outputs[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "texts", "beam"),
+    [
+        (["r", "--beam", "5", "a", "b"], ["a", "b"], 5),
+        (["--beam=5", "r", "a", "--debug", "b", "--no-cache"], ["a", "b"], 5),
+        (["r", "a", "--beam", "2", "--", "--beam", "-x"], ["a", "--beam", "-x"], 2),
+        (["r", "-5", "- b", "-", "", "null", "[1]", "--a b"], ["-5", "- b", "-", "", "null", "[1]", "--a b"], 1),
+    ],
+)
+def test_flags_and_texts_are_told_apart(words: list[str], texts: list[str], beam: int) -> None:
+    _, args = cli.parse_command(["translate", *words])
+    assert (args.run, args.texts, args.beam) == ("r", texts, beam)
+
+
+@pytest.mark.parametrize("words", [["-o", "d"], ["-od"], ["-o=d"], ["--output", "d"], ["--output=d"]])
+def test_a_flag_may_be_short(words: list[str]) -> None:
+    assert cli.parse_command(["export", "r", *words])[1].output == "d"
+
+
+def test_wrong_usage_is_answered_without_loading_a_library() -> None:
+    code = (
+        "import sys; from minitrans import cli; assert cli.main(['translate', 'r', '--bee']) == 2; "
+        "assert not {'torch', 'lightning', 'datasets', 'numpy'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 
 
 def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Capture) -> None:

@@ -1,17 +1,17 @@
 """The settings of a run: YAML files and flags, checked against the signatures that use them."""
 
-import difflib
 import inspect
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentParser, Namespace
 from lightning.pytorch import Trainer
 
+from minitrans.admission import Mode
+from minitrans.arguments import add_compiled, make_parser, parse
 from minitrans.data.corpus import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
@@ -38,7 +38,6 @@ TRAINER_SETTINGS = {
     "detect_anomaly",
 }
 FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
-NOT_SAVED = {"config", "run_dir", "resume", "overwrite", "debug"}  # about this command, not about the run
 
 
 @dataclass(frozen=True)
@@ -93,27 +92,33 @@ class RunConfig:
 
     Attributes:
         seed: Decides the initial weights, the order of the data and the dropout.
+        compiled: Whether compiled code computes.
         model: Settings of `TransformerConfig`, without what the tokenizer decides.
         tokenizer: How to train the tokenizer.
         data: The corpus and its batches.
         training: The optimizer and its schedule.
         trainer: Settings of Lightning's Trainer.
-        text: The merged settings as YAML, for the run folder.
         run_dir: The run folder.
         resume: Go on with the run in the folder.
         overwrite: Replace the run in the folder.
     """
 
     seed: int
+    compiled: Mode
     model: dict[str, Any]
     tokenizer: TokenizerConfig
     data: DataConfig
     training: TrainingConfig
     trainer: dict[str, Any]
-    text: str
     run_dir: Path
-    resume: bool
-    overwrite: bool
+    resume: bool = False
+    overwrite: bool = False
+
+    @property
+    def text(self) -> str:
+        """The settings as YAML, for the run folder."""
+        saved = {name: value for name, value in asdict(self).items() if name not in ("run_dir", "resume", "overwrite")}
+        return yaml.safe_dump(saved, sort_keys=False)
 
     def transformer(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
         """The model's sizes, given those of a tokenizer.
@@ -127,47 +132,52 @@ class RunConfig:
             raise UserError(str(error)) from error
 
 
-def make_parser() -> ArgumentParser:
-    """The command line of `minitrans train`: its schema is the signatures of what the settings go to."""
-    parser = ArgumentParser(
-        prog="minitrans train",
-        description="Train a tokenizer and a model on a parallel corpus, evaluate it, and write a run folder.",
-        print_config="--print-%s",
-        exit_on_error=False,
-        allow_abbrev=False,
-    )
+def add_settings(parser: ArgumentParser) -> None:
+    """Add the settings of a run: their schema is the signatures of what they go to."""
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
-    parser.add_argument("--run-dir", type=str | None, help="run folder (default: runs/ and the name of the YAML file)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
+    parser.add_argument(
+        "--run-dir", type=str | None, help="run folder; without it, runs/ and the name of the YAML file"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--seed", type=int, default=1, help="decides initial weights, order of data, and dropout")
+    add_compiled(parser)
     parser.add_class_arguments(TransformerConfig, "model", skip=FROM_TOKENIZER)
     parser.add_class_arguments(TokenizerConfig, "tokenizer")
     parser.add_class_arguments(DataConfig, "data")
     parser.add_class_arguments(TrainingConfig, "training")
     parser.add_class_arguments(Trainer, "trainer", skip={*inspect.signature(Trainer).parameters} - TRAINER_SETTINGS)
-    return parser
+
+
+def add_train_flags(parser: ArgumentParser) -> None:
+    """Add the settings, and what to do with a run that is there."""
+    add_settings(parser)
+    parser.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
+    parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
 
 
 def parse_config(argv: Sequence[str]) -> RunConfig:
-    """Merge YAML and flags.
+    """Merge YAML and flags: those of `minitrans train`.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
         SystemExit: After --help or --print-config, with code 0.
     """
-    parser = make_parser()
-    try:
-        settings = parser.parse_args(list(argv))
-    except ArgumentError as error:
-        raise UserError(_explain(str(error), list(parser.get_defaults().keys()))) from error
+    parser = make_parser("minitrans train", "")
+    add_train_flags(parser)
+    return run_config(parse(parser, argv))
+
+
+def run_config(settings: Namespace) -> RunConfig:
+    """What has been parsed, checked as a whole.
+
+    Raises:
+        UserError: A value that makes no sense, or two that do not go together.
+    """
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:
             raise UserError("neither --config nor --run-dir is given; say which run to make")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
-    sections = settings.as_dict()
     if settings.trainer.max_steps < 1 and settings.trainer.max_epochs is None:
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
     if settings.data.streaming:
@@ -177,35 +187,16 @@ def parse_config(argv: Sequence[str]) -> RunConfig:
             )
         if isinstance(settings.trainer.val_check_interval, float | None):
             raise UserError("with data.streaming, set trainer.val_check_interval to a number of steps, such as 500")
+    sections = settings.as_dict()
     return RunConfig(
         seed=settings.seed,
+        compiled=settings.compiled,
         model=sections["model"],
         tokenizer=TokenizerConfig(**sections["tokenizer"]),
         data=DataConfig(**sections["data"]),
         training=TrainingConfig(**sections["training"]),
         trainer=sections["trainer"],
-        text=yaml.safe_dump({k: v for k, v in sections.items() if k not in NOT_SAVED}, sort_keys=False),
         run_dir=Path(run_dir),
-        resume=settings.resume,
-        overwrite=settings.overwrite,
+        resume=settings.get("resume", False),
+        overwrite=settings.get("overwrite", False),
     )
-
-
-def _explain(message: str, known: list[str]) -> str:
-    """Put the parser's message on one line, with the nearest known key where it complains of an unknown one."""
-    unknown = re.search(r"Group '(\S+)' does not accept option '(\S+)'", message)
-    key = ".".join(unknown.groups()) if unknown else None
-    if unknown := re.search(r"Option '(\S+)' is not accepted|unrecognized arguments: -*([^\s=]+)", message):
-        key = unknown[1] or unknown[2]
-    if key is not None:
-        nearest = difflib.get_close_matches(key, known, n=1, cutoff=0)
-        return f"there is no setting {key}; the nearest is {nearest[0]}"
-    if wrong := re.search(r'Parser key "(\S+)":.*Subtypes: \[(.*?)\]\n.*Given value: (.*)', message, re.DOTALL):
-        types = re.sub(r"<class '(\w+)'>", r"\1", wrong[2]).replace("typing.", "").replace("NoneType", "null")
-        return f"{wrong[1]} is {wrong[3]}; it must be one of {types}"
-    if wrong := re.search(r'Parser key "(\S+)":\s*Expected an? (.*?)\. Got value: (.*)', message, re.DOTALL):
-        if choices := re.fullmatch(r"typing\.Literal\[(.*)\]", wrong[2].replace("'", "")):
-            return f"{wrong[1]} is {wrong[3]}; it must be one of {choices[1]}"
-        types = re.sub(r"<class '(\w+)'>", r"\1", wrong[2])
-        return f"{wrong[1]} is {wrong[3]}; it must be of type {types}"
-    return " ".join(message.split())

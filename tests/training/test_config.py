@@ -1,12 +1,16 @@
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
+from jsonargparse import ArgumentParser
 
 from minitrans import cli
+from minitrans.admission import Mode
+from minitrans.arguments import make_parser
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer
-from minitrans.training.config import RunConfig, parse_config
+from minitrans.training.config import RunConfig, add_settings, parse_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -61,6 +65,7 @@ def test_print_config_prints_the_merged_settings(capsys: pytest.CaptureFixture[s
     found = yaml.safe_load(capsys.readouterr().out)
     assert found["model"]["d_ff"] == 77
     assert found["training"]["label_smoothing"] == 0.1
+    assert found["compiled"] == "auto"
 
 
 def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> RunConfig:
@@ -74,17 +79,33 @@ def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> Ru
 @pytest.mark.parametrize(
     ("argv", "text", "message"),
     [
-        ((), "model:\n  d_modl: 3\n", "there is no setting model.d_modl; the nearest is model.d_model"),
-        ((), "modl:\n  d_model: 3\n", "there is no setting modl.d_model; the nearest is model.d_model"),
-        (("--trainer.max_step", "3"), None, "there is no setting trainer.max_step; the nearest is trainer.max_steps"),
-        (("--modle.d_ff=3",), None, "there is no setting modle.d_ff; the nearest is model.d_ff"),
-        ((), "model:\n  d_model: wide\n", "model.d_model is wide; it must be of type int"),
+        ((), "model:\n  d_modl: 3\n", "c.yaml: there is no setting model.d_modl; the nearest is model.d_model$"),
+        ((), "modl:\n  d_model: 3\n", "c.yaml: there is no setting modl.d_model; the nearest is model.d_model$"),
+        ((), "compield: off\n", "c.yaml: there is no setting compield; the nearest is compiled$"),
+        ((), "3: 4\n", "c.yaml: there is no setting 3; the nearest is "),
+        (
+            ("--trainer.max_step", "3"),
+            None,
+            "there is no flag --trainer.max_step .*; the nearest is --trainer.max_steps$",
+        ),
+        (("--modle.d_ff=3",), None, "there is no flag --modle.d_ff .*; the nearest is --model.d_ff$"),
+        (("--compield", "off"), None, "there is no flag --compield .*; the nearest is --compiled$"),
+        (("--seed",), None, "--seed must be given a value; see minitrans train --help$"),
+        (("here",), None, "here is one word too many; see minitrans train --help$"),
+        ((), "model:\n  d_model: wide\n", "c.yaml: model.d_model is wide; it must be of type int$"),
+        ((), "model:\n  d_model: null\n", "c.yaml: model.d_model is None; it must be of type int$"),
+        ((), "model: 3\n", "c.yaml: model is 3; it must hold settings, such as model.d_model$"),
+        ((), "- model\n", "c.yaml holds no settings; "),
+        ((), "data:\n  source: no\n", "data.source is False; it must be of type str; .* put them in quotes$"),
+        ((), "compiled: off\n", "compiled is False; it must be one of auto, off, require; .* put them in quotes$"),
+        (("--compiled", "maybe"), None, "--compiled is maybe; it must be one of auto, off, require$"),
+        (("--data.splits.train.x", "[1]", "--data.splits", "3"), None, "--data.splits is 3; it must be one of dict"),
         (("--trainer.deterministic", "33"), None, "trainer.deterministic is 33; it must be one of "),
         (("--training.precision", "33"), None, "training.precision is 33; it must be one of auto, bf16, fp32, fp16$"),
         (
             ("--trainer.precision", "32-true"),
             None,
-            "there is no setting trainer.precision; the nearest is training.precision$",
+            "there is no flag --trainer.precision .*; the nearest is --training.precision$",
         ),
         ((), "trainer:\n  precision: 32-true\n", "no setting trainer.precision; the nearest is training.precision$"),
         ((), "model: [1, 2\n", "line 1"),
@@ -111,7 +132,9 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
         parse_config(MINIMAL[2:])
     with pytest.raises(UserError, match=r"neither trainer.max_steps nor trainer.max_epochs"):
         parse_config([*MINIMAL, "--trainer.max_steps", "-1"])
-    with pytest.raises(UserError, match=r"gone.yaml"):
+    with pytest.raises(UserError, match=r"^--data.source must be given; see minitrans train --help$"):
+        parse_config([*MINIMAL[:4], *MINIMAL[6:]])
+    with pytest.raises(UserError, match=r"cannot read --config .*gone.yaml: No such file"):
         parse_config(["--config", str(tmp_path / "gone.yaml")])
 
 
@@ -134,6 +157,27 @@ def test_a_stream_has_no_epochs() -> None:
             UserError, match=r"with data\.streaming, set trainer\.val_check_interval to a number of steps"
         ):
             parse(*stream[:2], *interval)
+
+
+def test_compiled_is_a_setting_of_the_run(tmp_path: Path) -> None:
+    assert parse().compiled == "auto"
+    assert yaml.safe_load(parse().text)["compiled"] == "auto"
+    off = parse("--compiled", "off")
+    assert off.compiled == "off"
+    assert parse(text=off.text, folder=tmp_path) == off
+    assert parse(text="compiled: require\n", folder=tmp_path).compiled == "require"
+    (switch,) = [action for action in parser()._actions if action.dest == "compiled"]
+    assert get_args(getattr(switch, "_typehint", None)) == get_args(Mode)
+
+
+def parser() -> ArgumentParser:
+    made = make_parser("minitrans train", "")
+    add_settings(made)
+    return made
+
+
+def test_a_part_of_a_mapping_is_a_flag() -> None:
+    assert parse("--data.splits.train", "a", "--data.splits.valid=b").data.splits == {"train": "a", "valid": "b"}
 
 
 def test_splits_are_settings() -> None:
