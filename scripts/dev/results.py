@@ -10,22 +10,24 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import distill
+from jsonargparse.typing import PositiveInt
 
 from minitrans import cli
+from minitrans.arguments import make_parser, parse
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.serving.scoring import Scores, score, spread
-from minitrans.training.config import RunConfig, parse_config
 from minitrans.serving.translator import Translator
+from minitrans.training import distillation
+from minitrans.training.config import RunConfig, parse_config
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
 BEAMS = (1, 5)
 SCORES = "scores.json"
@@ -35,27 +37,24 @@ COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what is missing, score it, print the table."""
-    parser = cli.Parser(prog="results.py", description=(__doc__ or "").split("\n", 1)[0])
+    parser = make_parser("results.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
         "configs",
         metavar="CONFIG",
         nargs="*",
-        type=Path,
-        default=[CONFIGS / f"{name}.yaml" for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")],
-        help="YAML files of the runs (default: those in the README)",
+        default=[str(CONFIGS / f"{name}.yaml") for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")],
+        help="YAML files of the runs",
     )
-    parser.add_argument("--corpora", type=Path, help="folder with a corpus named as each config (default: data.path)")
-    parser.add_argument(
-        "--seeds", type=cli.positive, default=3, metavar="N", help="runs of each (default: %(default)s)"
-    )
-    parser.add_argument("--runs", type=Path, default=Path("runs/results"), help="where they go (default: %(default)s)")
+    parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
+    parser.add_argument("--seeds", type=PositiveInt, default=3, metavar="N", help="runs of each")
+    parser.add_argument("--runs", default="runs/results", help="where they go")
     cli.start_log(debug=False)
     try:
-        args = parser.parse_args(argv)
-        folder = args.runs.resolve()
+        args = parse(parser, sys.argv[1:] if argv is None else argv)
+        folder = Path(args.runs).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         rows = []
-        for config in args.configs:
+        for config in map(Path, args.configs):
             runs = [make_run(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
             rows += table_rows(config, runs)
     except UserError as error:
@@ -68,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dict[str, Any]:
+def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict[str, Any]:
     """Train a model, unless it is there, and score its test sets, unless that has been done.
 
     The teachers are those of all seeds.
@@ -76,19 +75,23 @@ def make_run(config: Path, seed: int, corpora: Path | None, folder: Path) -> dic
     run, teachers = folder / f"{config.stem}-{seed}", folder / f"{config.stem}-teachers"
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
     if corpora is not None:
-        settings += ["--data.path", str(corpora / config.stem)]
+        settings += ["--data.path", str(Path(corpora, config.stem))]
     if not (run / SCORES).is_file():
+        model = parse_config(settings)
         minutes = {
-            "teachers": timed(distill.teach, settings, teachers, teachers),
-            "model": timed(distill.learn, settings, teachers, run),
+            "teachers": timed(distillation.teach, model, teachers, teachers),
+            "model": timed(distillation.learn, model, teachers, run),
         }
-        found = test_scores(run, parse_config(settings), TOKENIZE.get(config.stem))
+        found = test_scores(run, model, TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
     return loaded
 
 
-def timed(work: Callable[[Sequence[str], Path], None], settings: list[str], teachers: Path, product: Path) -> float:
+Work = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]
+
+
+def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
     """Do a part of the training; the minutes that it took, with those of before if it was interrupted.
 
     They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
@@ -101,7 +104,8 @@ def timed(work: Callable[[Sequence[str], Path], None], settings: list[str], teac
     began = time.perf_counter()
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            work(settings, teachers)
+            for trained, scores in work(model, teachers):
+                cli.print_run(trained, scores)
     finally:
         minutes = before + (time.perf_counter() - began) / 60
         write_file(spent, f"{minutes}\n")

@@ -3,19 +3,20 @@
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-import distill
 import pytest
 import results
 import yaml
 from conftest import tiny_settings
 
 from minitrans import cli
-from minitrans.serving.scoring import score
+from minitrans.serving.scoring import Scores, score
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
+from minitrans.training import distillation
+from minitrans.training.config import RunConfig
 
 Capture = pytest.CaptureFixture[str]
 
@@ -23,7 +24,7 @@ Capture = pytest.CaptureFixture[str]
 @pytest.fixture
 def arguments(tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on the corpus of `tiny_run`, with a teacher of each direction and a student."""
-    monkeypatch.setattr(distill, "SEEDS", (1,))
+    monkeypatch.setattr(distillation, "SEEDS", (1,))
     with pytest.raises(SystemExit):
         cli.main(["train", *tiny_settings(tiny_run.parent, 4), "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
@@ -93,15 +94,15 @@ def test_minutes_are_not_told_where_some_are_not_known(
 def test_minutes_are_counted_until_it_is_interrupted(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, teach = time.perf_counter(), distill.teach
+    began, teach = time.perf_counter(), distillation.teach
     spent = tmp_path / "runs" / "tiny-teachers.minutes"
 
-    def killed(argv: Sequence[str], folder: Path) -> None:
+    def killed(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         assert spent.read_text() == "nan\n"  # what a kill leaves
-        teach(argv, folder)
+        yield from teach(config, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distill, "teach", killed)
+    monkeypatch.setattr(distillation, "teach", killed)
     assert results.main([*arguments, "--seeds", "1"]) == 130
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 
@@ -111,7 +112,7 @@ def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, c
     assert results.main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"results.py: error: cannot read data.path {tmp_path / 'tiny'}")
     assert results.main(["--seeds", "0"]) == 2
-    assert capsys.readouterr().err.startswith("results.py: error: argument --seeds: ")
+    assert capsys.readouterr().err.startswith("results.py: error: --seeds is 0; it must be a whole number above 0")
 
 
 @pytest.mark.parametrize(("name", "tokenizer"), [("tiny", "zh"), ("multi30k-en-de-lc", "none")])

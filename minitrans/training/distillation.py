@@ -1,4 +1,4 @@
-"""Train a model on a corpus and on what other models make of it, with the flags of `minitrans train`.
+"""Train a model on a corpus and on what other models make of it, with the settings of a training.
 
 Teachers of the same settings are trained first: three that translate as the model is to, and three the other way.
 What each finds by beam search for the training sentences of its own language makes one more corpus. Students are
@@ -14,25 +14,29 @@ Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al.
 2019, noisy channel reranking; He et al. 2022, generate, annotate, learn.
 """
 
-import sys
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import yaml
+from torch import distributed
 from torch.nn import functional as F
 
-from minitrans import cli
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
-from minitrans.files import write_file
-from minitrans.text.lines import clean, read_lines
-from minitrans.training.config import RunConfig, parse_config
-from minitrans.training.precision import choose_precision
+from minitrans.files import open_aside, write_file
+from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
+from minitrans.text.lines import clean, read_ahead, read_lines
+from minitrans.training.config import RunConfig
+from minitrans.training.precision import choose_precision
+from minitrans.training.run import train
 
 SEEDS = 1, 2, 3  # of the teachers of each direction, and of the students, whatever that of the model
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
@@ -42,75 +46,74 @@ SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes less than it is taught: targets are to be long, while sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `agree`
+CHUNK_LINES = 4096  # how many are sorted by length and translated together
 BATCH_TOKENS, ROWS = 4096, 512  # in a batch to score; tokens whose logits are held at a time
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Make the teachers, the students, what they translate, and the model; the exit code is the first that is not 0."""
-    argv = sys.argv[1:] if argv is None else argv
-    try:
-        run = parse_config(argv).run_dir
-        folder = run.with_name(f"{run.name}-teachers")
-        teach(argv, folder)
-        learn(argv, folder)
-    except UserError as error:
-        print(f"distill.py: error: {error}", file=sys.stderr)
-        return 2
-    except SystemExit as stop:
-        return int(stop.code or 0)
-    except KeyboardInterrupt:
-        print("distill.py: interrupted; the same command goes on", file=sys.stderr)
-        return 130
-    return 0
+def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    """Make the teachers, the students, what they translate, and the model of `config`.
 
-
-def teach(argv: Sequence[str], folder: Path) -> None:
-    """Make all that the model learns from, as far as it is not there yet.
-
-    Args:
-        argv: Flags of `minitrans train`, of the model.
-        folder: Where teachers and students go, and the corpora, into `corpus`.
+    Yields:
+        Each model's settings and scores when it has been trained.
 
     Raises:
-        SystemExit: A command has failed, with its exit code.
+        UserError: A fault in the settings or the corpus, or what is there was made with other settings.
+        KeyboardInterrupt: Stopped by a signal.
     """
-    config = parse_config(argv)
+    folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
+    try:
+        yield from teach(config, folder)
+        yield from learn(config, folder)
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt("the same `minitrans distill` command goes on") from error
+
+
+def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    """Make all that the model learns from, as far as it is not there yet; yields and faults are those of `distill`.
+
+    Args:
+        config: The settings of the model.
+        folder: Where teachers and students go, and the corpora, into `corpus`.
+    """
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
     write_corpus(config, corpus)
     for seed in SEEDS:
         for direction, (given, found) in {"forward": (source, target), "backward": (target, source)}.items():
-            teacher = folder / f"{direction}{seed}"
-            flags = ["--data.source", given, "--data.target", found, "--run-dir", str(teacher), "--seed", str(seed)]
-            train([*argv, *flags, *data(corpus, ["train"]), *steps(config, TEACHER_STEPS)])
-            copy(corpus / f"train.{given}", corpus / f"{teacher.name}.{given}")
-            beams = ["--beam", str(BEAM), "--length-penalty", str(LENGTH_PENALTY[direction])]
-            translate(teacher, corpus / f"train.{given}", corpus / f"{teacher.name}.{found}", *beams)
+            run = folder / f"{direction}{seed}"
+            teacher = derive(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            yield from make(replace(teacher, data=replace(teacher.data, source=given, target=found)))
+            copy(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
+            search = partial(Translator.translate, beam=BEAM, length_penalty=LENGTH_PENALTY[direction])
+            translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{found}", search)
 
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
     for seed in SEEDS:
-        flags = ["--run-dir", str(folder / f"student{seed}"), "--seed", str(seed), *data(corpus, texts)]
-        train([*argv, *flags, *steps(config, STUDENT_STEPS)])
+        yield from make(derive(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed))
 
     copy(corpus / f"train.{source}", corpus / f"agreed0.{source}")
     for seed in SEEDS:
-        sampling = ["--sample", str(SAMPLE), "--seed", str(seed)]
-        translate(folder / f"backward{seed}", corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", *sampling)
-    students = [Translator.load(folder / f"student{seed}") for seed in SEEDS]
-    backward = Translator.load(folder / "backward1")
+        teacher = replace(config, run_dir=folder / f"backward{seed}")
+        sample = partial(Translator.sample, top=SAMPLE, seed=seed)
+        translate(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
+    students = [Translator.load(folder / f"student{seed}", compiled=config.compiled) for seed in SEEDS]
+    backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            agreed = agree(students, backward, read_lines(str(corpus / f"agreed{n}.{source}")))
+            agreed = agree(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
-def learn(argv: Sequence[str], folder: Path) -> None:
-    """Train the model on what `teach` made; the arguments and faults are the same."""
-    config = parse_config(argv)
+def learn(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    """Train the model on what `teach` made; arguments, yields and faults are the same."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
-    flags = ["--training.init_from", str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}")]
-    flags += ["--training.learning_rate", str(config.training.learning_rate * MODEL_RATE)]
-    train([*argv, *flags, *data(folder / "corpus", texts), *steps(config, MODEL_STEPS)])
+    training = replace(
+        config.training,
+        init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
+        learning_rate=config.training.learning_rate * MODEL_RATE,
+    )
+    model = derive(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    yield from make(replace(model, training=training))
 
 
 def agree(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
@@ -155,16 +158,13 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     return found
 
 
-def data(corpus: Path, train: Sequence[str]) -> list[str]:
-    """The flags that say what to train on: the splits `train` of the folder `corpus`."""
-    flags = ["--data.path", str(corpus), f'--data.splits={{"train": "{"+".join(train)}", "valid": "valid"}}']
-    return flags + [f"--data.{name}=null" for name in ("name", "source_column", "target_column")]
-
-
-def steps(config: RunConfig, share: float) -> list[str]:
-    """The flag for a share of the configured steps, if they are limited."""
-    whole = config.trainer["max_steps"]
-    return ["--trainer.max_steps", str(max(1, round(whole * share)))] if whole > 0 else []
+def derive(config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], share: float, seed: int) -> RunConfig:
+    """The settings of a model that trains on the splits `texts` of `corpus`, for a share of the steps if limited."""
+    splits = {"train": "+".join(texts), "valid": "valid"}
+    data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
+    steps = config.trainer["max_steps"]
+    trainer = config.trainer | ({"max_steps": max(1, round(steps * share))} if steps > 0 else {})
+    return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
 
 
 def write_corpus(config: RunConfig, folder: Path) -> None:
@@ -179,40 +179,48 @@ def write_corpus(config: RunConfig, folder: Path) -> None:
             write_file(folder / f"{split}.{language}", lines)
 
 
-def train(argv: Sequence[str]) -> None:
+def make(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Train a model, unless it is there; one that was interrupted goes on.
+
+    Yields:
+        Its settings and scores, if it has been trained.
 
     Raises:
         UserError: What is there was made with other settings.
-        SystemExit: The training has failed or was stopped.
+        SystemExit: This is one of several processes that train, and not the first; the others are started anew for the
+            next training.
     """
-    config = parse_config(argv)
     run = config.run_dir
     if (run / "model.json").is_file():
-        if yaml.safe_load("\n".join(read_lines(run / "config.yaml"))) != yaml.safe_load(config.text):
+        before, now = (yaml.safe_load(text) for text in ("\n".join(read_lines(run / "config.yaml")), config.text))
+        if {"compiled": "auto"} | before != now:
             raise UserError(f"{run} was trained with other settings; remove it, or give another --run-dir")
         return
-    resumed = any((run / "checkpoints").glob("*.ckpt"))
-    command(["train", *argv, "--resume" if resumed else "--overwrite"])
+    resume = any((run / "checkpoints").glob("*.ckpt"))
+    environment = dict(os.environ)
+    scores = train(replace(config, resume=resume, overwrite=not resume))
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    if not scores:
+        raise SystemExit(0)
+    os.environ.clear()  # of what tells the processes of this training where they meet
+    os.environ.update(environment)
+    yield config, scores
 
 
-def translate(run: Path, sentences: Path, output: Path, *flags: str) -> None:
-    """Translate a file, unless that has been done."""
-    if not output.is_file():
-        command(["translate", str(run), "--input", str(sentences), "--output", str(output), *flags])
-
-
-def command(argv: Sequence[str]) -> None:
-    """Run a command of `minitrans`; unless its exit code is 0, end with it."""
-    if code := cli.main(argv):
-        raise SystemExit(code)
+def translate(teacher: RunConfig, sentences: Path, output: Path, work: Callable[..., Iterable[str]]) -> None:
+    """Have a teacher translate a file, as `work` does, unless that has been done."""
+    if output.is_file():
+        return
+    translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
+    done = 0
+    with open_aside(output) as out:
+        for lines in read_ahead(sentences.open("rb"), str(sentences), CHUNK_LINES):
+            out.writelines(line.encode() + b"\n" for line in work(translator, lines, first_line=done + 1))
+            done += len(lines)
 
 
 def copy(file: Path, other: Path) -> None:
     """Copy a file, unless that has been done."""
     if not other.is_file():
         write_file(other, file.read_bytes())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
