@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minitrans import Translator
 from minitrans.model import reference
-from minitrans.model.decoding import Hypothesis, beam_search, length_limit
+from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.serving.translator import Translation
 from minitrans.serving.translator import Translator as Class
@@ -149,7 +149,7 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Cla
         if not line.strip():
             continue
         src_ids = torch.tensor([[*tokenizer.encode(line), tokenizer.eos_id]])
-        (hypotheses,) = beam_search(model, src_ids, beam, 0.5)
+        (hypotheses,) = beam_search(CachedStepper(model), src_ids, beam, 0.5)
         (ids,) = (h.ids for h in hypotheses if tokenizer.decode(h.ids) == text)
         written = [*ids, tokenizer.eos_id][: length_limit(src_ids.size(1), model.config.max_len)]
         with torch.no_grad():
@@ -185,10 +185,10 @@ def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: 
             for layer, trace in enumerate(traces):
                 assert trace.self_weights is not None
                 torch.testing.assert_close(attention.encoder[layer], trace.self_weights[0])
-            cache, cross = model.init_cache(memory, src_mask), model.decoder.project_memory(memory)
+            cache = model.init_cache(memory, src_mask)
             for i in range(t):
                 step = torch.tensor([[target[i]]])
-                for layer, trace in enumerate(model.run_decoder(step, cross, src_mask, cache, need_weights=True)[1]):
+                for layer, trace in enumerate(model.run_decoder(step, None, src_mask, cache, need_weights=True)[1]):
                     assert trace.self_weights is not None
                     assert trace.cross_weights is not None
                     row = torch.nn.functional.pad(trace.self_weights[0, :, 0], (0, t - i - 1))
