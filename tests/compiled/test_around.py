@@ -1,0 +1,172 @@
+"""Compiled code one below, at and one above the sizes that it takes at a time, in each dtype, against the plain one."""
+
+import shutil
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOS, random_ids, random_model
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans import compiled
+from minitrans.model import loss
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.decoding import CachedStepper, Stepper
+from minitrans.model.dropout import Dropout
+from minitrans.model.transformer import Transformer
+
+pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler here")
+
+FEW = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
+MANY = [*FEW, *(n + around for n in (128, 256) for around in (-1, 0, 1))]
+ids_of_sizes = pytest.mark.parametrize(
+    "size", [{name: n} for name in ("d_model", "d_head", "d_ff", "n_heads") for n in (2, 7, 8, 9, *FEW)], ids=str
+)
+
+
+def sized_model(seed: int, size: dict[str, int]) -> Transformer:
+    sizes = {"d_model": 6, "d_head": 4, "d_ff": 13, "n_heads": 2, "n_layers": 1} | size
+    return random_model(seed, **sizes)  # type: ignore[arg-type]
+
+
+def lower_model(vocab_size: int) -> Transformer:
+    """Of such small weights that rounding grows no larger on its way through the model."""
+    model = random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(0.4)
+    return model
+
+
+# -- Training -------------------------------------------------------------------------------------------------------
+
+
+def batch(src_lengths: list[int], tgt_lengths: list[int], vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Sentences of these lengths: src_ids, tgt_in, tgt_out."""
+    src_ids = random_ids(1, src_lengths, max(src_lengths), vocab_size)
+    tgt_out = random_ids(2, tgt_lengths, max(tgt_lengths), vocab_size)
+    return src_ids, F.pad(tgt_out[:, :-1], (1, 0), value=BOS), tgt_out
+
+
+def results(model: Transformer, ids: tuple[Tensor, Tensor, Tensor], way: loss.BatchLoss) -> list[Tensor]:
+    """The loss, and the gradient at every parameter; the same dropout every time."""
+    torch.manual_seed(7)
+    total = way(model, *ids, 0.1)
+    return [total.detach(), *torch.autograd.grad(total, list(model.parameters()))]
+
+
+def assert_same_training(model: Transformer, src_lengths: list[int], tgt_lengths: list[int]) -> None:
+    for module in model.train().modules():
+        if isinstance(module, Dropout):
+            module.p = 0.3
+        if isinstance(module, MultiHeadAttention):
+            module.dropout = 0.2
+    ids = batch(src_lengths, tgt_lengths, model.config.vocab_size)
+    for ours, plain in zip(results(model, ids, compiled.batch_loss), results(model, ids, loss.batch_loss), strict=True):
+        assert (ours - plain).abs().max() <= 1e-9 * plain.abs().max().clamp_min(1.0)
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_sentences_of_so_many_tokens(n: int) -> None:
+    model = random_model(1, n_layers=1, max_len=260)
+    assert_same_training(model, [n, 3], [n - 2, n])
+    assert_same_training(model, [5, 2, 9], [n, 1, n])
+    assert_same_training(model, [n, n, 1], [3, 2, 4])
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_batches_of_so_many_sentences(n: int) -> None:
+    assert_same_training(random_model(2, n_layers=1), [1 + i % 3 for i in range(n)], [1 + i % 2 for i in range(n)])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("n", [*MANY, 511, 512, 513])
+def test_vocabularies_of_so_many_words(n: int, tied: bool) -> None:
+    assert_same_training(random_model(3, n_layers=1, vocab_size=n, tie_embeddings=tied), [7, 4], [9, 5])
+
+
+@ids_of_sizes
+def test_models_of_such_sizes(size: dict[str, int]) -> None:
+    assert_same_training(sized_model(4, size), [5, 3], [4, 6])
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129])
+def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
+    model, ids = lower_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
+    exact = results(model, ids, loss.batch_loss)
+    model.float()
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        ours = results(model, ids, compiled.batch_loss)
+    for one, other in zip(ours, exact, strict=True):
+        assert (one.double() - other).norm() <= tolerance * other.norm() + 1e-6
+
+
+# -- Decoding -------------------------------------------------------------------------------------------------------
+
+
+def worst_step(
+    ours: Stepper[Any], plain: Stepper[Any], lengths: list[int], n_steps: int, n: int | None = None
+) -> float:
+    """The largest difference of a log-probability; rows are reordered, dropped and repeated after every step.
+
+    Where there is none to speak of, the n likeliest tokens have to be the same in the same order.
+    """
+    torch.manual_seed(1)
+    vocab_size, worst = plain.config.vocab_size, 0.0
+    src_ids, n = random_ids(3, lengths, max(lengths), vocab_size), n or vocab_size - 2
+    pasts, tokens = [stepper.begin(src_ids, n_steps) for stepper in (ours, plain)], torch.full((len(lengths),), BOS)
+    for _ in range(n_steps):
+        (log_p, ids), (plain_log_p, plain_ids) = (
+            stepper.next_tokens(tokens, past, n) for stepper, past in zip((ours, plain), pasts, strict=True)
+        )
+        assert log_p.shape == ids.shape == (len(lengths), n)
+        if n == vocab_size - 2:
+            log_p, plain_log_p = log_p.gather(1, ids.argsort()), plain_log_p.gather(1, plain_ids.argsort())
+        difference = (log_p - plain_log_p).abs().max().item()
+        assert difference > 1e-9 or torch.equal(ids, plain_ids)
+        worst, tokens = max(worst, difference), torch.randint(vocab_size, (len(lengths),))
+        rows = torch.randint(len(lengths), (len(lengths),))
+        for past in pasts:
+            past.select_rows(rows)
+    return worst
+
+
+@torch.no_grad()
+def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: int | None = None) -> None:
+    assert worst_step(compiled.admit_stepper(model), CachedStepper(model), lengths, n_steps, n) < 1e-9
+
+
+def test_many_steps() -> None:
+    assert_same_steps(random_model(5, max_len=141), [4, 7, 1], 140)
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_sources_of_so_many_tokens(n: int) -> None:
+    assert_same_steps(random_model(6, max_len=260), [n, 1, n - 1, 2], 3)
+
+
+@pytest.mark.parametrize("n", MANY)
+def test_so_many_rows(n: int) -> None:
+    assert_same_steps(random_model(6), [1 + i % 3 for i in range(n)], 3)
+
+
+@pytest.mark.parametrize("n", [*MANY, 511, 512, 513])
+def test_so_many_words(n: int) -> None:
+    for likeliest in {None, 1, 2, 5, n - 3}:
+        assert_same_steps(random_model(7, vocab_size=n), [4, 7, 1], 2, likeliest)
+
+
+@ids_of_sizes
+def test_steps_of_models_of_such_sizes(size: dict[str, int]) -> None:
+    assert_same_steps(sized_model(8, size), [5, 3, 1, 9], 4)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
+@pytest.mark.parametrize("n", [15, 33, 64, 129])
+def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
+    model = lower_model(240 + n).to(dtype)
+    ours = compiled.admit_stepper(model)
+    assert 0 < worst_step(ours, CachedStepper(model.double()), [n, 3], 4) < tolerance
