@@ -1,15 +1,16 @@
-"""What the tests share: hypothesis profiles, random models without ones and zeros, sentences, and a way to compare.
+"""What the tests share: hypothesis profiles, random models without ones and zeros, sentences, and ways to compare.
 
 Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pass.
 """
 
 import contextlib
+import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -17,10 +18,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from minitrans import cli, verify
-from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.model.cache import DecoderCache
+from minitrans.model.loss import ROWS, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.check import Report
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
@@ -163,6 +168,109 @@ def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int = 11) ->
     ordinary = torch.tensor([i for i in range(vocab_size) if i not in (PAD, BOS, EOS)])
     random = generator(seed)
     return [ordinary[torch.randint(len(ordinary), (n - 1,), generator=random)].tolist() for n in lengths]
+
+
+# Decoding
+
+SOURCE_LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]
+TARGET_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
+LIVELY_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
+
+
+def decoding_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
+    """A random model that seldom says what it has just been told, so that its outputs are lively and end."""
+    model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
+    with torch.no_grad():
+        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
+        model.decoder.norm.bias.zero_()
+    return model
+
+
+def decoding_sources(seed: int) -> Tensor:
+    """int64 (9, 7), ragged."""
+    return random_ids(seed + 1, SOURCE_LENGTHS, max(SOURCE_LENGTHS))
+
+
+def always(model: Transformer, token: int) -> Transformer:
+    """Make the model's likeliest token the same at every position."""
+    with torch.no_grad():
+        model.decoder.norm.weight.zero_()
+        model.decoder.norm.bias.fill_(1.0)
+        model.output.weight.zero_()
+        model.output.weight[token] = 1.0
+    return model
+
+
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shape (rows, tokens) of every call of `step`, in order."""
+    shapes: list[tuple[int, int]] = []
+    step = Transformer.step
+
+    def spy(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
+        shapes.append((tgt_ids.size(0), tgt_ids.size(1)))
+        return step(self, tgt_ids, cache)
+
+    monkeypatch.setattr(Transformer, "step", spy)
+    return shapes
+
+
+# The loss from hidden states
+
+LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+
+
+def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """What any way to the loss from hidden states has to equal."""
+    return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
+
+
+def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (B, T, 6) and a matrix (11, 6) that want a gradient, and targets (B, T); float64."""
+    length = max(lengths) + padded
+    hidden, weight = random_tensor(3, len(lengths), length, 6), random_tensor(4, 11, 6)
+    return hidden.requires_grad_(), weight.requires_grad_(), random_ids(5, lengths, length)
+
+
+def with_gradients(
+    loss_of: LinearLoss, hidden: Tensor, weight: Tensor, tgt_out: Tensor, smoothing: float = 0.1
+) -> tuple[Tensor, ...]:
+    """The loss, and its gradients by hidden states and matrix."""
+    loss = loss_of(hidden, weight, tgt_out, PAD, smoothing)
+    return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
+
+
+def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float = 1e-12) -> None:
+    """Each is off by no more than that share of the largest element that it should have."""
+    for one, other in zip(got, want, strict=True):
+        assert one.shape == other.shape
+        assert (one.double() - other.double()).abs().max() <= relative * other.abs().max()
+
+
+def assert_equal(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
+    """Each is exactly what it should be."""
+    for one, other in zip(got, want, strict=True):
+        assert torch.equal(one, other)
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shape of whatever any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        return out
+
+
+def logits_made(loss_of: LinearLoss) -> int:
+    """The most rows with as many columns as there are pieces, over loss and gradients; of 3 * ROWS positions."""
+    with Shapes() as shapes:
+        with_gradients(loss_of, *random_case([ROWS, ROWS, 5]))
+    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
 
 
 @pytest.fixture(scope="session")

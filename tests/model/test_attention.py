@@ -18,6 +18,8 @@ from minitrans.model.attention import (
     masked_softmax,
     scaled_dot_product_attention,
 )
+from minitrans.model.cache import KeyValues
+from minitrans.model.masks import causal_mask
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
 
@@ -445,14 +447,14 @@ def test_control_single_heads_report_a_scale_by_the_models_size(monkeypatch: pyt
 
 
 def test_control_single_heads_report_heads_split_the_other_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    project = MultiHeadAttention._project
+    project = MultiHeadAttention.project
 
     def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
         # (B, H, T, Dh) as if row h + H*i belonged to head h
         flat = [part.transpose(1, 2).flatten(2) for part in project(self, x, first, last)]
         return tuple(part.unflatten(-1, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for part in flat)
 
-    monkeypatch.setattr(MultiHeadAttention, "_project", interleaved)
+    monkeypatch.setattr(MultiHeadAttention, "project", interleaved)
     assert deviation_from_single_heads(0, causal=False) > 1e-3
 
 
@@ -488,7 +490,7 @@ def test_the_packed_layout_is_that_of_pytorch() -> None:
     q, k, v = (ours.w_qkv.weight[i * size : (i + 1) * size] for i in range(3))
     x = random_tensor(3, B, TQ, D)
     assert ours.w_qkv.weight.shape == theirs.in_proj_weight.shape
-    for rows, bias, got in zip((q, k, v), ours.w_qkv.bias.chunk(3), ours.project_qkv(x), strict=True):
+    for rows, bias, got in zip((q, k, v), ours.w_qkv.bias.chunk(3), ours.project(x, 0, 3), strict=True):
         want = (x @ rows.T + bias).view(B, TQ, H, D // H).transpose(1, 2)
         assert worst_deviation([got], [want]) <= ATOL
 
@@ -506,12 +508,17 @@ def test_pytorchs_weights_can_be_loaded() -> None:
 def test_the_packed_projection_equals_separate_ones() -> None:
     module = multi_head(3)
     x = random_tensor(4, B, TQ, D)
-    packed = module.project_qkv(x)
+    packed = module.project(x, 0, 3)
+    assert len(packed) == 3
     assert all(part.shape == (B, H, TQ, DH) for part in packed)
-    assert worst_deviation(packed, [module.project_q(x), *module.project_kv(x)]) <= ATOL
+    assert worst_deviation(packed, [*module.project(x, 0, 1), *module.project(x, 1, 3)]) <= ATOL
+    assert worst_deviation(packed[1:], [*module.project(x, 1, 2), *module.project(x, 2, 3)]) <= ATOL
+    assert worst_deviation(packed[:2], module.project(x, 0, 2)) <= ATOL
 
 
-def test_a_projection_computes_what_it_gives_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of each projection's matrix, in order."""
     computed = []
     linear = F.linear
 
@@ -520,27 +527,126 @@ def test_a_projection_computes_what_it_gives_and_no_more(monkeypatch: pytest.Mon
         return linear(x, weight, bias)
 
     monkeypatch.setattr(F, "linear", spy)
+    return computed
+
+
+def test_a_projection_computes_what_it_gives_and_no_more(products: list[int]) -> None:
     module = multi_head(3)
     x = random_tensor(4, B, TQ, D)
-    module.project_q(x), module.project_kv(x), module.project_qkv(x)
-    assert computed == [H * DH, 2 * H * DH, 3 * H * DH]
+    module.project(x, 0, 1), module.project(x, 1, 3), module.project(x, 0, 3)
+    assert products == [H * DH, 2 * H * DH, 3 * H * DH]
 
 
-def test_forward_projects_each_of_three_inputs_by_its_own_matrix() -> None:
+def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(products: list[int]) -> None:
+    module = multi_head(3)
+    x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
+    source = KeyValues(*module.project(memory, 1, 3))
+    products.clear()
+    module(x, x, x)
+    assert products == [3 * H * DH, D]  # W_o is the last
+    products.clear()
+    module(x, memory, memory)
+    assert products == [H * DH] * 3 + [D]
+    products.clear()
+    module(x, None, None, cache=source)
+    assert products == [H * DH, D]
+
+
+@pytest.mark.parametrize("same", ["query and key", "key and value", "query and value", "none"])
+def test_forward_projects_each_of_three_inputs_by_its_own_matrix(same: str) -> None:
     module = multi_head(4)
-    query, key, value = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
+    n = TK if "query" in same else TQ
+    query, key, value = random_tensor(5, B, n, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
+    match same:
+        case "query and key":
+            key = query
+        case "key and value":
+            value = key
+        case "query and value":
+            value = query
     mask = torch.arange(TK)[None, None, None] < torch.tensor([TK, 3])[:, None, None, None]
-    want = module.attend(module.project_q(query), module.project_kv(key)[0], module.project_kv(value)[1], mask, True)
+    (q,), (k,), (v,) = module.project(query, 0, 1), module.project(key, 1, 2), module.project(value, 2, 3)
+    heads, weights = scaled_dot_product_attention(q, k, v, mask, need_weights=True)
+    want = [module.w_o(heads.transpose(1, 2).reshape(B, n, H * DH)), weights]
     got = module(query, key, value, mask, need_weights=True)
-    assert got[1].shape == (B, H, TQ, TK)
+    assert got[1].shape == (B, H, n, TK)
     assert worst_deviation(got, [x for x in want if x is not None]) <= ATOL
 
 
 def test_multi_head_weights_come_back_only_when_asked_for() -> None:
     module = multi_head(5)
     x = random_tensor(6, B, TQ, D)
+    source = KeyValues(*module.project(x, 1, 3))
     assert module(x, x, x)[1] is None
-    assert module.attend(*module.project_qkv(x), mask=None)[1] is None
+    assert module(x, None, None, cache=source)[1] is None
+    assert module(x, None, None, None, True, source)[1].shape == (B, H, TQ, TQ)
+
+
+# With a cache
+
+
+@torch.no_grad()
+def chunked_deviation(chunks: list[int]) -> float:
+    """How far causal attention in chunks from a cache is from that of all tokens at once: outputs and weights."""
+    module = multi_head(8)
+    x = random_tensor(9, B, TK, D)
+    want = module(x, x, x, causal_mask(TK, TK, 0), True)
+    cache = KeyValues(*module.project(x, 1, 3)).room_for(TK + 2)
+    cache.k.fill_(torch.nan), cache.v.fill_(torch.nan)  # what is not filled is not read
+    deviations, offset = [], 0
+    for new in x.split(chunks, 1):
+        n = new.size(1)
+        got = module(new, new, new, causal_mask(n, offset + n, offset), True, cache, offset)
+        rows = slice(offset, offset + n)
+        deviations.append(worst_deviation(got, [want[0][:, rows], want[1][:, :, rows, : offset + n]]))
+        offset += n
+    filled = KeyValues(cache.k[:, :, :TK], cache.v[:, :, :TK])
+    k_v = module.project(x, 1, 3)
+    return max(*deviations, worst_deviation([filled.k, filled.v], k_v))
+
+
+@pytest.mark.parametrize("chunks", [[7], [3, 4], [1, 5, 1], [1] * 7])
+def test_attention_in_chunks_from_a_cache_is_that_of_all_tokens_at_once(chunks: list[int]) -> None:
+    assert chunked_deviation(chunks) <= ATOL
+
+
+def test_control_chunks_that_all_begin_at_0_are_refused_by_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    write = KeyValues.write
+    monkeypatch.setattr(KeyValues, "write", lambda self, k, v, offset: write(self, k, v, 0))
+    with pytest.raises(ValueError, match="does not broadcast to scores"):
+        chunked_deviation([3, 4])
+
+
+@torch.no_grad()
+def test_other_keys_and_values_than_the_queries_can_be_cached_too() -> None:
+    module = multi_head(8)
+    query, key, value = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
+    want = module(query, key, value, need_weights=True)
+    cache = KeyValues(*module.project(key, 1, 3)).room_for(TK)
+    module(query, key[:, :3], value[:, :3], cache=cache)
+    got = module(query, key[:, 3:], value[:, 3:], need_weights=True, cache=cache, offset=3)
+    assert worst_deviation(got, want) <= ATOL
+
+
+@torch.no_grad()
+def test_without_new_keys_all_that_the_cache_holds_is_attended_to_and_stays_as_it_is() -> None:
+    module = multi_head(8)
+    query, memory = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D)
+    mask = torch.arange(TK)[None, None, None] < torch.tensor([TK, 3])[:, None, None, None]
+    cache = KeyValues(*module.project(memory, 1, 3))
+    k, v = cache.k.clone(), cache.v.clone()
+    assert (
+        worst_deviation(module(query, None, None, mask, True, cache), module(query, memory, memory, mask, True)) <= ATOL
+    )
+    assert torch.equal(cache.k, k)
+    assert torch.equal(cache.v, v)
+
+
+def test_attention_to_nothing_is_refused() -> None:
+    x = random_tensor(5, B, TQ, D)
+    for key, value in ((None, None), (None, x), (x, None)):
+        with pytest.raises(AssertionError, match="without new keys there has to be a cache"):
+            multi_head(8)(x, key, value)
 
 
 def test_one_projection_split_by_columns_equals_one_matrix_a_head() -> None:
@@ -552,7 +658,7 @@ def test_one_projection_split_by_columns_equals_one_matrix_a_head() -> None:
     with torch.no_grad():
         module.w_qkv.weight[:4] = torch.cat([w_1, w_2], 1).T
         module.w_qkv.bias[:4] = 0.0
-    q = module.project_q(x)[0]
+    q = module.project(x, 0, 1)[0][0]
     assert q[0].tolist() == [[4, 6], [12, 14], [20, 22]]
     assert q[1].tolist() == [[14, 16], [38, 40], [62, 64]]
     assert (q[0] @ q[0].T).tolist() == [[52, 132, 212], [132, 340, 548], [212, 548, 884]]
@@ -562,7 +668,7 @@ def test_one_projection_split_by_columns_equals_one_matrix_a_head() -> None:
 def test_one_head_with_an_identity_for_w_o_is_plain_attention() -> None:
     module = multi_head(6, n_heads=1, d_head=D)
     x = random_tensor(7, B, TQ, D)
-    q, k, v = (part.squeeze(1) for part in module.project_qkv(x))
+    q, k, v = (part.squeeze(1) for part in module.project(x, 0, 3))
     plain, _ = scaled_dot_product_attention(q, k, v)
     mixed = plain @ module.w_o.weight.T + module.w_o.bias
     assert worst_deviation([module(x, x, x)[0]], [mixed]) <= ATOL

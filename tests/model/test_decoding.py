@@ -1,13 +1,27 @@
 """Greedy decoding with a cache, without one, and from one masked pass over its output; beam search and a plain one."""
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model, random_targets, random_tensor, worst_deviation
+from conftest import (
+    BOS,
+    EOS,
+    LIVELY_SEED,
+    PAD,
+    SOURCE_LENGTHS,
+    TARGET_LIMITS,
+    always,
+    decoding_model,
+    decoding_sources,
+    random_ids,
+    random_model,
+    random_targets,
+    random_tensor,
+    worst_deviation,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -15,73 +29,44 @@ from torch import Tensor
 from minitrans.model import decoding
 from minitrans.model.cache import DecoderCache
 from minitrans.model.decoding import (
+    CachedStepper,
     Hypothesis,
+    Prefixes,
+    Stepper,
+    UncachedStepper,
     beam_search,
     greedy_decode,
     length_limit,
+    length_limits,
     likeliest_token,
     likeliest_tokens,
-    sample,
 )
 from minitrans.model.loss import label_smoothed_cross_entropy
-from minitrans.model.transformer import Transformer
+from minitrans.model.transformer import Transformer, TransformerConfig
 
 S, V, MAX_LEN = 7, 11, 29
-LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]  # of the sources
-LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]  # of their targets
 
-LIVELY_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
-
-
-def make_model(seed: int, vocab_size: int = V, max_len: int = MAX_LEN) -> Transformer:
-    """A random model that seldom says what it has just been told, so that its outputs are lively and end."""
-    model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
-    with torch.no_grad():
-        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
-        model.decoder.norm.bias.zero_()
-    return model
-
-
-def make_sources(seed: int) -> Tensor:
-    return random_ids(seed + 1, LENGTHS, S)
-
-
-def always(model: Transformer, token: int) -> Transformer:
-    """Make the model's likeliest token the same at every position."""
-    with torch.no_grad():
-        model.decoder.norm.weight.zero_()
-        model.decoder.norm.bias.fill_(1.0)
-        model.output.weight.zero_()
-        model.output.weight[token] = 1.0
-    return model
+MakeStepper = Callable[[Transformer], Stepper[Any]]
+STEPPERS: list[MakeStepper] = [CachedStepper, UncachedStepper]
 
 
 @pytest.fixture
-def selections(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """The rows of every call of `select_rows`, in order."""
-    calls: list[list[int]] = []
-    select = DecoderCache.select_rows
+def selections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
+    """Whose rows were selected, and which, by every call of `select_rows`, in order."""
+    calls: list[tuple[str, list[int]]] = []
 
-    def spy(self: DecoderCache, rows: Tensor) -> None:
-        calls.append(rows.tolist())
-        select(self, rows)
+    def watch(kind: type[DecoderCache] | type[Prefixes]) -> None:
+        select: Callable[[Any, Tensor], None] = kind.select_rows
 
-    monkeypatch.setattr(DecoderCache, "select_rows", spy)
+        def spy(self: Any, rows: Tensor) -> None:
+            calls.append((kind.__name__, rows.tolist()))
+            select(self, rows)
+
+        monkeypatch.setattr(kind, "select_rows", spy)
+
+    watch(DecoderCache)
+    watch(Prefixes)
     return calls
-
-
-@pytest.fixture
-def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The shape (rows, tokens) of every call of `step`, in order."""
-    shapes: list[tuple[int, int]] = []
-    step = Transformer.step
-
-    def spy(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
-        shapes.append((tgt_ids.size(0), tgt_ids.size(1)))
-        return step(self, tgt_ids, cache)
-
-    monkeypatch.setattr(Transformer, "step", spy)
-    return shapes
 
 
 # Length limits and the choice of a token
@@ -92,10 +77,18 @@ def test_the_length_limit_grows_with_the_source_up_to_max_len(src_len: int, limi
     assert length_limit(src_len, 29) == limit
 
 
+def test_each_row_has_the_limit_of_its_real_tokens() -> None:
+    src_ids = torch.cat([decoding_sources(0), torch.full((1, S), PAD)])
+    limits = length_limits(src_ids, decoding_model(0).config)
+    assert limits == [*TARGET_LIMITS, 10]
+    assert {type(limit) for limit in limits} == {int}
+    assert length_limits(src_ids, decoding_model(0, max_len=13).config) == [*(min(13, n) for n in TARGET_LIMITS), 10]
+
+
 def test_the_likeliest_token_is_chosen_in_every_row() -> None:
     logits = torch.zeros(3, V, dtype=torch.float64)
     logits[0, 7], logits[1, EOS], logits[2, 0] = 1.0, 2.0, 3.0
-    assert likeliest_token(logits, make_model(0)).tolist() == [7, EOS, 0]
+    assert likeliest_token(logits, decoding_model(0).config).tolist() == [7, EOS, 0]
 
 
 def test_pad_and_bos_are_never_chosen_and_the_logits_are_left_alone() -> None:
@@ -103,8 +96,31 @@ def test_pad_and_bos_are_never_chosen_and_the_logits_are_left_alone() -> None:
     logits[:, PAD], logits[:, BOS] = 9.0, 8.0
     logits[0, 2], logits[1] = 1.0, logits[1] - torch.arange(1, V + 1)
     before = logits.clone()
-    assert likeliest_token(logits, make_model(0)).tolist() == [2, 0]
+    assert likeliest_token(logits, decoding_model(0).config).tolist() == [2, 0]
     assert torch.equal(logits, before)
+
+
+# The steps
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_stepper: MakeStepper) -> None:
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    stepper = make_stepper(model)
+    assert stepper.config is model.config
+    assert stepper.max_threads == 1
+    rows = stepper.begin(src_ids, 3)
+    fed = random_targets(3, len(src_ids), 1)
+    for t in range(3):
+        if t:  # other rows, and other tokens than the likeliest
+            keep = torch.tensor([[4, 2, 2, 0, 1], [3, 1, 0, 1]][t - 1])
+            rows.select_rows(keep)
+            src_ids, fed = src_ids[keep], torch.cat([fed[keep], random_ids(t, [1] * len(keep), 1)], 1)
+        log_p, ids = stepper.next_tokens(fed[:, -1], rows, 4)
+        want = likeliest_tokens(model(src_ids, fed)[:, -1], 4, model.config)
+        assert torch.equal(ids, want[1])
+        assert worst_deviation([log_p], [want[0]]) <= 1e-11
 
 
 # One decode, three ways
@@ -121,9 +137,9 @@ def choices_in_one_pass(model: Transformer, src_ids: Tensor, outputs: Iterable[l
     return chosen
 
 
-def wrong_rows(model: Transformer, src_ids: Tensor, use_cache: bool) -> int:
+def wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
     """How many decoded rows are not what one full masked pass over them chooses, EOS and limit included."""
-    outputs = greedy_decode(model, src_ids, use_cache)
+    outputs = greedy_decode(make_stepper(model), src_ids)
     assert {type(id_) for output in outputs for id_ in output} <= {int}
     chosen = choices_in_one_pass(model, src_ids, outputs)
     wrong = 0
@@ -133,18 +149,20 @@ def wrong_rows(model: Transformer, src_ids: Tensor, use_cache: bool) -> int:
     return wrong
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_decoding_equals_one_masked_pass_over_its_own_output(use_cache: bool, selections: list[list[int]]) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    assert wrong_rows(model, src_ids, use_cache) == 0
-    assert len(selections) == (6 if use_cache else 0)
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_decoding_equals_one_masked_pass_over_its_own_output(
+    make_stepper: MakeStepper, selections: list[tuple[str, list[int]]]
+) -> None:
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    assert wrong_rows(model, src_ids, make_stepper) == 0
+    assert [kind for kind, _ in selections] == ["DecoderCache" if make_stepper is CachedStepper else "Prefixes"] * 6
 
 
 def test_the_lively_model_is_lively() -> None:
     """Otherwise the tests that use it would show little."""
-    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
+    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
     lengths = [len(output) for output in outputs]
-    by_eos = [n for n, limit in zip(lengths, LIMITS, strict=True) if n < limit]
+    by_eos = [n for n, limit in zip(lengths, TARGET_LIMITS, strict=True) if n < limit]
     assert len(set(by_eos)) >= 4
     assert len(by_eos) < len(lengths)
     assert sum(len(set(output)) > 3 for output in outputs) >= 4
@@ -152,97 +170,47 @@ def test_the_lively_model_is_lively() -> None:
 
 @given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
 def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
-    model = make_model(seed, vocab_size, max_len)
+    model = decoding_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
-    assert wrong_rows(model, src_ids, use_cache=True) == 0
-    assert greedy_decode(model, src_ids) == greedy_decode(model, src_ids, use_cache=False)
+    assert wrong_rows(model, src_ids, CachedStepper) == 0
+    assert greedy_decode(CachedStepper(model), src_ids) == greedy_decode(UncachedStepper(model), src_ids)
 
 
 def test_control_rows_that_are_not_taken_along_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     select = DecoderCache.select_rows
     monkeypatch.setattr(DecoderCache, "select_rows", lambda self, rows: select(self, torch.arange(len(rows))))
-    assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
+    assert wrong_rows(decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED), CachedStepper) > 0
 
 
 def test_control_positions_that_begin_again_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     embed = Transformer.embed
     monkeypatch.setattr(Transformer, "embed", lambda self, table, ids, offset: embed(self, table, ids, 0))
-    assert wrong_rows(make_model(LIVELY_SEED), make_sources(LIVELY_SEED), use_cache=True) > 0
-
-
-# Sampling
-
-
-@torch.no_grad()
-def probability(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
-    """That `sample` draws the output and then EOS: from one masked pass, each token's share among the likeliest."""
-    logits = model(source[None], torch.tensor([[BOS, *output]]))[0]
-    logits[:, [PAD, BOS]] = -torch.inf
-    among = logits.masked_fill(logits < logits.topk(top).values[:, -1:], -torch.inf).softmax(-1)
-    return among.gather(1, torch.tensor([*output, EOS])[:, None]).prod().item()
-
-
-def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> None:
-    top, n = 3, 2000
-    model, source = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[0, : LENGTHS[0]]
-    drawn = [tuple(sample(model, source[None], top, seed)[0]) for seed in range(n)]
-    common = [(output, count) for output, count in Counter(drawn).most_common(8) if len(output) < LIMITS[0]]
-    assert len(common) >= 4
-    for output, count in common:
-        p = probability(model, source, [*output], top)
-        assert abs(count - n * p) < 4 * (n * p * (1 - p)) ** 0.5
-    assert {p == 0 for p in (probability(model, source, [*output], top - 1) for output, _ in common)} == {True, False}
-
-
-def test_one_sampled_from_is_the_greedy_one() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    assert sample(model, src_ids, 1, seed=7) == greedy_decode(model, src_ids)
-    assert sample(model, src_ids[:0], 3, seed=7) == []
-
-
-def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    together = sample(model, src_ids, 5, seed=7)
-    assert [sample(model, row[row != PAD][None], 5, seed=7)[0] for row in src_ids] == together
-    assert sample(model, src_ids[[3, 3, 0]], 5, seed=7) == [together[i] for i in (3, 3, 0)]
-    long = {tuple(row) for row in together if len(row) > 5}
-    assert len(long) >= 4
-    assert long.isdisjoint(map(tuple, sample(model, src_ids, 5, seed=8)))
-
-
-def test_a_sample_ends_with_eos_or_at_its_limit(fed: list[tuple[int, int]]) -> None:
-    lengths = [len(row) for row in sample(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[:3], 2, seed=4)]
-    assert any(n < limit for n, limit in zip(lengths, LIMITS, strict=False))
-    assert len(fed) == max(min(n + 1, limit) for n, limit in zip(lengths, LIMITS, strict=False)) < max(LIMITS[:3])
-    model, src_ids = always(make_model(0), token=5), make_sources(0)
-    assert {id_ for row in sample(model, src_ids, V, seed=1) for id_ in row} == {*range(V)} - {PAD, BOS, EOS}
-    for top in (1, V):
-        lengths = [len(row) for row in sample(model, src_ids, top, seed=1)]
-        assert all(n <= limit for n, limit in zip(lengths, LIMITS, strict=True))
-        assert (lengths == LIMITS) == (top == 1)
+    assert wrong_rows(decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED), CachedStepper) > 0
 
 
 # Other rows
 
 
 def test_a_row_does_not_depend_on_the_batch_it_is_in() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    together = greedy_decode(model, src_ids)
-    assert [greedy_decode(model, row[row != PAD][None])[0] for row in src_ids] == together
+    stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
+    together = greedy_decode(stepper, src_ids)
+    assert [greedy_decode(stepper, row[row != PAD][None])[0] for row in src_ids] == together
     rows = [8, 2, 2, 0, 5]
-    assert greedy_decode(model, src_ids[rows]) == [together[i] for i in rows]
+    assert greedy_decode(stepper, src_ids[rows]) == [together[i] for i in rows]
 
 
 def test_more_padding_changes_nothing() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
     wider = torch.nn.functional.pad(src_ids, (0, 4), value=PAD)
-    assert greedy_decode(model, wider) == greedy_decode(model, src_ids)
+    assert greedy_decode(stepper, wider) == greedy_decode(stepper, src_ids)
 
 
-@pytest.mark.parametrize("batch", [list(range(len(LENGTHS))), [1, 4, 5, 8]])
-def test_finished_rows_leave_at_once(batch: list[int], selections: list[list[int]], fed: list[tuple[int, int]]) -> None:
-    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[batch])
-    limits = [LIMITS[row] for row in batch]
+@pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
+def test_finished_rows_leave_at_once(
+    batch: list[int], selections: list[tuple[str, list[int]]], fed: list[tuple[int, int]]
+) -> None:
+    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)[batch])
+    limits = [TARGET_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     want, rows = [], list(range(len(outputs)))
     for t in range(max(ends)):
@@ -258,25 +226,27 @@ def test_finished_rows_leave_at_once(batch: list[int], selections: list[list[int
 
 
 def test_decoding_stops_when_every_row_has_ended(fed: list[tuple[int, int]]) -> None:
-    assert greedy_decode(always(make_model(0), EOS), make_sources(0)) == [[]] * len(LENGTHS)
+    assert greedy_decode(CachedStepper(always(decoding_model(0), EOS)), decoding_sources(0)) == [[]] * len(
+        SOURCE_LENGTHS
+    )
     assert len(fed) == 1
 
 
 def test_each_row_has_its_own_length_limit(fed: list[tuple[int, int]]) -> None:
-    outputs = greedy_decode(always(make_model(0), 7), make_sources(0))
-    assert outputs == [[7] * limit for limit in LIMITS]
-    assert len(fed) == max(LIMITS)
+    outputs = greedy_decode(CachedStepper(always(decoding_model(0), 7)), decoding_sources(0))
+    assert outputs == [[7] * limit for limit in TARGET_LIMITS]
+    assert len(fed) == max(TARGET_LIMITS)
 
 
 def test_no_row_is_longer_than_max_len() -> None:
-    model = always(make_model(0, max_len=13), 7)
-    for use_cache in (True, False):
-        outputs = greedy_decode(model, make_sources(0), use_cache)
-        assert [len(output) for output in outputs] == [min(13, limit) for limit in LIMITS]
+    model = always(decoding_model(0, max_len=13), 7)
+    for make_stepper in STEPPERS:
+        outputs = greedy_decode(make_stepper(model), decoding_sources(0))
+        assert [len(output) for output in outputs] == [min(13, limit) for limit in TARGET_LIMITS]
 
 
 def test_tokens_after_the_end_are_not_returned() -> None:
-    outputs = greedy_decode(make_model(LIVELY_SEED), make_sources(LIVELY_SEED))
+    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
     assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
 
 
@@ -289,8 +259,8 @@ def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.
         return init_cache(self, memory, src_mask, capacity)
 
     monkeypatch.setattr(Transformer, "init_cache", spy)
-    greedy_decode(make_model(0), make_sources(0))
-    assert rooms == [max(LIMITS)]
+    greedy_decode(CachedStepper(decoding_model(0)), decoding_sources(0))
+    assert rooms == [max(TARGET_LIMITS)]
     assert isinstance(rooms[0], int)  # a tensor would make every step wait for its device
 
 
@@ -298,51 +268,46 @@ def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("width", [0, 7])
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_an_empty_batch_gives_nothing(width: int, use_cache: bool) -> None:
-    assert greedy_decode(make_model(0), torch.zeros(0, width, dtype=torch.int64), use_cache) == []
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_an_empty_batch_gives_nothing(width: int, make_stepper: MakeStepper) -> None:
+    assert greedy_decode(make_stepper(decoding_model(0)), torch.zeros(0, width, dtype=torch.int64)) == []
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    together = greedy_decode(model, src_ids)
-    with_empty = greedy_decode(model, torch.cat([src_ids[:3], torch.full((1, S), PAD), src_ids[3:]]))
+    stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
+    together = greedy_decode(stepper, src_ids)
+    with_empty = greedy_decode(stepper, torch.cat([src_ids[:3], torch.full((1, S), PAD), src_ids[3:]]))
     assert len(with_empty.pop(3)) <= 10
     assert with_empty == together
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_a_source_beyond_max_len_is_refused(use_cache: bool) -> None:
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper) -> None:
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        greedy_decode(make_model(0, max_len=8), random_ids(1, [9, 4], 9), use_cache)
+        greedy_decode(make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9))
 
 
-@pytest.mark.parametrize(
-    "decode", [greedy_decode, partial(greedy_decode, use_cache=False), partial(sample, top=2, seed=1)]
-)
-def test_decoding_records_nothing_for_autograd(
-    decode: Callable[[Transformer, Tensor], list[list[int]]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_decoding_records_nothing_for_autograd(make_stepper: MakeStepper, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = []
 
-    def spy(logits: Tensor, model: Transformer) -> Tensor:
+    def spy(logits: Tensor, config: TransformerConfig) -> Tensor:
         recorded.append(logits.requires_grad)
-        return likeliest_token(logits, model)
+        return likeliest_token(logits, config)
 
     monkeypatch.setattr(decoding, "likeliest_token", spy)
-    decode(make_model(0), make_sources(0))
+    greedy_decode(make_stepper(decoding_model(0)), decoding_sources(0))
     assert recorded
     assert not any(recorded)
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_everything_is_made_on_the_device_of_the_source(use_cache: bool) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    before = greedy_decode(model, src_ids)
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    before = greedy_decode(CachedStepper(model), src_ids)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
-        assert greedy_decode(model, src_ids, use_cache) == before
-        assert sample(model, src_ids, 1, seed=1) == before
+        assert greedy_decode(make_stepper(model), src_ids) == before
 
 
 # Training and stepwise decoding
@@ -354,9 +319,9 @@ def deviation_of_step_losses(model: Transformer, smoothing: float) -> float:
 
     Position by position, and the sum over all.
     """
-    src_ids = make_sources(LIVELY_SEED)
+    src_ids = decoding_sources(LIVELY_SEED)
     lengths = [5, 8, 3, 8, 2, 6, 1, 4, 7]
-    whole = torch.cat([random_targets(2, len(LENGTHS), 8, V), torch.full((len(LENGTHS), 1), PAD)], 1)
+    whole = torch.cat([random_targets(2, len(SOURCE_LENGTHS), 8, V), torch.full((len(SOURCE_LENGTHS), 1), PAD)], 1)
     for row, length in zip(whole, lengths, strict=True):
         row[length], row[length + 1 :] = EOS, PAD
     tgt_in, tgt_out = whole[:, :-1].masked_fill(whole[:, :-1] == EOS, PAD), whole[:, 1:]
@@ -382,7 +347,7 @@ def test_control_step_losses_report_a_leak_of_the_future(monkeypatch: pytest.Mon
     def everything(q_len: int, kv_len: int, offset: int, device: torch.device) -> Tensor:
         return torch.ones(1, 1, q_len, kv_len, dtype=torch.bool)
 
-    monkeypatch.setattr("minitrans.model.causal_mask", everything)
+    monkeypatch.setattr("minitrans.model.transformer.causal_mask", everything)
     assert deviation_of_step_losses(random_model(3), 0.1) > 1e-3
 
 
@@ -395,14 +360,14 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
     exact = logits.double().log_softmax(-1)
     exact[:, [PAD, BOS]] = -torch.inf
     for n in (1, 2, 4, V):
-        log_p, ids = likeliest_tokens(logits, n, make_model(0))
+        log_p, ids = likeliest_tokens(logits, n, decoding_model(0).config)
         assert log_p.dtype == torch.promote_types(dtype, torch.float32)
         want = exact.topk(n)
         assert ids.shape == log_p.shape == want.indices.shape
         assert torch.allclose(log_p.double(), want.values, rtol=1e-6)
         if dtype == torch.float64:
             assert torch.equal(ids[:, : V - 2], want.indices[:, : V - 2])
-    assert [len(row) for row in likeliest_tokens(logits, V + 1, make_model(0))[1]] == [V, V, V]
+    assert [len(row) for row in likeliest_tokens(logits, V + 1, decoding_model(0).config)[1]] == [V, V, V]
 
 
 @torch.no_grad()
@@ -439,16 +404,16 @@ def assert_same(found: list[Hypothesis], want: list[Hypothesis]) -> None:
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 20])
 def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    for source, found in zip(src_ids, beam_search(model, src_ids, beam, length_penalty), strict=True):
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    for source, found in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam, length_penalty), strict=True):
         assert len(found) == beam
         assert_same(found, plain_beam_search(model, source[source != PAD], beam, length_penalty))
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
 def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int) -> None:
-    model, src_ids = make_model(seed, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4)
-    for source, found in zip(src_ids, beam_search(model, src_ids, beam), strict=True):
+    model, src_ids = decoding_model(seed, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4)
+    for source, found in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
         assert_same(found, plain_beam_search(model, source[source != PAD], beam, 1.0))
 
 
@@ -456,9 +421,9 @@ def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows
 def test_beams_for_everything_find_the_best_there_is(length_penalty: float) -> None:
     """PAD and BOS aside there are three words and EOS, and at most three tokens: 1 + 3 + 9 + 27 outputs."""
     for seed in range(5):
-        model = make_model(seed, vocab_size=6, max_len=3)
+        model = decoding_model(seed, vocab_size=6, max_len=3)
         source = torch.tensor([0, 2])
-        (found,) = beam_search(model, source[None], 40, length_penalty)
+        (found,) = beam_search(CachedStepper(model), source[None], 40, length_penalty)
         words = [i for i in range(6) if i not in (PAD, BOS, EOS)]
         outputs = [list(ids) for n in range(4) for ids in itertools.product(words, repeat=n)]
         scores = {}
@@ -478,24 +443,25 @@ def teacher_forced(model: Transformer, source: Tensor, tgt_out: list[int]) -> fl
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("seed", range(5))
 def test_one_beam_is_greedy_decoding(seed: int, dtype: torch.dtype) -> None:
-    model, src_ids = make_model(seed).to(dtype), make_sources(seed)
-    assert [[h.ids for h in found] for found in beam_search(model, src_ids, 1)] == [
-        [ids] for ids in greedy_decode(model, src_ids)
+    stepper, src_ids = CachedStepper(decoding_model(seed).to(dtype)), decoding_sources(seed)
+    assert [[h.ids for h in found] for found in beam_search(stepper, src_ids, 1)] == [
+        [ids] for ids in greedy_decode(stepper, src_ids)
     ]
 
 
 def test_one_beam_is_greedy_where_all_tokens_are_as_likely() -> None:
-    model = always(make_model(0), 0)
+    model = always(decoding_model(0), 0)
     with torch.no_grad():
         model.output.weight.zero_()
-    src_ids = make_sources(0)
-    assert [found[0].ids for found in beam_search(model, src_ids, 1)] == greedy_decode(model, src_ids)
+    stepper, src_ids = CachedStepper(model), decoding_sources(0)
+    assert [found[0].ids for found in beam_search(stepper, src_ids, 1)] == greedy_decode(stepper, src_ids)
 
 
 @pytest.mark.parametrize("beam", [2, 5])
 def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    for source, limit, found in zip(src_ids, LIMITS, beam_search(model, src_ids, beam, 0.6), strict=True):
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    hypotheses = beam_search(CachedStepper(model), src_ids, beam, 0.6)
+    for source, limit, found in zip(src_ids, TARGET_LIMITS, hypotheses, strict=True):
         assert len({tuple(h.ids) for h in found}) == beam
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
         for h in found:
@@ -505,21 +471,32 @@ def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int) -> None:
 
 
 def test_a_row_of_beams_does_not_depend_on_the_others() -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
-    together = beam_search(model, src_ids, 3)
+    stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
+    together = beam_search(stepper, src_ids, 3)
     for source, found in zip(src_ids, together, strict=True):
-        assert_same(found, beam_search(model, source[source != PAD][None], 3)[0])
+        assert_same(found, beam_search(stepper, source[source != PAD][None], 3)[0])
+
+
+@pytest.mark.parametrize("beam", [1, 2, 3, 20])
+def test_beam_search_finds_the_same_without_a_cache(beam: int, selections: list[tuple[str, list[int]]]) -> None:
+    model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+    found, want = (beam_search(make_stepper(model), src_ids, beam) for make_stepper in reversed(STEPPERS))
+    for one, other in zip(found, want, strict=True):
+        assert_same(one, other)
+    steps = {kind: [rows for whose, rows in selections if whose == kind] for kind in ("Prefixes", "DecoderCache")}
+    assert steps["Prefixes"] == steps["DecoderCache"]
+    assert any(sorted(rows) != rows or len({*rows}) < len(rows) for rows in steps["Prefixes"]) == (beam > 1)
 
 
 def test_a_row_leaves_the_batch_with_its_last_beam(fed: list[tuple[int, int]]) -> None:
-    model, src_ids = make_model(LIVELY_SEED), make_sources(LIVELY_SEED)
+    stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
     alone = []
     for source in src_ids:
         fed.clear()
-        beam_search(model, source[source != PAD][None], 3)
+        beam_search(stepper, source[source != PAD][None], 3)
         alone.append(len(fed))
     fed.clear()
-    found = beam_search(model, src_ids, 3, length_penalty=1.0)
+    found = beam_search(stepper, src_ids, 3, length_penalty=1.0)
     assert alone == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in found]  # the longest one's
     assert {n for _, n in fed} == {1}
     assert len(set(alone)) >= 3
@@ -536,28 +513,28 @@ def test_beam_search_makes_room_for_the_longest_row_and_records_nothing(monkeypa
         return step(self, tgt_ids, cache)
 
     monkeypatch.setattr(Transformer, "step", spy)
-    beam_search(make_model(LIVELY_SEED), make_sources(LIVELY_SEED)[:1], 2)
+    beam_search(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)[:1], 2)
     assert set(capacities) == {18}
 
 
 def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "length_limit", lambda src_len, max_len: src_len)
     src_ids = torch.tensor([[0, 2, PAD], [0, 2, 4]])
-    first, second = beam_search(make_model(0, vocab_size=6), src_ids, 100)
+    first, second = beam_search(CachedStepper(decoding_model(0, vocab_size=6)), src_ids, 100)
     assert sorted(len(h.ids) for h in first) == [0] + [1] * 3 + [2] * 9
     assert len(second) == 1 + 3 + 9 + 27
 
 
 def test_a_vocabulary_smaller_than_the_beams_gives_what_there_is() -> None:
-    model = make_model(0, vocab_size=6, max_len=1)
-    (found,) = beam_search(model, torch.tensor([[0]]), 50)
+    stepper = CachedStepper(decoding_model(0, vocab_size=6, max_len=1))
+    (found,) = beam_search(stepper, torch.tensor([[0]]), 50)
     assert sorted(h.ids for h in found) == [[], [0], [2], [4]]
 
 
 def test_beam_search_of_nothing_is_nothing() -> None:
-    assert beam_search(make_model(0), torch.empty(0, 3, dtype=torch.int64), 2) == []
+    assert beam_search(CachedStepper(decoding_model(0)), torch.empty(0, 3, dtype=torch.int64), 2) == []
 
 
 def test_beam_search_refuses_a_source_that_is_too_long() -> None:
     with pytest.raises(ValueError, match=str(MAX_LEN)):
-        beam_search(make_model(0), torch.zeros(1, MAX_LEN + 1, dtype=torch.int64), 2)
+        beam_search(CachedStepper(decoding_model(0)), torch.zeros(1, MAX_LEN + 1, dtype=torch.int64), 2)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.cache import LayerCache
+from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
 from minitrans.verify import SABOTAGES
 from minitrans.verify.check import FLOAT64, LOWER, rounding, worst
@@ -151,7 +151,7 @@ def test_the_errors_by_position_are_those_of_single_steps() -> None:
 def test_numbers_without_weights_are_refused() -> None:
     model, src_ids, tgt_in, _ = fixed_case()
     memory, src_mask = model.encode(src_ids)
-    hidden, traces = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask)
+    hidden, traces = model.run_decoder(tgt_in, memory, src_mask)
     with pytest.raises(ValueError, match="no weights though asked for them"):
         numbers(model.output(hidden), traces, 6)
 
@@ -312,13 +312,13 @@ def test_control_chunks_report(sabotage: str) -> None:
 
 
 def test_control_empty_slots_are_refused_by_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    write = LayerCache.write
+    write = KeyValues.write
 
-    def all_slots(self: LayerCache, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def all_slots(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         write(self, k, v, offset)
         return self.k, self.v
 
-    monkeypatch.setattr(LayerCache, "write", all_slots)
+    monkeypatch.setattr(KeyValues, "write", all_slots)
     with pytest.raises(ValueError, match="does not broadcast to scores"):
         chunk_deviation(*fixed_case())
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import ATOL, as_numpy, as_torch_state, random_tensor, randomize, worst_deviation
-from torch import nn
+from torch import Tensor, nn
 
 from minitrans.model import reference
+from minitrans.model.cache import KeyValues, LayerCache
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, sinusoidal_positions
 from minitrans.model.masks import causal_mask
 
@@ -83,9 +84,32 @@ def test_decoder_layer_equals_that_of_pytorch() -> None:
     theirs.load_state_dict(as_torch_state(ours.state_dict()))
     x, memory = random_tensor(5, B, T, D), random_tensor(6, B, S, D)
     causal = causal_mask(T, T, 0)
-    got = ours(x, causal, ours.cross_attn.project_kv(memory), SRC_MASK, None, 0, need_weights=False).output
+    got = ours(x, causal, memory, SRC_MASK, None, 0, need_weights=False).output
     want = theirs(x, memory, tgt_mask=~causal[0, 0], memory_key_padding_mask=~SRC_MASK[:, 0, 0])
     assert worst_deviation([got], [want]) <= ATOL
+
+
+def empty_cache(layer: DecoderLayer, memory: Tensor, room: int) -> LayerCache:
+    """What the layer remembers of the source, and room for target tokens."""
+    source = KeyValues(*layer.cross_attn.project(memory, 1, 3))
+    return LayerCache(source.room_for(room), source)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", [[5], [2, 3], [1, 3, 1], [1, 1, 1, 1, 1]])
+def test_a_decoder_layer_with_a_cache_goes_on_where_it_stopped(chunks: list[int]) -> None:
+    layer = decoder_layer()
+    x, memory = random_tensor(5, B, T, D), random_tensor(6, B, S, D)
+    want = layer(x, causal_mask(T, T, 0), memory, SRC_MASK, None, 0, True)
+    cache = empty_cache(layer, memory, T + 1)
+    offset = 0
+    for n in chunks:
+        new = slice(offset, offset + n)
+        causal = causal_mask(n, offset + n, offset)
+        got = layer(x[:, new], causal, None, SRC_MASK, cache, offset, True)
+        parts = [want.output[:, new], want.self_weights[:, :, new, : offset + n], want.cross_weights[:, :, new]]
+        assert worst_deviation(got, parts) <= ATOL
+        offset += n
 
 
 @pytest.mark.parametrize("need", [False, True])
@@ -93,8 +117,7 @@ def test_layers_return_weights_only_when_asked_for(need: bool) -> None:
     x, memory = random_tensor(5, B, T, D), random_tensor(6, B, S, D)
     encoder, decoder = encoder_layer(), decoder_layer()
     read = encoder(memory, SRC_MASK, need)
-    cross = decoder.cross_attn.project_kv(memory)
-    written = decoder(x, causal_mask(T, T, 0), cross, SRC_MASK, None, 0, need)
+    written = decoder(x, causal_mask(T, T, 0), memory, SRC_MASK, None, 0, need)
     shapes = [w if w is None else tuple(w.shape) for w in (read.self_weights, *written[1:])]
     assert shapes == ([(B, H, S, S), (B, H, T, T), (B, H, T, S)] if need else [None, None, None])
     assert read.cross_weights is None
@@ -111,7 +134,7 @@ def test_dropout_of_every_answer_leaves_the_encoders_stream_alone() -> None:
 def test_dropout_of_every_answer_leaves_the_decoders_stream_alone() -> None:
     x, memory = random_tensor(5, B, T, D), random_tensor(6, B, S, D)
     layer = decoder_layer(dropout=1.0)
-    arguments = (x, causal_mask(T, T, 0), layer.cross_attn.project_kv(memory), SRC_MASK, None, 0, False)
+    arguments = (x, causal_mask(T, T, 0), memory, SRC_MASK, None, 0, False)
     assert torch.equal(layer.train()(*arguments).output, x)
     assert torch.equal(layer.eval()(*arguments).output, decoder_layer()(*arguments).output)
 

@@ -1,42 +1,30 @@
-"""Label-smoothed cross entropy against its formula, written out; and from the hidden states, against the plain one."""
+"""Label-smoothed cross entropy against its formula; from hidden states, and of a batch, against the plain one."""
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, random_ids, random_tensor
+from conftest import (
+    ATOL,
+    BOS,
+    PAD,
+    LinearLoss,
+    assert_close,
+    assert_equal,
+    logits_made,
+    plain_loss,
+    random_case,
+    random_ids,
+    random_model,
+    random_tensor,
+    with_gradients,
+)
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from minitrans.compiled import kernels
-from minitrans.model.loss import ROWS, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 
 B, T, V = 3, 5, 11
 LENGTHS = [4, 5, 1]
-
-
-@pytest.fixture(params=[True, False], ids=["compiled", "plain"], autouse=True)
-def with_and_without_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not request.param:
-        monkeypatch.setattr(kernels, "_library", lambda: None)
-
-
-def test_the_kernel_serves_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    served = []
-
-    def kernel(hidden: Tensor, weight: Tensor, *_: Any) -> tuple[float, Tensor]:
-        served.append((hidden.shape, weight.shape))
-        return 7.0, torch.zeros(len(hidden))
-
-    monkeypatch.setattr(kernels, "serve", lambda *_: True)
-    monkeypatch.setattr(kernels, "linear_cross_entropy", kernel)
-    loss = linear_cross_entropy(random_tensor(0, 1, T, 4), random_tensor(1, V, 4), random_ids(2, [T], T), PAD, 0.1)
-    assert loss.item() == 7.0
-    assert served == [((T, 4), (V, 4))]
 
 
 def formula(logits: Tensor, tgt_out: Tensor, smoothing: float) -> float:
@@ -105,57 +93,29 @@ def test_smoothing_makes_certainty_cost_more_than_the_smoothed_truth() -> None:
 
 D = 6
 CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions: fewer than a chunk has, as many, more
-Shape = tuple[int, ...]
-
-
-def plain(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
-
-
-def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:
-    """Hidden states (B, T, D) and a matrix (V, D) that want a gradient, and targets (B, T); float64."""
-    length = max(lengths) + padded
-    hidden, weight = random_tensor(3, len(lengths), length, D), random_tensor(4, V, D)
-    return hidden.requires_grad_(), weight.requires_grad_(), random_ids(5, list(lengths), length)
-
-
-def results(
-    loss_of: Callable[..., Tensor], hidden: Tensor, weight: Tensor, tgt_out: Tensor, smoothing: float = 0.1
-) -> tuple[Tensor, ...]:
-    """The loss, and its gradients by hidden states and matrix."""
-    loss = loss_of(hidden, weight, tgt_out, PAD, smoothing)
-    return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
-
-
-def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float = 1e-12) -> None:
-    """Each is off by no more than that share of the largest element that it should have."""
-    for one, other in zip(got, want, strict=True):
-        assert one.shape == other.shape
-        assert (one.double() - other.double()).abs().max() <= relative * other.abs().max()
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("n", CHUNKS)
 def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(n: int, smoothing: float) -> None:
-    case = random_case([n])
-    assert_close(results(linear_cross_entropy, *case, smoothing), results(plain, *case, smoothing))
+    case = *random_case([n]), smoothing
+    assert_close(with_gradients(linear_cross_entropy, *case), with_gradients(plain_loss, *case))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("lengths", [(4, 5, 1), (1, 9), (ROWS, 3, ROWS - 3), (7, ROWS - 1, 2, 40)])
 @pytest.mark.parametrize("padded", [0, 3])
-def test_padding_costs_nothing_and_has_no_gradient(lengths: Shape, padded: int, smoothing: float) -> None:
+def test_padding_costs_nothing_and_has_no_gradient(lengths: tuple[int, ...], padded: int, smoothing: float) -> None:
     hidden, weight, tgt_out = random_case(lengths, padded)
-    found = results(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
-    assert_close(found, results(plain, hidden, weight, tgt_out, smoothing))
+    found = with_gradients(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
+    assert_close(found, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
     assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
     other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
-    for one, again in zip(found, results(linear_cross_entropy, other, weight, tgt_out, smoothing), strict=True):
-        assert torch.equal(one, again)
+    assert_equal(with_gradients(linear_cross_entropy, other, weight, tgt_out, smoothing), found)
 
 
 def test_padding_alone_costs_nothing_and_moves_nothing() -> None:
-    loss, *gradients = results(linear_cross_entropy, *random_case([0, 0], padded=4))
+    loss, *gradients = with_gradients(linear_cross_entropy, *random_case([0, 0], padded=4))
     assert loss.item() == 0.0
     assert not any(gradient.any() for gradient in gradients)
 
@@ -167,13 +127,13 @@ def test_the_gradients_are_those_of_finite_differences() -> None:
 
 def test_the_gradients_grow_with_what_is_made_of_the_loss() -> None:
     case = random_case([ROWS, 9])
-    squared, want = (results(lambda *args, of=of: of(*args) ** 2 / 7, *case) for of in (linear_cross_entropy, plain))
-    assert_close(squared, want)
+    squared = with_gradients(lambda *args: linear_cross_entropy(*args) ** 2 / 7, *case)
+    assert_close(squared, with_gradients(lambda *args: plain_loss(*args) ** 2 / 7, *case))
 
 
 def test_only_what_is_asked_for_gets_a_gradient() -> None:
     hidden, weight, tgt_out = random_case([4, 2])
-    _, by_hidden, by_weight = results(linear_cross_entropy, hidden, weight, tgt_out)
+    _, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, tgt_out)
     (alone,) = torch.autograd.grad(linear_cross_entropy(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
     assert torch.equal(alone, by_hidden)
     (alone,) = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
@@ -183,19 +143,20 @@ def test_only_what_is_asked_for_gets_a_gradient() -> None:
     assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
 
 
-def test_the_kernel_refuses_a_second_derivative() -> None:
-    hidden, weight, tgt_out = random_case([4])
-    loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1) ** 2
-    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
-    compiled = kernels.serve(weight, torch.float64)
-    with pytest.raises(RuntimeError, match="once_differentiable") if compiled else nullcontext():
-        gradient.sum().backward()
+def test_it_has_a_second_derivative() -> None:
+    hidden, weight, tgt_out = random_case([4, 2])
+
+    def second(loss_of: LinearLoss) -> tuple[Tensor, ...]:
+        loss = loss_of(hidden, weight, tgt_out, PAD, 0.1) ** 2
+        (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+        return torch.autograd.grad(gradient.sum(), (hidden, weight))
+
+    assert_close(second(linear_cross_entropy), second(plain_loss), 1e-11)
 
 
 def test_it_is_the_same_every_time() -> None:
     case = random_case([ROWS + 3, 70])
-    for one, other in zip(*(results(linear_cross_entropy, *case) for _ in range(2)), strict=True):
-        assert torch.equal(one, other)
+    assert_equal(*(with_gradients(linear_cross_entropy, *case) for _ in range(2)))
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
@@ -203,7 +164,7 @@ def test_it_is_the_same_every_time() -> None:
 def test_the_smallest_vocabularies(v: int, n: int) -> None:
     hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
     tgt_out = torch.tensor([[i % v for i in ids]])
-    found, want = (results(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain))
+    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain_loss))
     for one, other in zip(found, want, strict=True):
         assert (one - other).abs().max() <= 1e-12 * n
 
@@ -212,7 +173,7 @@ def test_the_smallest_vocabularies(v: int, n: int) -> None:
 def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
     weight = torch.tensor([[2048.0], [-2048.0]], dtype=dtype, requires_grad=True)
-    loss, by_hidden, by_weight = results(linear_cross_entropy, hidden, weight, torch.tensor([[0, 1]]), smoothing=0.0)
+    loss, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, torch.tensor([[0, 1]]), 0.0)
     assert loss.item() == 4096.0
     assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4096.0], abs=1e-30)
     assert by_weight.flatten().tolist() == [1.0, -1.0]
@@ -223,10 +184,10 @@ def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) ->
 def test_products_in_half_precision_leave_a_loss_in_float32(lower: torch.dtype, smoothing: float) -> None:
     hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
     low, high = (hidden.detach().to(lower).requires_grad_(), (0.3 * weight).detach().float().requires_grad_())
-    found = results(linear_cross_entropy, low, high, tgt_out, smoothing)
+    found = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
     assert [x.dtype for x in found] == [torch.float32, lower, torch.float32]
     rounded = (low.detach().double().requires_grad_(), high.detach().to(lower).double().requires_grad_())
-    want = results(plain, *rounded, tgt_out, smoothing)
+    want = with_gradients(plain_loss, *rounded, tgt_out, smoothing)
     assert_close(found[:1], want[:1], 1e-3)
     assert_close(found[1:], want[1:], 2e-2)
 
@@ -235,36 +196,65 @@ def test_under_autocast_the_products_are_in_its_dtype() -> None:
     hidden, weight, tgt_out = random_case([ROWS + 3, 70])
     high = [x.detach().float().requires_grad_() for x in (hidden, weight)]
     low = high[0].detach().bfloat16().requires_grad_()
-    want = results(linear_cross_entropy, low, high[1], tgt_out)
+    want = with_gradients(linear_cross_entropy, low, high[1], tgt_out)
     for first in (low, high[0]):
         with torch.autocast("cpu", torch.bfloat16):
             loss = linear_cross_entropy(first, high[1], tgt_out, PAD, 0.1)
         found = loss.detach(), *torch.autograd.grad(loss, (first, high[1]))
         assert [x.dtype for x in found] == [torch.float32, first.dtype, torch.float32]
-        assert all(torch.equal(one, other) for one, other in zip(found, want, strict=True))
-
-
-class Shapes(TorchDispatchMode):
-    """Notes the shape of whatever any operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: set[Shape] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
-        return out
-
-
-def logits_made(loss_of: Callable[..., Tensor]) -> int:
-    """The most rows with as many columns as there are pieces, over loss and gradients."""
-    with Shapes() as shapes:
-        results(loss_of, *random_case([ROWS, ROWS, 5]))
-    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == V), default=0)
+        assert_equal(found, want)
 
 
 def test_only_a_chunk_has_logits_at_a_time() -> None:
-    compiled = kernels.serve(torch.zeros(()).double(), torch.float64)
-    assert logits_made(linear_cross_entropy) == (0 if compiled else ROWS)
-    assert logits_made(plain) == 3 * ROWS
+    assert logits_made(linear_cross_entropy) == ROWS
+    assert logits_made(plain_loss) == 3 * ROWS
+
+
+# Of a batch
+
+
+def batch() -> tuple[Tensor, Tensor, Tensor]:
+    """Ragged sources (3, 7), ragged targets (3, 5) in and out; more pieces than one are right in each row."""
+    tgt_out = random_ids(8, LENGTHS, T)
+    tgt_in = torch.cat([torch.full((B, 1), BOS), tgt_out[:, :-1]], 1)
+    return random_ids(7, [4, 7, 2], 7), tgt_in, tgt_out
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_of_a_batch_is_the_plain_one_of_the_models_logits(smoothing: float, tied: bool) -> None:
+    model = random_model(6, tie_embeddings=tied)
+    src_ids, tgt_in, tgt_out = batch()
+    losses = [
+        batch_loss(model, src_ids, tgt_in, tgt_out, smoothing),
+        linear_cross_entropy(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, smoothing),
+        label_smoothed_cross_entropy(model(src_ids, tgt_in), tgt_out, PAD, smoothing),
+    ]
+    found, from_hidden, plain = ([loss.detach(), *torch.autograd.grad(loss, [*model.parameters()])] for loss in losses)
+    assert found[0].shape == ()
+    assert found[0].item() == pytest.approx(formula(model(src_ids, tgt_in), tgt_out, smoothing), rel=1e-12)
+    assert_equal(found, from_hidden)
+    for one, other in zip(found, plain, strict=True):
+        assert (one - other).abs().max() <= 1e-12 * max(1.0, other.abs().max().item())
+
+
+def test_the_loss_of_a_batch_is_that_of_its_rows_together() -> None:
+    model = random_model(6)
+    src_ids, tgt_in, tgt_out = batch()
+    alone = [
+        batch_loss(model, src[src != PAD][None], tgt_in[i : i + 1, :n], tgt_out[i : i + 1, :n], 0.1).item()
+        for i, (src, n) in enumerate(zip(src_ids, LENGTHS, strict=True))
+    ]
+    assert batch_loss(model, src_ids, tgt_in, tgt_out, 0.1).item() == pytest.approx(sum(alone), rel=1e-12)
+
+
+def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
+    model = random_model(6).train()
+    model.dropout.p = 0.5
+    src_ids, tgt_in, tgt_out = batch()
+    torch.manual_seed(0)
+    found = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
+    torch.manual_seed(0)
+    want = [plain_loss(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, 0.1) for _ in range(2)]
+    assert_close(found, want)
+    assert abs(found[0] - found[1]) > 1e-3

@@ -262,7 +262,9 @@ def test_control_the_reference_reports_a_missing_scale_of_the_embeddings(monkeyp
 
 
 def test_control_the_reference_reports_padding_that_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitrans.model.padding_mask", lambda ids, pad_id: torch.ones(B, 1, 1, S, dtype=torch.bool))
+    monkeypatch.setattr(
+        "minitrans.model.transformer.padding_mask", lambda ids, pad_id: torch.ones(B, 1, 1, S, dtype=torch.bool)
+    )
     assert deviation_from_reference(random_model(3), H) > 1e-3
 
 
@@ -320,7 +322,7 @@ def test_traces_hold_each_layers_output_and_weights_only_when_asked_for() -> Non
     src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
     for need in (False, True):
         memory, src_mask, read = model.run_encoder(src_ids, need)
-        _, written = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask, None, need)
+        _, written = model.run_decoder(tgt_in, memory, src_mask, None, need)
         assert len(read) == len(written) == 2
         assert torch.equal(model.encoder.norm(read[-1].output), memory)
         weights: list[Tensor | None] = [trace.self_weights for trace in read + written]
@@ -336,17 +338,19 @@ def test_no_weights_are_kept_unless_asked_for() -> None:
     model = random_model(5)
     x = random_tensor(1, B, S, D)
     memory, src_mask, read = model.run_encoder(random_ids(1, LENGTHS, S))
-    cross = model.decoder.project_memory(memory)
-    _, written = model.run_decoder(random_targets(2, B, T), cross, src_mask)
-    traces = [*read, *written, *model.encoder(x, src_mask)[1], *model.decoder(x, cross, src_mask)[1]]
+    _, written = model.run_decoder(random_targets(2, B, T), memory, src_mask)
+    traces = [*read, *written, *model.encoder(x, src_mask)[1], *model.decoder(x, memory, src_mask)[1]]
     assert [(trace.self_weights, trace.cross_weights) for trace in traces] == [(None, None)] * 8
 
 
-def test_the_memory_of_another_number_of_layers_is_refused() -> None:
-    model = random_model(5)
-    memory, src_mask = model.encode(random_ids(1, LENGTHS, S))
-    with pytest.raises(ValueError, match="shorter"):
-        model.run_decoder(random_targets(2, B, T), model.decoder.project_memory(memory)[:1], src_mask)
+@torch.no_grad()
+@pytest.mark.parametrize(("n_layers", "message"), [(1, "shorter"), (3, "longer")])
+def test_a_cache_of_another_number_of_layers_is_refused(n_layers: int, message: str) -> None:
+    memory, src_mask = random_model(5).encode(random_ids(1, LENGTHS, S))
+    cache = random_model(5, n_layers=n_layers).init_cache(memory, src_mask)
+    with pytest.raises(ValueError, match=message):
+        random_model(5).run_decoder(random_targets(2, B, T), None, src_mask, cache)
+    assert cache.length == 0
 
 
 def test_the_output_projection_makes_logits_of_the_hidden_states() -> None:
@@ -361,7 +365,7 @@ def dtypes_on_the_way(model: Transformer) -> list[torch.dtype]:
     """Those of each layer's output, of the encoder's and of the hidden states."""
     src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
     memory, src_mask, read = model.run_encoder(src_ids)
-    _, written = model.run_decoder(tgt_in, model.decoder.project_memory(memory), src_mask)
+    _, written = model.run_decoder(tgt_in, memory, src_mask)
     return [x.dtype for x in (*(trace.output for trace in read + written), memory, model.hidden(src_ids, tgt_in))]
 
 
@@ -429,8 +433,8 @@ def test_a_cache_has_room_for_max_len_unless_told() -> None:
     assert model.init_cache(memory, src_mask).capacity == MAX_LEN
     cache = model.init_cache(memory, src_mask, 9)
     assert cache.capacity == 9
-    assert [tuple(layer.k.shape) for layer in cache.layers] == [(B, H, 9, DH)] * 2
-    assert [tuple(layer.cross_v.shape) for layer in cache.layers] == [(B, H, S, DH)] * 2
+    assert [tuple(layer.target.k.shape) for layer in cache.layers] == [(B, H, 9, DH)] * 2
+    assert [tuple(layer.source.v.shape) for layer in cache.layers] == [(B, H, S, DH)] * 2
 
 
 @torch.no_grad()
@@ -453,3 +457,131 @@ def test_a_step_beyond_max_len_is_refused_however_large_the_cache() -> None:
     model.step(random_targets(2, B, MAX_LEN), cache)
     with pytest.raises(ValueError, match=r"18 tokens are more than model\.max_len \(17\)"):
         model.step(random_targets(2, B, 1), cache)
+    assert cache.length == MAX_LEN
+
+
+@torch.no_grad()
+def test_a_step_that_fails_on_its_way_leaves_the_length_as_it_was_and_can_be_tried_again() -> None:
+    model = random_model(6)
+    src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    cache = model.init_cache(*model.encode(src_ids), capacity=T)
+    model.step(tgt_in[:, :2], cache)
+    with pytest.raises(RuntimeError, match="expanded size"):  # another number of rows than the cache has
+        model.step(tgt_in[:2, 2:], cache)
+    assert cache.length == 2
+    assert worst_deviation([model.step(tgt_in[:, 2:], cache)], [model(src_ids, tgt_in)[:, 2:]]) <= ATOL
+
+
+@torch.no_grad()
+def test_each_step_hands_every_layer_the_number_of_tokens_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    offsets = []
+    model = random_model(6)
+    for layer in model.decoder.layers:
+        layer.register_forward_pre_hook(lambda module, arguments: offsets.append(arguments[5]))
+    cache = model.init_cache(*model.encode(random_ids(1, LENGTHS, S)))
+    tgt_in = random_targets(2, B, T)
+    model.step(tgt_in[:, :2], cache)
+    model.step(tgt_in[:, 2:], cache)
+    model(random_ids(1, LENGTHS, S), tgt_in)
+    assert offsets == [0, 0, 2, 2, 0, 0]
+
+
+# Hooks: every attention is called as a module, whichever way the model is used
+
+WAYS = ["forward", "hidden", "decode", "step"]
+
+
+def run(model: Transformer, way: str) -> Tensor:
+    """The logits of one batch, the target fed in two chunks where it is fed step by step."""
+    src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    match way:
+        case "forward":
+            return model(src_ids, tgt_in)
+        case "hidden":
+            return model.output(model.hidden(src_ids, tgt_in))
+        case "decode":
+            return model.decode(tgt_in, *model.encode(src_ids))
+    cache = model.init_cache(*model.encode(src_ids))
+    return torch.cat([model.step(chunk, cache) for chunk in tgt_in.split([2, 3], 1)], 1)
+
+
+def attentions(model: Transformer) -> dict[str, MultiHeadAttention]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
+    model = random_model(5)
+    fired = []
+    for name, module in attentions(model).items():
+        module.register_forward_hook(lambda _, arguments, out, name=name: fired.append((name, out[0].size(1), out[1])))
+    run(model, way)
+    encoder = [(f"encoder.layers.{i}.self_attn", S, None) for i in range(2)]
+    of_chunks = [
+        (f"decoder.layers.{i}.{kind}_attn", n, None)
+        for n in ([2, 3] if way == "step" else [T])
+        for i in range(2)
+        for kind in ("self", "cross")
+    ]
+    assert fired == encoder + of_chunks
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", list(attentions(random_model(5))))
+def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str, way: str) -> None:
+    model = random_model(5)
+    before = run(model, way)
+    hook = attentions(model)[name].register_forward_hook(
+        lambda module, arguments, out: (torch.zeros_like(out[0]), None)
+    )
+    got = run(model, way)
+    hook.remove()
+    assert torch.equal(run(model, way), before)
+    nn.init.zeros_(attentions(model)[name].w_o.weight)
+    nn.init.zeros_(attentions(model)[name].w_o.bias)
+    assert worst_deviation([got], [run(model, way)]) <= ATOL
+    assert worst_deviation([got], [before]) > 1e-3
+
+
+def ask(module: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
+    """A forward pre-hook that asks an attention for its weights."""
+    return *arguments[:4], True, *arguments[5:]
+
+
+def ask_by_name(
+    module: nn.Module, arguments: tuple[object, ...], named: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
+    """The same, by the names of the arguments."""
+    names = ("query", "key", "value", "mask", "need_weights", "cache", "offset")
+    return (), {**dict(zip(names, arguments, strict=False)), **named, "need_weights": True}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("way", WAYS)
+def test_weights_can_be_looked_at_from_outside(way: str, by_name: bool) -> None:
+    model = random_model(5)
+    src_ids, tgt_in = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    memory, src_mask, read = model.run_encoder(src_ids, need_weights=True)
+    _, written = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
+    want = {f"encoder.layers.{i}.self_attn": trace.self_weights for i, trace in enumerate(read)}
+    for i, trace in enumerate(written):
+        want[f"decoder.layers.{i}.self_attn"] = trace.self_weights
+        want[f"decoder.layers.{i}.cross_attn"] = trace.cross_weights
+    before = run(model, way)
+
+    seen: dict[str, list[Tensor]] = {name: [] for name in want}
+    for name, module in attentions(model).items():
+        if by_name:
+            module.register_forward_pre_hook(ask_by_name, with_kwargs=True)
+        else:
+            module.register_forward_pre_hook(ask)
+        module.register_forward_hook(lambda _, arguments, out, name=name: seen[name].append(out[1]))
+    assert torch.equal(run(model, way), before)
+    for name, weights in want.items():
+        assert weights is not None
+        width = weights.size(-1)
+        got = torch.cat([nn.functional.pad(part, (0, width - part.size(-1))) for part in seen[name]], 2)
+        assert worst_deviation([got], [weights]) <= ATOL

@@ -1,0 +1,161 @@
+"""The loss from hidden states on the compiled kernels, against the plain one; the model's own is tested beside it."""
+
+import math
+
+import pytest
+import torch
+from conftest import (
+    PAD,
+    assert_close,
+    assert_equal,
+    logits_made,
+    plain_loss,
+    random_case,
+    random_tensor,
+    with_gradients,
+)
+from torch import Tensor
+
+from minitrans.compiled import NotAdmittedError, check_compiler, kernels
+from minitrans.compiled.training import linear_cross_entropy
+from minitrans.model.loss import ROWS
+
+try:
+    check_compiler()
+except NotAdmittedError as error:
+    pytest.skip(str(error), allow_module_level=True)
+
+DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+
+
+def test_the_kernel_gets_the_real_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    served = []
+
+    def kernel(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[float, Tensor]:
+        served.append((hidden.shape, weight.shape, target.tolist(), smoothing))
+        return 7.0, torch.zeros(len(hidden))
+
+    monkeypatch.setattr(kernels, "linear_cross_entropy", kernel)
+    hidden, weight, tgt_out = random_case([5, 2], padded=1)
+    loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
+    assert loss.item() == 7.0
+    assert served == [((7, 6), (11, 6), [i for i in tgt_out.flatten().tolist() if i != PAD], 0.1)]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("n", [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1])
+def test_any_number_of_rows_gives_the_plain_loss_and_its_gradients(n: int, smoothing: float) -> None:
+    case = *random_case([n]), smoothing
+    assert_close(with_gradients(linear_cross_entropy, *case), with_gradients(plain_loss, *case))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
+@pytest.mark.parametrize("lengths", [(4, 5, 1), (1, 9), (ROWS, 3, ROWS - 3), (7, ROWS - 1, 2, 40)])
+@pytest.mark.parametrize("padded", [0, 3])
+def test_padding_costs_nothing_and_has_no_gradient(lengths: tuple[int, ...], padded: int, smoothing: float) -> None:
+    hidden, weight, tgt_out = random_case(lengths, padded)
+    found = with_gradients(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
+    assert_close(found, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
+    assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
+    other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
+    assert_equal(with_gradients(linear_cross_entropy, other, weight, tgt_out, smoothing), found)
+
+
+def test_padding_alone_costs_nothing_and_moves_nothing() -> None:
+    loss, *gradients = with_gradients(linear_cross_entropy, *random_case([0, 0], padded=4))
+    assert loss.item() == 0.0
+    assert not any(gradient.any() for gradient in gradients)
+
+
+def test_the_gradients_are_those_of_finite_differences() -> None:
+    hidden, weight, tgt_out = random_case([3, 1])
+    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, tgt_out, PAD, 0.1), (hidden, weight))
+
+
+def test_the_gradients_grow_with_what_is_made_of_the_loss() -> None:
+    case = random_case([ROWS, 9])
+    squared = with_gradients(lambda *args: linear_cross_entropy(*args) ** 2 / 7, *case)
+    assert_close(squared, with_gradients(lambda *args: plain_loss(*args) ** 2 / 7, *case))
+
+
+def test_only_what_is_asked_for_gets_a_gradient() -> None:
+    hidden, weight, tgt_out = random_case([4, 2])
+    _, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, tgt_out)
+    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
+    assert torch.equal(alone, by_hidden)
+    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
+    assert torch.equal(alone, by_weight)
+    with torch.no_grad():
+        loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
+    assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
+
+
+def test_the_kernel_refuses_a_second_derivative() -> None:
+    hidden, weight, tgt_out = random_case([4])
+    loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1) ** 2
+    (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_it_is_the_same_every_time() -> None:
+    case = random_case([ROWS + 3, 70])
+    assert_equal(*(with_gradients(linear_cross_entropy, *case) for _ in range(2)))
+
+
+@pytest.mark.parametrize("v", [1, 2, 3])
+@pytest.mark.parametrize("n", [5, ROWS + 1])
+def test_the_smallest_vocabularies(v: int, n: int) -> None:
+    hidden, weight = random_tensor(0, 1, n, 6).requires_grad_(), random_tensor(1, v, 6).requires_grad_()
+    tgt_out = torch.tensor([[i % v for i in range(n)]])
+    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain_loss))
+    for one, other in zip(found, want, strict=True):
+        assert (one - other).abs().max() <= 1e-12 * n
+
+
+@pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)
+def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of_weight: torch.dtype) -> None:
+    hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
+    weight = torch.tensor([[2048.0], [-2048.0]], dtype=of_weight, requires_grad=True)
+    loss, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, torch.tensor([[0, 1]]), 0.0)
+    assert loss.item() == 4096.0
+    assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4096.0], abs=1e-30)
+    assert by_weight.flatten().tolist() == [1.0, -1.0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_products_in_bfloat16_leave_a_loss_in_float32(smoothing: float) -> None:
+    hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
+    low, high = hidden.detach().bfloat16().requires_grad_(), (0.3 * weight).detach().float().requires_grad_()
+    found = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
+    assert [x.dtype for x in found] == [torch.float32, torch.bfloat16, torch.float32]
+    rounded = low.detach().double().requires_grad_(), high.detach().bfloat16().double().requires_grad_()
+    want = with_gradients(plain_loss, *rounded, tgt_out, smoothing)
+    assert_close(found[:1], want[:1], 1e-3)
+    assert_close(found[1:], want[1:], 2e-2)
+
+
+@pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)
+def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
+    dtype: torch.dtype, of_weight: torch.dtype
+) -> None:
+    hidden, weight, tgt_out = random_case([ROWS + 3, 70])
+    case = hidden.detach().to(dtype).requires_grad_(), weight.detach().to(of_weight).requires_grad_(), tgt_out
+    want = with_gradients(linear_cross_entropy, *case)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = linear_cross_entropy(*case, PAD, 0.1)
+    assert_equal([loss.detach(), *torch.autograd.grad(loss, case[:2])], want)
+    assert [x.dtype for x in want] == [of_weight, dtype, of_weight]
+
+
+@pytest.mark.parametrize("wrong", [-1, 11])
+def test_a_target_that_is_no_piece_is_refused(wrong: int) -> None:
+    hidden, weight, tgt_out = random_case([4, 2])
+    tgt_out[1, 0] = wrong
+    with pytest.raises(IndexError, match=f"{wrong}.*not all among the 11 of the vocabulary"):
+        linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
+
+
+def test_no_logits_are_held() -> None:
+    assert logits_made(linear_cross_entropy) == 0
+    assert logits_made(plain_loss) == 3 * ROWS
