@@ -26,6 +26,7 @@ ORDER = [
     "text",
     "data",
     "serving",
+    "arguments",
     "training",
     "verify",
     "cli",

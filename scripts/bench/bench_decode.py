@@ -33,7 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -44,7 +44,7 @@ from bench_train import Bench, NumberTokenizer, describe_machine, make_workload,
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.cli import Parser, positive
+from minitrans.arguments import make_parser, parse
 from minitrans.errors import UserError
 from minitrans.model.decoding import greedy_decode, length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -79,12 +79,12 @@ class Settings:
 
 
 HELP = {
-    "run": "trained run folder (default: a model is trained for a minute on made-up sentences)",
+    "run": "trained run folder; without one, a model is trained for a minute on made-up sentences",
     "source": "text to translate, with --run",
-    "sentences": "how many sentences to decode (default: %(default)s)",
-    "single": "how many of them one at a time (default: %(default)s)",
-    "rounds": "rounds, whose median is taken (default: %(default)s)",
-    "threads": "CPU threads (default: %(default)s)",
+    "sentences": "how many sentences to decode",
+    "single": "how many of them one at a time",
+    "rounds": "rounds, whose median is taken",
+    "threads": "CPU threads",
 }
 
 
@@ -430,13 +430,11 @@ def note(text: str) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
-    parser = Parser(prog="bench_decode.py", description=(__doc__ or "").split("\n", 1)[0])
+    parser = make_parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    for field in fields(Settings):
-        kind = positive if isinstance(field.default, int) else str
-        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=HELP[field.name])
+    bench_train.add_settings(parser, Settings, HELP)
     try:
-        args = vars(parser.parse_args(argv))
+        args = parse(parser, sys.argv[1:] if argv is None else argv)
         as_json = args.pop("json")
         settings = Settings(**args)
         for library in ("transformers", "ctranslate2"):

@@ -32,7 +32,6 @@ Ratios compare times, the other's over ours in its faster arithmetic: 3 says tha
 law.
 """
 
-import argparse
 import contextlib
 import importlib.metadata
 import importlib.util
@@ -57,12 +56,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveInt
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.admission import make_batch_loss
-from minitrans.cli import Parser, positive
+from minitrans.arguments import make_parser, parse
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.data.datamodule import TranslationDataModule
@@ -115,22 +116,22 @@ class Settings:
 
 
 HELP = {
-    "data": "folder of a parallel corpus (default: sentences are made up)",
+    "data": "folder of a parallel corpus; without one, sentences are made up",
     "source": "language translated from, with --data",
     "target": "language translated to, with --data",
-    "pairs": "sentence pairs to make up (default: %(default)s)",
-    "mean_length": "mean length of the targets made up, in pieces (default: %(default)s)",
-    "batch_tokens": "rows x longest sentence of a batch, at most (default: %(default)s)",
-    "vocab_size": "pieces for both languages together (default: %(default)s)",
-    "n_layers": "layers in the encoder, and again in the decoder (default: %(default)s)",
-    "d_model": "size of the vectors between layers (default: %(default)s)",
-    "d_ff": "hidden size of the feed-forward networks (default: %(default)s)",
-    "n_heads": "attention heads (default: %(default)s)",
-    "dropout": "of embeddings, sub-layer outputs and hidden layers (default: %(default)s)",
-    "attention_dropout": "of attention weights (default: %(default)s)",
-    "rounds": "rounds, whose median is taken (default: %(default)s)",
-    "steps": "steps of each contender in a round (default: %(default)s)",
-    "threads": "CPU threads (default: %(default)s)",
+    "pairs": "sentence pairs to make up",
+    "mean_length": "mean length of the targets made up, in pieces",
+    "batch_tokens": "rows x longest sentence of a batch, at most",
+    "vocab_size": "pieces for both languages together",
+    "n_layers": "layers in the encoder, and again in the decoder",
+    "d_model": "size of the vectors between layers",
+    "d_ff": "hidden size of the feed-forward networks",
+    "n_heads": "attention heads",
+    "dropout": "of embeddings, sub-layer outputs and hidden layers",
+    "attention_dropout": "of attention weights",
+    "rounds": "rounds, whose median is taken",
+    "steps": "steps of each contender in a round",
+    "threads": "CPU threads",
 }
 
 # One setting at a time, the others as given; d_ff is kept at twice d_model.
@@ -757,6 +758,14 @@ def print_sweep(result: dict[str, Any]) -> None:
     print(table(["", *(f"{name} {what}" for name in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
 
 
+def add_settings(parser: ArgumentParser, settings: type, texts: dict[str, str]) -> None:
+    """Add a flag for each field of a dataclass of settings."""
+    for field in fields(settings):
+        kind = PositiveInt if isinstance(field.default, int) else type(field.default or "")
+        flag = f"--{field.name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
+
+
 def note(text: str) -> None:
     """Say on standard error what is going on."""
     print(f"bench_train: {text}", file=sys.stderr, flush=True)
@@ -768,28 +777,16 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", ".*`self.log\\(\\)` but the `self.trainer` reference is not registered.*")
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = Parser(
-        prog="bench_train.py",
-        description="Benchmark of training on the CPU: our step beside nn.Transformer and M2M100 of Hugging Face.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
-    for field in fields(Settings):
-        flag = f"--{field.name.replace('_', '-')}"
-        kind = positive if isinstance(field.default, int) else type(field.default or "")
-        parser.add_argument(flag, type=kind, default=field.default, help=HELP[field.name])
-    return parser
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 0, or 2 after bad input or without transformers."""
+    parser = make_parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
+    add_settings(parser, Settings, HELP)
     try:
-        arguments = vars(make_parser().parse_args(argv))
-        as_json, sweeping = arguments.pop("json"), arguments.pop("sweep")
-        settings = Settings(**arguments)
+        args = parse(parser, sys.argv[1:] if argv is None else argv)
+        as_json, sweeping = args.pop("json"), args.pop("sweep")
+        settings = Settings(**args)
         if sweeping and settings.data:
             raise UserError("--sweep varies the length of made-up sentences; give it without --data")
         if settings.mean_length < 1:

@@ -1,6 +1,5 @@
 """Kill a training at random moments, resume it until it ends, and compare it with one that was left alone."""
 
-import argparse
 import hashlib
 import random
 import signal
@@ -11,7 +10,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from minitrans import cli
+from jsonargparse import ArgumentParser
+from jsonargparse.typing import PositiveInt
 
 CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
@@ -19,13 +19,11 @@ COMPARED = ("model.safetensors", "metrics.csv")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=cli.positive, default=20, help="runs to kill (default: %(default)s)")
-    parser.add_argument("--kills", type=cli.positive, default=3, help="most kills in one run (default: %(default)s)")
-    parser.add_argument(
-        "--steps", type=cli.positive, default=300, help="optimizer steps of a run (default: %(default)s)"
-    )
-    parser.add_argument("--seed", type=int, default=1, help="decides when they are killed (default: %(default)s)")
+    parser = ArgumentParser(prog="kill_resume.py", description=__doc__)
+    parser.add_argument("--runs", type=PositiveInt, default=20, help="runs to kill")
+    parser.add_argument("--kills", type=PositiveInt, default=3, help="most kills in one run")
+    parser.add_argument("--steps", type=PositiveInt, default=300, help="optimizer steps of a run")
+    parser.add_argument("--seed", type=int, default=1, help="decides when they are killed")
     args = parser.parse_args(argv)
     rng = random.Random(args.seed)
     different = kills = 0

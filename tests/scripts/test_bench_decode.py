@@ -170,7 +170,7 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--rounds", "0"], "not at least 1"),
+        (["--rounds", "0"], "--rounds is 0; it must be a whole number above 0"),
         (["--no-such-flag"], "--no-such-flag"),
         pytest.param(["--run", "x"], "--run and --source go together", marks=[needs_transformers, needs_ctranslate2]),
         pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=[needs_transformers, needs_ctranslate2]),

@@ -193,7 +193,7 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         pytest.param(["--d-model", "15"], "model.d_model (15) is not divisible", marks=needs_transformers),
         pytest.param(["--data", "no/such/folder", "--source", "en"], "empty", marks=needs_transformers),
         (["--mean-length", "0"], "--mean-length must be at least 1"),
-        (["--rounds", "0"], "not at least 1"),
+        (["--rounds", "0"], "--rounds is 0; it must be a whole number above 0"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--sweep", "--data", "x"], "give it without --data"),
     ],
