@@ -1,6 +1,8 @@
 """The mutants that the tests are tested with: each changes one thing, and those called equivalent are among them."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import mutants
@@ -21,7 +23,7 @@ def has_room(length: int, keys: Tensor, capacity: int = 256) -> bool:
 
 
 def source_of(module: str) -> str:
-    return (ROOT / "minitrans" / f"{module}.py").read_text(encoding="utf-8")
+    return (mutants.ROOT / mutants.path_of(module)).read_text(encoding="utf-8")
 
 
 def documentation(source: str) -> list[str | None]:
@@ -65,7 +67,7 @@ def test_a_small_module_has_exactly_these_mutants() -> None:
     ]
 
 
-@pytest.mark.parametrize("module", ["masks", "decoding"])
+@pytest.mark.parametrize("module", ["model.masks", "serving.sampling"])
 def test_every_mutant_is_another_program_with_the_same_documentation(module: str) -> None:
     source = source_of(module)
     made = list(mutants.mutants(module, source))
@@ -77,7 +79,8 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
 def test_what_is_called_equivalent_is_a_mutant() -> None:
     made = {
         (mutant.scope, mutant.after)
-        for module in {scope.split(".")[0] for scope in mutants.EQUIVALENT}
+        for module in mutants.MODULES
+        if any(f"{scope}.".startswith(f"{module}.") for scope in mutants.EQUIVALENT)
         for mutant in mutants.mutants(module, source_of(module))
     }
     assert {(scope, after) for scope, changes in mutants.EQUIVALENT.items() for after in changes} <= made
@@ -86,10 +89,35 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
 def test_the_score_counts_what_is_not_known_to_be_equivalent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = [mutants.Mutant("masks", i, "masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)]
-    monkeypatch.setattr(mutants, "EQUIVALENT", {"masks.f": {"x = 1": "it is all one"}})
+    made = [mutants.Mutant("model.masks", i, "model.masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)]
+    monkeypatch.setattr(mutants, "EQUIVALENT", {"model.masks.f": {"x = 1": "it is all one"}})
     assert mutants.report(made[:3], made[3:]) == 1
     assert mutants.report(made[:2], made[2:]) == 0
-    assert "masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
+    assert "model.masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
     assert mutants.report([], made) == 1
-    assert "not equivalent, or no mutant at all: masks.f: x = 1" in capsys.readouterr().out
+    assert "not equivalent: minitrans/model/masks.py:1  x = 0  ->  x = 1\n" in capsys.readouterr().out
+
+
+def test_every_module_and_its_tests_are_there() -> None:
+    for module, group in mutants.MODULES.items():
+        assert (mutants.ROOT / mutants.path_of(module)).is_file()
+        assert len(mutants.test_files(module)) >= len(group.tests)
+
+
+def test_a_sample_is_always_the_same() -> None:
+    made = list(mutants.mutants("small", SMALL))
+    some = mutants.sample(made, 5)
+    assert some == mutants.sample(made, 5) == [mutant for mutant in made if mutant in some]
+    assert len(some) == 5
+    assert mutants.sample(made, None) == mutants.sample(made, 99) == made
+
+
+def test_a_mutant_is_imported_in_place_of_its_module() -> None:
+    program = """if True:
+        import mutants
+        source = (mutants.ROOT / mutants.path_of("model.masks")).read_text() + "MUTATED = True"
+        mutants.load(mutants.Mutant("model.masks", 0, "", "", "", source))
+        from minitrans.model import masks
+        assert masks.MUTATED
+    """
+    subprocess.run([sys.executable, "-c", program], cwd=mutants.ROOT / "scripts/dev", check=True)

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Mutation testing of the C++: change one token or statement, compile, run the tests, and see whether they notice.
+
+Each mutant is a copy of the package in a temporary folder, compiled there with little optimisation. What does not
+compile, or compiles to the very same bytes, does not count. One takes about twenty seconds of a core.
+"""
+
+import argparse
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path("minitrans/compiled")
+TESTS = ROOT / "tests/compiled"
+REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
+COMPILE = ["c++", "-std=c++17", "-O1", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-c"]
+TIME_LIMIT = 300  # seconds for compiling and all tests; the unmutated code needs thirty
+
+# What each token is replaced by. Binary operators have spaces around them, pointers and templates have none.
+TOKENS = {
+    " + ": " -", " - ": " +", " * ": " + /", " / ": " *", " % ": " /", " < ": " <= >", " <= ": " <", " > ": " >= <",
+    " >= ": " >", " == ": " !=", " != ": " ==", " && ": " ||", " || ": " &&", " += ": " -= =", " -= ": " +=",
+    " *= ": " +=", " /= ": " *=", " << ": " >>", " >> ": " <<", "std::max": "std::min", "std::min": "std::max",
+    "true": "false", "false": "true", "LEFT": "RIGHT", "RIGHT": "LEFT", "++": "--",
+}  # fmt: skip
+_TOKEN = re.compile("|".join(rf"(?<!\w){re.escape(token)}(?!\w)" if token[0].isalpha() else re.escape(token)
+                             for token in sorted(TOKENS, key=len, reverse=True)))  # fmt: skip
+_INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_FLOAT = re.compile(r"(?<![\w.])\d+\.\d+")
+_STATEMENT = re.compile(r"^ *(?:(?:for|if) \(.*\) )?([\w*][^;{}]*;)$", re.MULTILINE)  # alone on its line, or at its end
+_DECLARATION = re.compile(
+    r"(?:return|const|auto|using|static|struct|template|typedef|[AT] |bool|u?int|float|double|__m|std::vector|"
+    r"(?:Linear|Work|Matrix|Buffer|View|Operand|Normed|Lanes|TileUnit|Parameters)\b)"
+)
+
+# Mutants that do what the original does, so that no test can notice them: file, changed line, reason.
+EQUIVALENT: dict[str, dict[str, str]] = {}
+
+
+class Mutant(NamedTuple):
+    """A file with one change.
+
+    Attributes:
+        file: Its name.
+        line: Number of the changed line.
+        before: The line.
+        after: The changed line.
+        source: The whole mutated file.
+    """
+
+    file: str
+    line: int
+    before: str
+    after: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{FOLDER / self.file}:{self.line}  {self.before}  ->  {self.after}"
+
+
+def code_alone(source: str) -> str:
+    """The source with blanks in the place of comments, texts and directives."""
+    pattern = r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"|^#(?:[^\n\\]|\\\n|\\.)*"
+    return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found[0]), source, flags=re.DOTALL | re.MULTILINE)
+
+
+def changes(code: str) -> Iterator[tuple[int, int, str]]:
+    """What may be replaced, from where to where, and by what."""
+    for found in _TOKEN.finditer(code):
+        for other in TOKENS[found[0]].split():
+            yield *found.span(), f" {other} " if found[0][0] == " " else other
+    for found in _INTEGER.finditer(code):
+        yield from ((*found.span(), str(int(found[0]) + by)) for by in (1, -1))
+    for found in _FLOAT.finditer(code):
+        yield *found.span(), f"1.01 * {found[0]}"
+    for found in _STATEMENT.finditer(code):
+        if not _DECLARATION.match(found[1]):
+            yield *found.span(1), ";"
+
+
+def mutants(file: str, source: str) -> Iterator[Mutant]:
+    """Make every mutant of a file, each once."""
+    for start, end, other in sorted({*changes(code_alone(source))}):
+        mutated = source[:start] + other + source[end:]
+        first = source.rfind("\n", 0, start) + 1
+        before, after = source[first : source.find("\n", end)], mutated[first : mutated.find("\n", start + len(other))]
+        line, before, after = source.count("\n", 0, start) + 1, " ".join(before.split()), " ".join(after.split())
+        yield Mutant(file, line, before, after, mutated)
+
+
+def copy(folder: Path, mutant: Mutant | None = None) -> Path:
+    """Make a copy of the package in a folder, perhaps with a mutant in it, that compiles quickly; return its C++'s."""
+    shutil.copytree(ROOT / "minitrans", folder / "minitrans")
+    for path in (folder / FOLDER).glob("*.py"):
+        path.write_text(path.read_text(encoding="utf-8").replace('"-O3"', '"-O1"'), encoding="utf-8")
+    if mutant:
+        (folder / FOLDER / mutant.file).write_text(mutant.source, encoding="utf-8")
+    return folder / FOLDER
+
+
+def objects(folder: Path) -> list[bytes] | None:
+    """What the compiler makes of the files in a folder; None where it refuses one."""
+    found = []
+    for path in sorted(folder.glob("*.cpp")):
+        output = folder / "object.o"
+        if subprocess.run([*COMPILE, str(path), "-o", str(output)], capture_output=True).returncode:
+            return None
+        found.append(output.read_bytes())
+    return found
+
+
+def survives(folder: Path, file: str) -> bool:
+    """Whether all tests pass on a copy of the package, those first that are named as the changed file is."""
+    tests = sorted(TESTS.glob("test_*.py"), key=lambda path: file.split(".")[0] not in path.name)
+    options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "mutants", "--hypothesis-profile", "mutants",
+               "-k", "not lesser_processors and not compiled_once"]  # fmt: skip  # which compile again
+    paths = f"{folder}:{Path(__file__).parent}"
+    environment = os.environ | {"PYTHONPATH": paths, "XDG_CACHE_HOME": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-m", "pytest", *options, *map(str, tests)]
+    try:
+        ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, timeout=TIME_LIMIT)
+        return ended.returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Test the tests; return 0, or 1 if they miss too much, or 2 if they fail anyway."""
+    parser = argparse.ArgumentParser(description="Mutation testing of the C++.")
+    parser.add_argument("--sample", type=int, default=60, metavar="N", help="how many mutants (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="other numbers, other mutants")
+    parser.add_argument("--list", action="store_true", help="list the mutants instead")
+    arguments = parser.parse_args(argv)
+    files = sorted(path for path in (ROOT / FOLDER).iterdir() if path.suffix in (".cpp", ".h"))
+    made = [mutant for path in files for mutant in mutants(path.name, path.read_text(encoding="utf-8"))]
+    random.Random(arguments.seed).shuffle(made)
+    if arguments.list:
+        print(*made[: arguments.sample], sep="\n")
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        originals = objects(copy(Path(name)))
+        if not originals or not survives(Path(name), ""):
+            print("the tests fail on the unmutated code", file=sys.stderr)
+            return 2
+    killed, missed = 0, 0
+    for mutant in made:
+        if killed + missed == arguments.sample:
+            break
+        with tempfile.TemporaryDirectory() as name:
+            compiled = objects(copy(Path(name), mutant))
+            if compiled is None or compiled == originals:
+                continue
+            if not survives(Path(name), mutant.file):
+                killed += 1
+            else:
+                reason = EQUIVALENT.get(mutant.file, {}).get(mutant.after, "")
+                missed += not reason
+                print(f"{mutant}\n    {reason or 'SURVIVED'}", flush=True)
+        print(f"\r{killed + missed} of {arguments.sample}", end="", file=sys.stderr, flush=True)
+    total = killed + missed
+    print(f"score {killed / max(1, total):.1%} ({killed} killed of {total})")
+    return int(killed < REQUIRED * total)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""The mutants of the C++ change one token or statement of the code, and neither its comments nor its directives."""
+
+import cpp_mutants
+
+SMALL = """#include "a-b.h"  // 1 + 1
+#define N 3
+// x < 4
+int f(std::vector<int> *x, int n) {
+    int sum = 0;
+    for (int i = 0; i < n; i++) sum += (*x)[i] * 2;
+    return std::max(sum, n);
+}
+"""
+
+
+def test_a_small_file_has_exactly_these_mutants() -> None:
+    made = list(cpp_mutants.mutants("small.cpp", SMALL))
+    assert sorted((mutant.line, mutant.after) for mutant in made) == [
+        (5, "int sum = -1;"),
+        (5, "int sum = 1;"),
+        (6, "for (int i = -1; i < n; i++) sum += (*x)[i] * 2;"),
+        (6, "for (int i = 0; i < n; i++) ;"),
+        (6, "for (int i = 0; i < n; i++) sum += (*x)[i] * 1;"),
+        (6, "for (int i = 0; i < n; i++) sum += (*x)[i] * 3;"),
+        (6, "for (int i = 0; i < n; i++) sum += (*x)[i] + 2;"),
+        (6, "for (int i = 0; i < n; i++) sum += (*x)[i] / 2;"),
+        (6, "for (int i = 0; i < n; i++) sum -= (*x)[i] * 2;"),
+        (6, "for (int i = 0; i < n; i++) sum = (*x)[i] * 2;"),
+        (6, "for (int i = 0; i < n; i--) sum += (*x)[i] * 2;"),
+        (6, "for (int i = 0; i <= n; i++) sum += (*x)[i] * 2;"),
+        (6, "for (int i = 0; i > n; i++) sum += (*x)[i] * 2;"),
+        (6, "for (int i = 1; i < n; i++) sum += (*x)[i] * 2;"),
+        (7, "return std::min(sum, n);"),
+    ]
+    assert all(mutant.source != SMALL and mutant.source.count("\n") == SMALL.count("\n") for mutant in made)
+
+
+def test_what_is_called_equivalent_is_a_mutant() -> None:
+    for file, changes in cpp_mutants.EQUIVALENT.items():
+        source = (cpp_mutants.ROOT / cpp_mutants.FOLDER / file).read_text(encoding="utf-8")
+        assert changes.keys() <= {mutant.after for mutant in cpp_mutants.mutants(file, source)}
