@@ -1,7 +1,7 @@
 """The heart: scaled dot-product attention and multi-head attention, written out by hand.
 
-One implementation serves training, the full masked pass and stepwise decoding from a cache. Shapes: `B` batch, `Tq`/`Tk` query
-and key length, `H` heads, `D` d_model, `Dh` d_head.
+One implementation serves training, the full masked pass and stepwise decoding from a cache. Shapes: `B` batch,
+`Tq`/`Tk` query and key length, `H` heads, `D` d_model, `Dh` d_head.
 """
 
 import math
@@ -72,16 +72,12 @@ def scaled_dot_product_attention(
         q: (..., Tq, Dh) queries.
         k: (..., Tk, Dh) keys.
         v: (..., Tk, Dv) values; any Dv.
-        mask: bool, broadcastable to (..., Tq, Tk), True = may attend.
+        mask: bool, broadcastable to (..., Tq, Tk), True = may attend; any other is refused as by `masked_softmax`.
         dropout_p: Probability with which each weight is dropped, in [0, 1); 0 outside training.
         need_weights: Whether to return the weights.
 
     Returns:
         The output (..., Tq, Dv), and the weights before dropout (..., Tq, Tk) or None.
-
-    Raises:
-        TypeError: The mask is not bool.
-        ValueError: The mask does not broadcast.
 
     Source: Vaswani et al. 2017, equation 1.
     """

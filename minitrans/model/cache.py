@@ -75,13 +75,7 @@ class DecoderCache:
     """
 
     def __init__(self, source: Iterable[KeyValues], src_mask: Tensor, capacity: int) -> None:
-        """Make an empty cache.
-
-        Args:
-            source: For each layer the source's keys and values.
-            src_mask: bool (B, 1, 1, S), True = may attend.
-            capacity: Number of target tokens to make room for.
-        """
+        """Make an empty cache; `source` has each layer's keys and values of the source."""
         self.layers = [LayerCache(source=each, target=each.room_for(capacity)) for each in source]
         self.src_mask = src_mask
         self.capacity = capacity
@@ -94,11 +88,7 @@ class DecoderCache:
 
     @torch.no_grad()
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the given rows, in the given order: reorders, drops and repeats.
-
-        Args:
-            rows: int64 (B',) indices into the present rows; a row may occur any number of times.
-        """
+        """Keep the given rows, int64 (B',) indices into the present ones, in this order; each any number of times."""
         for layer in self.layers:
             layer.target.select_rows(rows, self.length)
             layer.source.select_rows(rows, layer.source.k.size(2))

@@ -22,18 +22,15 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
 class Stepper(Protocol[AnyRows]):
-    """Whatever computes the next tokens: all that the ways to choose among them need.
-
-    Attributes:
-        config: The model's sizes and special ids.
-        max_threads: How many threads may each decode a batch at the same time with profit.
-    """
+    """Whatever computes the next tokens: all that the ways to choose among them need."""
 
     @property
-    def config(self) -> TransformerConfig: ...  # noqa: D102
+    def config(self) -> TransformerConfig:
+        """The model's sizes and special ids."""
 
     @property
-    def max_threads(self) -> int: ...  # noqa: D102
+    def max_threads(self) -> int:
+        """How many threads may each decode a batch at the same time with profit."""
 
     def begin(self, src_ids: Tensor, capacity: int) -> AnyRows:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
@@ -233,9 +230,8 @@ def beam_search(
         ended = chosen == config.eos_id
         for r, w in ended[:, :beam].nonzero().tolist():
             finish(rows[r], tokens[r, w], t + 1, log_probs[r, w].item())
-        log_probs, kept = (
-            x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=True)
-        )
+        going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=True)
+        log_probs, kept = (x[:, :beam] for x in going_on)
         tokens, parents = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.size(2))), parents.gather(1, kept)
         for r in (r for r, row in enumerate(rows) if limits[row] == t + 1):
             for w, log_prob in enumerate(log_probs[r].tolist()):

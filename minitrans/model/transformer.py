@@ -85,10 +85,8 @@ class Encoder(nn.Module):
         """Make the layers."""
         super().__init__()
         c = config
-        self.layers = nn.ModuleList(
-            EncoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
-            for _ in range(c.n_layers)
-        )
+        sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout
+        self.layers = nn.ModuleList(EncoderLayer(*sizes) for _ in range(c.n_layers))
         self.norm = Norm(c.d_model)
 
     def forward(self, x: Tensor, src_mask: Tensor, need_weights: bool = False) -> tuple[Tensor, list[LayerTrace]]:
@@ -116,10 +114,8 @@ class Decoder(nn.Module):
         """Make the layers."""
         super().__init__()
         c = config
-        self.layers = nn.ModuleList(
-            DecoderLayer(c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout)
-            for _ in range(c.n_layers)
-        )
+        sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, c.dropout, c.attention_dropout
+        self.layers = nn.ModuleList(DecoderLayer(*sizes) for _ in range(c.n_layers))
         self.norm = Norm(c.d_model)
 
     def forward(
@@ -278,10 +274,9 @@ class Transformer(nn.Module):
         `tgt_ids`, int64 (B, T), is the whole target, or the tokens that follow those in the cache; the rest is as for
         `Decoder.forward`.
         """
-        offset = 0
         if cache is not None:
             cache.check_room(tgt_ids.size(1))
-            offset = cache.length
+        offset = 0 if cache is None else cache.length
         x = self.embed(self.tgt_embedding, tgt_ids, offset)
         hidden, traces = self.decoder(x, memory, src_mask, cache, need_weights)
         if cache is not None:
@@ -291,13 +286,9 @@ class Transformer(nn.Module):
     def embed(self, embedding: nn.Embedding, ids: Tensor, offset: int) -> Tensor:
         """Token vectors, scaled by sqrt(D), plus position vectors from `offset` on: (B, T) -> (B, T, D)."""
         end = offset + ids.size(1)
-        self.check_length(end)
+        if end > self.config.max_len:
+            raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
         if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)
-
-    def check_length(self, length: int) -> None:
-        """Raise a ValueError if a sequence is longer than `max_len`."""
-        if length > self.config.max_len:
-            raise ValueError(f"{length} tokens are more than model.max_len ({self.config.max_len})")
