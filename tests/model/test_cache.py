@@ -153,6 +153,21 @@ def test_select_rows_leaves_length_and_room_alone() -> None:
     assert all(layer.target.k.shape == layer.target.v.shape == (2, H, CAPACITY, DH) for layer in cache.layers)
 
 
+def test_select_rows_copies_filled_slots_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = make_cache()
+    fill(cache, 6, seed=100)
+    copied = []
+    index_select = torch.index_select
+
+    def spy(x: Tensor, dim: int, index: Tensor, *, out: Tensor) -> Tensor:
+        copied.append(x.size(2))
+        return index_select(x, dim, index, out=out)
+
+    monkeypatch.setattr(torch, "index_select", spy)
+    cache.select_rows(torch.tensor([2, 1]))
+    assert copied == [6, 6, S, S] * LAYERS
+
+
 def test_select_rows_before_the_first_token() -> None:
     cache = make_cache()
     cross_k = cache.layers[0].source.k.clone()
