@@ -21,7 +21,7 @@ from minitrans.plan import Norm, Plan, Sublayer, UnknownArchitectureError, read_
 from minitrans.serving.bundle import TOKENIZER, Bundle
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
-TOLERANCE = 1e-3  # in nats: what rounding to float32 may change in the log-probability of a token
+TOLERANCE = 1e-3  # what rounding to float32 may change in the log-probability of a token, in nats or as a share of it
 
 
 def export(bundle: Bundle, folder: Path) -> None:
@@ -135,7 +135,10 @@ def _fill_sublayer(spec: Any, part: Sublayer) -> None:
 
 @torch.no_grad()
 def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
-    """The largest difference in a token's log-probability, by the engine and by the model, on two ragged rows."""
+    """The largest difference in a token's log-probability, by the engine and by the model, on two ragged rows.
+
+    It is relative to the log-probability where that is above one nat.
+    """
     c = model.config
     ordinary = [i for i in range(c.vocab_size - 1, 0, -1) if i not in (c.pad_id, c.bos_id, c.eos_id)]
     differences = []
@@ -145,7 +148,7 @@ def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
         logits[..., [c.pad_id, c.bos_id]] = -torch.inf
         ours = logits.log_softmax(-1).gather(-1, tgt_ids[:, 1:, None]).flatten()
         (found,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
-        differences.append((ours - torch.tensor(found.log_probs)).abs().max())
+        differences.append(((ours - torch.tensor(found.log_probs)) / ours.abs().clamp(min=1.0)).abs().max())
     return float(torch.stack(differences).max())
 
 
