@@ -6,6 +6,7 @@ says why, and the plain model computes.
 
 import functools
 import logging
+from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
 
@@ -86,13 +87,12 @@ def _compiled(mode: Mode, work: str) -> ModuleType | None:
     if mode == "off":
         return None
     try:
-        from minitrans import compiled
+        return import_module("minitrans.compiled")
     except ModuleNotFoundError as error:
         if error.name != "minitrans.compiled":
             raise
         _fall_back(mode, work, "the folder minitrans/compiled is not there", expected=True)
         return None
-    return compiled
 
 
 def _fall_back(mode: Mode, work: str, reason: str, expected: bool) -> None:

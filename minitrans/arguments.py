@@ -115,7 +115,7 @@ def _sort(parser: ArgumentParser, argv: Sequence[str]) -> tuple[list[tuple[str, 
 
 def _is_flag(word: str) -> bool:
     """As argparse sees it: not a dash alone, a negative number, or a sentence that begins with a dash."""
-    if not word.startswith("-") or word == "-" or " " in word:
+    if not word.startswith("-") or word == "-" or " " in word.partition("=")[0]:
         return False
     try:
         float(word)

@@ -23,16 +23,18 @@ ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
 FALLS_BACK = "takes the plain and slower path"
 
-# Runs the commands of a JSON list, one after another, and says how each ended.
+# Runs the commands of a JSON list, one after another, and says how each ended. Where the package is installed for
+# development, Python would look there for what the copy lacks.
 DRIVER = """
 import contextlib, io, json, sys
+sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
 from minitrans import cli
 for argv in json.loads(sys.argv[1]):
-    out = io.StringIO()
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
     print("$", argv[0], file=sys.stderr, flush=True)
     with contextlib.redirect_stdout(out):
         code = cli.main(argv)
-    print(json.dumps([code, out.getvalue()]), flush=True)
+    print(json.dumps([code, out.buffer.getvalue().decode()]), flush=True)
 """
 
 

@@ -185,7 +185,9 @@ def test_control_names_of_compiled_code_are_found() -> None:
 
 
 def test_the_model_is_short() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in MODEL.glob("*.py")) < 1200
+    """But for the reference, which is the same once more in NumPy."""
+    files = [path for path in MODEL.glob("*.py") if path.stem != "reference"]
+    assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) < 1200
 
 
 MODEL_AT_WORK = """

@@ -41,13 +41,12 @@ class Architecture(NamedTuple):
 
 
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
-    """Compare hidden states, the loss, and every gradient.
+    """Compare hidden states, the loss, and every gradient, with dropout.
 
     Raises:
         NotAdmittedError: They differ.
     """
-    dropping = plan.dropout > 0 or any(p.inside or p.end for layer in (*plan.encoder, *plan.decoder) for p in layer)
-    _refuse(_difference_in_training(_architecture(plan), dropping, dtype, functions_of_the_model()))
+    _refuse(_difference_in_training(_architecture(plan), dtype, functions_of_the_model()))
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -104,13 +103,11 @@ def _small_model(architecture: Architecture) -> Transformer:
 
 
 @functools.cache
-def _difference_in_training(
-    architecture: Architecture, dropping: bool, dtype: torch.dtype, functions: tuple[FunctionType, ...]
-) -> str:
+def _difference_in_training(architecture: Architecture, dtype: torch.dtype, functions: tuple[FunctionType, ...]) -> str:
     """What differs first and by how much, or nothing."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         torch.manual_seed(1)
-        model = _small_model(architecture).train(dropping)
+        model = _small_model(architecture).train()
         for tried in dict.fromkeys((torch.float64, dtype)):
             if tried != torch.float64:
                 _keep_off_zero(model)

@@ -1,4 +1,4 @@
-"""Dropout from random bytes that depend on a seed alone, so that the compiled kernels can drop the same elements."""
+"""Dropout from random bytes that depend on a seed alone, so that another way to compute can drop the same elements."""
 
 import torch
 from torch import Tensor, nn
