@@ -36,6 +36,7 @@ def change_sizes(run: Path, **changes: object) -> None:
 
 def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
     bundle = load_bundle(run)
+    assert (bundle.source, bundle.target) == ("en", "zh")
     folder = tmp_path / "again"
     folder.mkdir()
     save_bundle(folder, bundle)
