@@ -1,6 +1,8 @@
 """Label-smoothed cross entropy against its formula; from hidden states, and of a batch, against the plain one."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from conftest import (
     with_gradients,
 )
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 
@@ -203,6 +206,23 @@ def test_under_autocast_the_products_are_in_its_dtype() -> None:
         found = loss.detach(), *torch.autograd.grad(loss, (first, high[1]))
         assert [x.dtype for x in found] == [torch.float32, first.dtype, torch.float32]
         assert_equal(found, want)
+
+
+@pytest.mark.parametrize(("dtype", "enabled"), [(torch.bfloat16, True), (torch.float16, True), (torch.bfloat16, False)])
+def test_under_autocast_the_hidden_states_are_kept_in_its_dtype(
+    dtype: torch.dtype, enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = []
+
+    def spy(function: Callable[..., Tensor], h: Tensor, y: Tensor, **settings: Any) -> Tensor:
+        kept.append(h.dtype)
+        return checkpoint(function, h, y, **settings)
+
+    monkeypatch.setattr("minitrans.model.loss.checkpoint", spy)
+    hidden, weight, tgt_out = random_case([ROWS + 3])
+    with torch.autocast("cpu", dtype, enabled=enabled):
+        linear_cross_entropy(hidden.float(), weight.float(), tgt_out, PAD, 0.1)
+    assert kept == [dtype if enabled else torch.float32] * 2
 
 
 def test_only_a_chunk_has_logits_at_a_time() -> None:
