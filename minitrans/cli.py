@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TextIO
+from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
@@ -127,7 +127,7 @@ def add_references(parser: ArgumentParser, required: bool) -> None:
 
 
 def train_command(args: Namespace) -> int:
-    """`minitrans train`."""
+    """Train a model on a parallel corpus and write a run folder."""
     from minitrans.training.config import run_config
 
     config = run_config(args)
@@ -139,7 +139,7 @@ def train_command(args: Namespace) -> int:
 
 
 def distill_command(args: Namespace) -> int:
-    """`minitrans distill`."""
+    """Train a model on a corpus and on what teachers, trained first, make of it."""
     from minitrans.training.config import run_config
 
     config = run_config(args)
@@ -157,7 +157,10 @@ def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
 
 
 def translate_command(args: Namespace) -> int:
-    """`minitrans translate`."""
+    """Translate texts from arguments, a file or standard input, line by line.
+
+    What comes through a pipe is answered at once, and a terminal is prompted.
+    """
     from minitrans.files import open_aside
     from minitrans.text.lines import iter_lines, read_ahead
 
@@ -256,7 +259,7 @@ def prompted(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def evaluate_command(args: Namespace) -> int:
-    """`minitrans evaluate`."""
+    """Translate a file and score it against references: BLEU, chrF, exact match."""
     from dataclasses import asdict
 
     sources, references = read_pairs(args)
@@ -321,7 +324,7 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> tuple[
 
 
 def verify_command(args: Namespace) -> int:
-    """`minitrans verify`."""
+    """Measure every claim about attention and cached decoding, on a fresh model or on a trained run."""
     from dataclasses import replace
 
     from rich.console import Console
@@ -352,7 +355,7 @@ def verify_command(args: Namespace) -> int:
 
 
 def export_command(args: Namespace) -> int:
-    """`minitrans export`."""
+    """Write the model for another engine; with --source and --reference, score what that translates."""
     if (args.source is None) != (args.reference is None):
         raise UserError("--source and --reference go together; give both or neither")
     pairs = read_pairs(args) if args.source else None
@@ -446,38 +449,14 @@ def certainty(interval: tuple[float, float] | None, p: float | None) -> str:
     return f" (95% CI {interval[0]:.2f}-{interval[1]:.2f}{compared})"
 
 
-class Command(NamedTuple):
-    """What a command does, in words, which flags it takes, and the function that does it."""
-
-    description: str
-    add_flags: Callable[[ArgumentParser], None]
-    run: Callable[[Namespace], int]
-
-
-COMMANDS = {
-    "train": Command("Train a model on a parallel corpus and write a run folder.", train_flags, train_command),
-    "distill": Command(
-        "Train a model on a corpus and on what teachers, trained first, make of it.", distill_flags, distill_command
-    ),
-    "translate": Command(
-        "Translate texts from arguments, a file or standard input, line by line; what comes through a pipe is answered "
-        "at once, and a terminal is prompted.",
-        translate_flags,
-        translate_command,
-    ),
-    "evaluate": Command(
-        "Translate a file and score it against references: BLEU, chrF, exact match.", evaluate_flags, evaluate_command
-    ),
-    "verify": Command(
-        "Measure every claim about attention and cached decoding, on a fresh model or on a trained run.",
-        verify_flags,
-        verify_command,
-    ),
-    "export": Command(
-        "Write the model for another engine; with --source and --reference, score what that translates.",
-        export_flags,
-        export_command,
-    ),
+# What adds a command's flags, and what runs it; the latter's docstring tells what it does.
+COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int]]] = {
+    "train": (train_flags, train_command),
+    "distill": (distill_flags, distill_command),
+    "translate": (translate_flags, translate_command),
+    "evaluate": (evaluate_flags, evaluate_command),
+    "verify": (verify_flags, verify_command),
+    "export": (export_flags, export_command),
 }
 
 
@@ -485,13 +464,14 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Namespace]:
     """The command and its flags. Only its own parser is filled: that of `train` takes seconds."""
     parser = make_parser("minitrans", "A translation Transformer which proves its own attention.")
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", title="commands")
-    parsers = {name: make_parser("", command.description) for name, command in COMMANDS.items()}
-    for name, command in COMMANDS.items():
-        commands.add_subcommand(name, parsers[name], help=command.description)
-        parsers[name].prog = f"minitrans {name}"
+    parsers = {name: make_parser("", " ".join((run.__doc__ or "").split())) for name, (_, run) in COMMANDS.items()}
+    for name, of_command in parsers.items():
+        commands.add_subcommand(name, of_command, help=of_command.description)
+        of_command.prog = f"minitrans {name}"
     name = argv[0] if argv else ""
     if name in COMMANDS:
-        COMMANDS[name].add_flags(parsers[name])
+        add_flags, _ = COMMANDS[name]
+        add_flags(parsers[name])
         return name, parse(parsers[name], argv[1:], parser)
     if name and not name.startswith("-"):
         raise unknown(f"there is no command {name} (see minitrans --help)", name, COMMANDS)
@@ -500,14 +480,15 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Namespace]:
 
 def run_command(argv: Sequence[str]) -> int:
     """Parse a command and run it."""
-    if argv[:1] in (["train"], ["distill"]) and os.environ.get("LOCAL_RANK", "0") != "0":
+    if argv and argv[0] in ("train", "distill") and os.environ.get("LOCAL_RANK", "0") != "0":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a training; the first stops them
     name, args = parse_command(argv)
     if "threads" in args and args.threads is not None:
         import torch
 
         torch.set_num_threads(args.threads)
-    return COMMANDS[name].run(args)
+    _, run = COMMANDS[name]
+    return run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

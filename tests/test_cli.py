@@ -12,7 +12,6 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -620,13 +619,14 @@ def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main([*command, "--help"])
     text = " ".join(capsys.readouterr().out.split())
+    told = {name: " ".join(str(run.__doc__).split()) for name, (_, run) in cli.COMMANDS.items()}
     assert text.startswith(" ".join(["usage: minitrans", *command]))
     if command:
-        assert cli.COMMANDS[command[0]].description in text
+        assert told[command[0]] in text
         assert "default: " in text
     else:
-        for name, told in cli.COMMANDS.items():
-            assert f" {name} {told.description}" in text
+        for name in told:
+            assert f" {name} {told[name]}" in text
 
 
 # What each command needs at least.
@@ -707,9 +707,9 @@ def test_compiled_reaches_who_computes(
     asked: list[str] = []
     load = Translator.load
 
-    def seen(*args: Any, compiled: Mode) -> Translator:
+    def seen(run: str, device: str, dtype: torch.dtype, compiled: Mode) -> Translator:
         asked.append(compiled)
-        return load(*args, compiled=compiled)
+        return load(run, device, dtype, compiled)
 
     def measured(compiled: Mode, **_: object) -> Report:
         asked.append(compiled)
@@ -766,6 +766,11 @@ def test_without_the_cache_every_way_finds_the_same(tiny_run: Path, capsys: Capt
 def test_flags_and_texts_are_told_apart(words: list[str], texts: list[str], beam: int) -> None:
     _, args = cli.parse_command(["translate", *words])
     assert (args.run, args.texts, args.beam) == ("r", texts, beam)
+
+
+def test_a_value_may_hold_spaces_and_dashes() -> None:
+    _, args = cli.parse_command(["translate", "--input=my file", "r", "--output", "- a", "--length-penalty", "-1"])
+    assert (args.input, args.output, args.length_penalty, args.texts) == ("my file", "- a", -1.0, [])
 
 
 @pytest.mark.parametrize("words", [["-o", "d"], ["-od"], ["-o=d"], ["--output", "d"], ["--output=d"]])
