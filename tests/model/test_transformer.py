@@ -119,6 +119,17 @@ def test_positions_move_with_the_weights_alone() -> None:
     assert not unmoved.positions.is_meta
 
 
+@torch.no_grad()
+def test_everything_is_made_on_the_device_of_the_ids() -> None:
+    model, src_ids, tgt_in = random_model(0), random_ids(1, LENGTHS, S), random_targets(2, B, T)
+    before = model(src_ids, tgt_in)
+    with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
+        assert torch.equal(model(src_ids, tgt_in), before)
+        cache = model.init_cache(*model.encode(src_ids))
+        stepped = torch.cat([model.step(chunk, cache) for chunk in tgt_in.split(2, 1)], 1)
+    assert worst_deviation([stepped], [before]) <= ATOL
+
+
 def test_settings_do_not_change_under_a_model() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         CONFIG.d_model = 12  # type: ignore[misc]
@@ -470,6 +481,7 @@ def test_a_step_that_fails_on_its_way_leaves_the_length_as_it_was_and_can_be_tri
         model.step(tgt_in[:2, 2:], cache)
     assert cache.length == 2
     assert worst_deviation([model.step(tgt_in[:, 2:], cache)], [model(src_ids, tgt_in)[:, 2:]]) <= ATOL
+    assert cache.length == T
 
 
 @torch.no_grad()
