@@ -4,11 +4,15 @@ Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pa
 """
 
 import contextlib
+import logging
 import math
 import os
+import shlex
+import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +25,7 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrans import cli, verify
+from minitrans import admission, cli, verify
 from minitrans.model.cache import DecoderCache
 from minitrans.model.loss import ROWS, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
@@ -327,3 +331,43 @@ def wait_for_the_end_of(group: int) -> None:
             os.killpg(group, 0)
             time.sleep(0.01)
         raise AssertionError("a process has been left behind")
+
+
+# -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
+
+COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
+HAS_FOLDER = find_spec("minitrans.compiled") is not None
+COMPILED = HAS_FOLDER and any(map(shutil.which, COMPILERS))
+collect_ignore = [] if HAS_FOLDER else ["compiled"]
+SAY_ONCE = admission.say_once
+needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled code or no C++ compiler here")
+
+
+@pytest.fixture(scope="session")
+def plain_lines() -> Iterator[list[str]]:
+    """The warnings so far that the plain path is taken."""
+    lines: list[str] = []
+
+    def noting(level: int, message: str) -> None:
+        lines.extend([message] if level >= logging.WARNING else [])
+        SAY_ONCE(level, message)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(admission, "say_once", noting)
+        yield lines
+
+
+@pytest.fixture(autouse=True)
+def _strictly(request: pytest.FixtureRequest, plain_lines: list[str]) -> Iterator[None]:
+    """Fail where the plain path is taken, unless the test has the fixture `falls_back`; every line is new to a test."""
+    SAY_ONCE.cache_clear()
+    yield
+    taken = plain_lines.copy()
+    plain_lines.clear()
+    assert not (COMPILED and taken) or "falls_back" in request.fixturenames, taken
+
+
+@pytest.fixture
+def falls_back(plain_lines: list[str]) -> list[str]:
+    """Lets a test take the plain path; the warnings of it."""
+    return plain_lines

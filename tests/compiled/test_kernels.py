@@ -1,6 +1,5 @@
 """Each compiled kernel against the plain formula in float64; and what happens where none can be compiled."""
 
-import logging
 import platform
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -8,17 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import random_tensor
+from conftest import needs_compiled, random_ids, random_model, random_targets, random_tensor
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.compiled import kernels
-from minitrans.model.dropout import random_bytes
+from minitrans import admission
+from minitrans.compiled import kernels, library, probe
 from minitrans.compiled.kernels import Dropout
-from minitrans.model.loss import label_smoothed_cross_entropy
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.model.dropout import random_bytes
+from minitrans.model.loss import batch_loss, label_smoothed_cross_entropy
 
-SCALAR = torch.zeros(())
-pytestmark = pytest.mark.skipif(not kernels.serve(SCALAR, torch.float32), reason="no C++ compiler here")
+pytestmark = needs_compiled
 
 NONE, SOME, MOST = Dropout(0, 0), Dropout(5, 77), Dropout(-9, 255)
 EPS = 1e-5
@@ -291,17 +291,18 @@ def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 def forget() -> None:
     """As in a new process."""
-    kernels._library.cache_clear()
-    kernels.compile_library.cache_clear()
+    kernels.library.cache_clear()
+    library._compile.cache_clear()
+    probe.forget()
 
 
 @pytest.mark.usefixtures("_uncached")
 def test_they_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kernels.serve(SCALAR, torch.float32)
+    assert kernels.library().usable()
     assert [path.suffix for path in (tmp_path / "minitrans").iterdir()] == [".so"]
     forget()
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    assert kernels.serve(SCALAR, torch.float32)
+    assert kernels.library().usable()
 
 
 @pytest.mark.usefixtures("_uncached")
@@ -321,12 +322,21 @@ def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("_uncached")
 @pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])
 def test_without_a_compiler_there_are_none_and_one_warning(
-    compiler: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    compiler: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    falls_back: list[str],
 ) -> None:
     monkeypatch.setenv("CXX", compiler)
-    with caplog.at_level(logging.WARNING):
-        assert not kernels.serve(SCALAR, torch.float32)
-        assert not kernels.serve(SCALAR, torch.float32)
+    for _ in range(2):
+        with pytest.raises(NotAdmittedError, match=f"{compiler} cannot compile and load .*kernels.cpp"):
+            kernels.library()
+    model, ids = random_model(1), (random_ids(1, [3, 2], 3), random_targets(2, 2, 4), random_ids(3, [4, 4], 4))
+    of_batch = admission.make_batch_loss("auto")
+    losses = [of_batch(model, *ids, 0.1) for _ in range(2)]
+    assert losses == [batch_loss(model, *ids, 0.1)] * 2
     assert len(caplog.records) == 1
-    assert "plain and slower path" in caplog.text
+    assert caplog.messages == falls_back[:1]
+    assert "training takes the plain and slower path" in caplog.text
     assert not list((tmp_path / "minitrans").iterdir())

@@ -2,25 +2,27 @@
 
 import logging
 import platform
-import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model, worst_deviation
+from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model, worst_deviation
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.compiled import kernels, stepper as engine
-from minitrans.model.decoding import beam_search, begin, feed, greedy_decode
-from minitrans.compiled.stepper import Engine, compiled
+from minitrans.admission import make_stepper
+from minitrans.compiled import library, stepper
+from minitrans.compiled.library import DTYPES, NotAdmittedError
+from minitrans.compiled.stepper import CompiledStepper
+from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode
 from minitrans.model.transformer import Transformer
+from minitrans.plan import read_plan
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler here")
+pytestmark = needs_compiled
 
 V, MAX_LEN = 11, 17
 LENGTHS = [4, 7, 1, 6, 2, 7, 3]
@@ -32,15 +34,21 @@ def allowed(log_p: Tensor) -> Tensor:
     return log_p
 
 
-def worst_step(model: Transformer, fast: Engine, seed: int, steps: int = 9) -> float:
+def compiled(model: Transformer) -> CompiledStepper:
+    return CompiledStepper(read_plan(model))
+
+
+def worst_step(
+    model: Transformer, fast: CompiledStepper, seed: int, steps: int = 9, lengths: Sequence[int] = LENGTHS
+) -> float:
     """The largest deviation of any log-probability from the full masked pass.
 
-    Rows are reordered, dropped and repeated on the way. The order of the engine's ids has to be that of its numbers.
+    Rows are reordered, dropped and repeated on the way. The order of the stepper's ids has to be that of its numbers.
     """
     random = torch.Generator().manual_seed(seed)
-    src_ids = random_ids(seed, LENGTHS, max(LENGTHS), model.config.vocab_size)
+    src_ids = random_ids(seed, lengths, max(lengths), model.config.vocab_size)
     memory, src_mask = model.encode(src_ids)
-    cache = fast.encode(src_ids)
+    cache = fast.begin(src_ids, steps)
     targets = torch.full((len(src_ids), 1), BOS)
     n = model.config.vocab_size - 2
     deviations = []
@@ -80,7 +88,7 @@ def test_every_step_gives_what_the_full_masked_pass_gives(
         max_len=MAX_LEN,
         tie_embeddings=tied,
     )
-    assert worst_step(model, Engine(model), seed) < 1e-11
+    assert worst_step(model, compiled(model), seed) < 1e-11
 
 
 @torch.no_grad()
@@ -90,8 +98,8 @@ def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: fl
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(0.3)
-    fast = Engine(model.to(dtype))
-    log_p, _ = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 3)
+    fast = compiled(model.to(dtype))
+    log_p, _ = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 3)
     assert log_p.dtype == torch.float32
     assert 0 < worst_step(model.double(), fast, 5) < tolerance
 
@@ -102,12 +110,12 @@ def test_many_rows_of_many_lengths_are_split_into_groups() -> None:
     model = random_model(1, max_len=200)
     lengths = [*range(1, 12)] * 20 + [150, 3]
     src_ids = random_ids(2, lengths, 150)
-    fast = Engine(model)
-    cache, plain = fast.encode(src_ids), begin(model, src_ids, 5)
+    fast, plain = compiled(model), CachedStepper(model)
+    cache, plain_cache = fast.begin(src_ids, 5), plain.begin(src_ids, 5)
     tokens = torch.full((len(lengths),), BOS)
     for _ in range(4):
         log_p, ids = fast.next_tokens(tokens, cache, 1)
-        want, same = feed(model, tokens, plain, 1)
+        want, same = plain.next_tokens(tokens, plain_cache, 1)
         assert worst_deviation([log_p], [want]) < 1e-12
         assert torch.equal(ids, same)
         tokens = ids[:, 0]
@@ -117,8 +125,8 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
         model.output.weight[:] = model.output.weight[0]
-    fast = Engine(model)
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 300)
+    fast = compiled(model)
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 300)
     assert ids.tolist() == [[i for i in range(302) if i not in (PAD, BOS)]]
 
 
@@ -126,16 +134,16 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
 def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max_len: int) -> None:
     model = random_model(seed, max_len=max_len, tie_embeddings=False)
     src_ids = random_ids(seed + 1, LENGTHS, max(LENGTHS))
-    fast = Engine(model)
-    assert greedy_decode(fast, src_ids) == greedy_decode(model, src_ids)
-    for found, want in zip(beam_search(fast, src_ids, beam), beam_search(model, src_ids, beam), strict=True):
+    fast, plain = compiled(model), CachedStepper(model)
+    assert greedy_decode(fast, src_ids) == greedy_decode(plain, src_ids)
+    for found, want in zip(beam_search(fast, src_ids, beam), beam_search(plain, src_ids, beam), strict=True):
         assert [h.ids for h in found] == [h.ids for h in want]
         assert [h.score for h in found] == pytest.approx([h.score for h in want], abs=1e-12)
 
 
-def bits(fast: Engine, src_ids: Tensor) -> list[bytes]:
-    """What the engine computes in a few steps, by row."""
-    cache, tokens = fast.encode(src_ids), torch.full((len(src_ids),), BOS)
+def bits(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
+    """What the stepper computes in a few steps, by row."""
+    cache, tokens = fast.begin(src_ids, 4), torch.full((len(src_ids),), BOS)
     rows = [b""] * len(src_ids)
     for _ in range(4):
         log_p, ids = fast.next_tokens(tokens, cache, 3)
@@ -146,16 +154,16 @@ def bits(fast: Engine, src_ids: Tensor) -> list[bytes]:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None:
-    fast = Engine(random_model(4).to(dtype))
+    fast = compiled(random_model(4).to(dtype))
     src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
     together = bits(fast, src_ids)
     assert [bits(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
     assert bits(fast, src_ids.flip(0)) == together[::-1]
 
 
-def test_several_threads_may_use_one_engine() -> None:
+def test_several_threads_may_use_one_stepper() -> None:
     model = random_model(8, tie_embeddings=False)
-    fast = Engine(model)
+    fast = compiled(model)
     batches = [random_ids(seed, LENGTHS, max(LENGTHS)) for seed in range(6)]
     want = [greedy_decode(fast, batch) for batch in batches]
     found: dict[int, list[list[list[int]]]] = {}
@@ -173,7 +181,7 @@ def test_several_threads_may_use_one_engine() -> None:
 
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
     model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
-    fast = Engine(model)
+    fast = compiled(model)
     before = bits(fast, src_ids)
     with torch.no_grad():
         for tensor in (*model.parameters(), model.positions):
@@ -184,32 +192,32 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     freed: list[int] = []
-    function = Engine._function
+    function = CompiledStepper._function
     monkeypatch.setattr(
-        Engine, "_function", lambda self, name: freed.append if name == "free" else function(self, name)
+        CompiledStepper, "_function", lambda self, name: freed.append if name == "free" else function(self, name)
     )
-    fast = Engine(random_model(11))
-    handle = fast._engine
+    fast = compiled(random_model(11))
+    handle = fast._stepper
     assert not freed
     del fast
     assert freed == [handle]
-    function(Engine(random_model(11)), "free")(handle)
+    function(compiled(random_model(11)), "free")(handle)
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
-    fast, src_ids = Engine(random_model(12)), random_ids(13, [4, 0, 7], 7)
+    fast, src_ids = compiled(random_model(12)), random_ids(13, [4, 0, 7], 7)
     assert [bits(fast, src_ids)[row] for row in (0, 2)] == bits(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1]) <= 10
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    fast = Engine(random_model(14, max_len=8))
+    fast = compiled(random_model(14, max_len=8))
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        fast.encode(random_ids(1, [9, 4], 9))
+        fast.begin(random_ids(1, [9, 4], 9), 1)
     for ids in ([[V, EOS]], [[-1, EOS]]):
         with pytest.raises(IndexError):
-            fast.encode(torch.tensor(ids))
-    cache = fast.encode(torch.tensor([[7, EOS]]))
+            fast.begin(torch.tensor(ids), 1)
+    cache = fast.begin(torch.tensor([[7, EOS]]), 1)
     with pytest.raises(IndexError):
         fast.next_tokens(torch.tensor([V]), cache, 1)
     for n in (0, 2):
@@ -222,8 +230,8 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_no_more_continuations_than_there_are() -> None:
-    fast = Engine(random_model(15))
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 100)
+    fast = compiled(random_model(15))
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 100)
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
 
@@ -231,49 +239,99 @@ def test_what_is_no_number_is_followed_by_padding() -> None:
     model = random_model(20)
     with torch.no_grad():
         model.decoder.norm.bias[0] = torch.nan
-    fast = Engine(model)
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.encode(torch.tensor([[7, EOS]])), 2)
+    fast = compiled(model)
+    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 2)
     assert ids.tolist() == [[PAD, PAD]]
 
 
-@pytest.mark.parametrize("dtype", kernels.DTYPES)
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_on_a_cpu_a_model_is_compiled(dtype: torch.dtype) -> None:
-    assert isinstance(compiled(random_model(21).to(dtype)), Engine)
+    found, is_compiled = make_stepper(random_model(21).to(dtype), "auto")
+    assert isinstance(found, CompiledStepper)
+    assert is_compiled
+
+
+def other_order(model: Transformer) -> None:
+    """Have all matrices lie in memory column by column."""
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
 
 
 def test_weights_may_lie_in_any_order() -> None:
     model = random_model(22)
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            parameter.data = parameter.data.t().contiguous().t()
-    assert worst_step(model, Engine(model), 23) < 1e-11
+    plan = read_plan(model)
+    other_order(model)
+    assert not plan.source.is_contiguous()
+    assert worst_step(model, CompiledStepper(plan), 23) < 1e-11
+
+
+def test_a_plan_refuses_them_though(falls_back: list[str]) -> None:
+    model = random_model(22)
+    other_order(model)
+    assert isinstance(make_stepper(model, "auto")[0], CachedStepper)
+    (line,) = falls_back
+    assert line.endswith("path: src_embedding.weight does not lie in one piece in memory")
+
+
+def test_each_norm_has_its_own_eps() -> None:
+    model = random_model(24)
+    for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
+        module.eps = 0.01 * 3.0**i
+    assert worst_step(model, compiled(model), 25) < 1e-11
+
+
+@torch.no_grad()
+def test_many_steps_against_the_full_masked_pass() -> None:
+    """Past every position that is a multiple of 32, and a source as long as those that the kernels split."""
+    model = random_model(26, n_layers=1, max_len=200)
+    assert worst_step(model, compiled(model), 27, steps=130, lengths=[4, 129, 200]) < 1e-11
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("lengths", [[1, 63, 64, 65], [127, 128, 129, 200], [200], [1] * 130])
+def test_sources_of_any_length_against_the_full_masked_pass(lengths: list[int]) -> None:
+    model = random_model(28, max_len=200, vocab_size=600)
+    assert worst_step(model, compiled(model), 29, steps=3, lengths=lengths) < 1e-11
 
 
 @pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta")])
-def test_other_devices_and_dtypes_take_the_model_itself(change) -> None:  # type: ignore[no-untyped-def]
+def test_other_devices_and_dtypes_take_the_model_itself(
+    change: Callable[[Transformer], Transformer], caplog: pytest.LogCaptureFixture
+) -> None:
     model = change(random_model(16))
-    assert compiled(model) is model
+    with caplog.at_level(logging.INFO, "minitrans"):
+        found, is_compiled = make_stepper(model, "auto")
+    assert isinstance(found, CachedStepper)
+    assert found.model is model
+    assert not is_compiled
+    assert [record.levelno for record in caplog.records] == [logging.INFO]  # nobody would have expected another
 
 
 @pytest.fixture
 def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    kernels.compile_library.cache_clear()
+    library._compile.cache_clear()
     yield
     monkeypatch.undo()
-    kernels.compile_library.cache_clear()
+    library._compile.cache_clear()
 
 
 @pytest.mark.usefixtures("_uncached")
 def test_without_a_compiler_it_is_the_model_itself(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, falls_back: list[str]
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = random_model(17)
-    with caplog.at_level(logging.WARNING):
-        assert compiled(model) is model
-    assert "plain and slower path" in caplog.text
-    assert str(engine.SOURCE) in caplog.text
+    found, is_compiled = make_stepper(model, "auto")
+    assert isinstance(found, CachedStepper)
+    assert found.model is model
+    assert not is_compiled
+    with pytest.raises(NotAdmittedError):
+        compiled(model)
+    assert caplog.messages == falls_back
+    assert "decoding takes the plain and slower path" in caplog.text
+    assert str(stepper.SOURCE) in caplog.text
 
 
 @pytest.mark.usefixtures("_uncached")
@@ -282,5 +340,5 @@ def test_without_a_compiler_it_is_the_model_itself(
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"c++ {without}")
     model = random_model(18, vocab_size=300, max_len=MAX_LEN)
-    assert worst_step(model, Engine(model), 19) < 1e-11
+    assert worst_step(model, compiled(model), 19) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)

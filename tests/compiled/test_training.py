@@ -1,24 +1,36 @@
 """The training pass on compiled kernels against the plain one: the same numbers, gradients and dropout."""
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model, random_tensor
+from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 
-from minitrans.compiled import kernels, training as fused
-from minitrans.model.layers import EncoderLayer
+from minitrans import admission, compiled
+from minitrans.compiled import kernels, training
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.model.dropout import Dropout
+from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.plan import read_plan
 
-pytestmark = pytest.mark.skipif(not kernels.serve(torch.zeros(()), torch.float32), reason="no C++ compiler here")
+pytestmark = needs_compiled
 
 
 def batch(src_lengths: list[int], tgt_lengths: list[int]) -> tuple[Tensor, Tensor]:
     return random_ids(1, src_lengths, max(src_lengths)), random_ids(2, tgt_lengths, max(tgt_lengths))
+
+
+def ours(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
+    weight = model.output.weight
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    return training.hidden_states(read_plan(model), src_ids, tgt_in, dtype)
 
 
 def plain(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
@@ -28,7 +40,7 @@ def plain(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, 
 def both(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[list[Tensor], list[Tensor]]:
     """Hidden states and the gradient at every parameter, by the kernels and by the plain pass; the same dropout."""
     results = []
-    for run in (fused.training_hidden, plain):
+    for run in (ours, plain):
         torch.manual_seed(7)
         hidden, output = run(model, src_ids, tgt_in)
         weights = torch.sin(torch.arange(hidden.numel(), dtype=torch.float64)).view_as(hidden).to(hidden.dtype)
@@ -37,8 +49,8 @@ def both(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[list[Tens
     return results[0], results[1]
 
 
-def worst(ours: list[Tensor], theirs: list[Tensor]) -> float:
-    pairs = zip(ours, theirs, strict=True)
+def worst(found: list[Tensor], theirs: list[Tensor]) -> float:
+    pairs = zip(found, theirs, strict=True)
     return max(((a - b).abs().max() / b.abs().max().clamp_min(1e-300)).item() for a, b in pairs)
 
 
@@ -94,10 +106,10 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
     src_ids, tgt_in = batch([9, 4], [12, 12])
     exact = both(model.double(), src_ids, tgt_in)[1]
     with torch.autocast("cpu", torch.bfloat16):
-        ours, theirs = both(model.float(), src_ids, tgt_in)
-    assert ours[0].dtype == torch.bfloat16
-    assert all(gradient.dtype == torch.float32 for gradient in ours[1:])
-    for a, b, truth in zip(ours, theirs, exact, strict=True):
+        found, theirs = both(model.float(), src_ids, tgt_in)
+    assert found[0].dtype == torch.bfloat16
+    assert all(gradient.dtype == torch.float32 for gradient in found[1:])
+    for a, b, truth in zip(found, theirs, exact, strict=True):
         errors = [((x.double() - truth).norm() / truth.norm()).item() for x in (a, b)]
         assert errors[0] <= 1.5 * errors[1] + 0.01
 
@@ -112,19 +124,19 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 
 def test_a_table_that_nothing_else_reads_has_a_gradient_of_its_own() -> None:
     model = random_model(4).train()
-    hidden, _ = fused.training_hidden(model, *batch([5, 3], [4, 4]))
-    ours, theirs = (
+    hidden, _ = ours(model, *batch([5, 3], [4, 4]))
+    found, theirs = (
         torch.autograd.grad(h.square().sum(), model.src_embedding.weight)[0]
         for h in (hidden, plain(model, *batch([5, 3], [4, 4]))[0])
     )
-    assert (ours - theirs).abs().max() <= 1e-11 * theirs.abs().max()
+    assert (found - theirs).abs().max() <= 1e-11 * theirs.abs().max()
 
 
 def test_a_gradient_that_is_one_number_everywhere_can_be_added_to() -> None:
     """What `sum` sends back is a single element, seen at every place."""
     model = random_model(4).train()
     gradients = []
-    for run in (fused.training_hidden, plain):
+    for run in (ours, plain):
         hidden, output = run(model, *batch([5, 3], [4, 4]))
         gradients.append(torch.autograd.grad(hidden.square().sum() + output.sum(), model.src_embedding.weight)[0])
     assert (gradients[0] - gradients[1]).abs().max() <= 1e-11 * gradients[1].abs().max()
@@ -132,26 +144,33 @@ def test_a_gradient_that_is_one_number_everywhere_can_be_added_to() -> None:
 
 def test_the_gradient_of_a_tied_table_passes_both_embeddings() -> None:
     model = random_model(4).train()
-    _, output = fused.training_hidden(model, *batch([5, 3], [4, 4]))
+    _, output = ours(model, *batch([5, 3], [4, 4]))
     first = output.grad_fn
     assert first is not None
     second = next(node for node, _ in first.next_functions if node is not None)
     assert first.name() == second.name() == "_EmbedBackward"
 
 
-def test_without_kernels_it_is_the_plain_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "_library", lambda: None)
-    model, ids = random_model(4).train(), batch([5, 3], [4, 4])
-    hidden, output = fused.training_hidden(model, *ids)
-    assert torch.equal(hidden, model.hidden(*ids))
-    assert output is model.output.weight
+def no_kernels() -> None:
+    raise NotAdmittedError("none today")
+
+
+def test_without_kernels_it_is_the_plain_pass(monkeypatch: pytest.MonkeyPatch, falls_back: list[str]) -> None:
+    monkeypatch.setattr(kernels, "library", no_kernels)
+    model, (src_ids, tgt_in) = random_model(4).train(), batch([5, 3], [4, 4])
+    losses = [way(model, src_ids, tgt_in, tgt_in, 0.1) for way in (admission.make_batch_loss("auto"), batch_loss)]
+    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
+    assert losses[0] == losses[1]
+    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
+    assert falls_back == ["training takes the plain and slower path: none today"]
 
 
 def test_under_autocast_it_serves_too(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
-    monkeypatch.setattr(fused, "_hidden", lambda *arguments: runs.append(arguments[-1]))
+    monkeypatch.setattr(compiled, "compiled_loss", lambda *arguments: runs.append(arguments[-1]))
+    src_ids, tgt_in = batch([5, 3], [4, 4])
     with torch.autocast("cpu", torch.bfloat16):
-        fused.training_hidden(random_model(4).float().train(), *batch([5, 3], [4, 4]))
+        compiled.batch_loss(random_model(4).float().train(), src_ids, tgt_in, tgt_in, 0.1)
     assert runs == [torch.bfloat16]
 
 
@@ -160,29 +179,54 @@ def test_each_dropout_has_its_own_probability() -> None:
     for layer in [*model.encoder.layers, *model.decoder.layers]:
         layer.dropout.p, layer.ff.dropout.p = 0.2, 0.6
     assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
+    for i, layer in enumerate(
+        cast(Iterable[EncoderLayer | DecoderLayer], [*model.encoder.layers, *model.decoder.layers])
+    ):
+        layer.self_attn.dropout = 0.1 * i
+        if isinstance(layer, DecoderLayer):
+            layer.cross_attn.dropout, layer.dropout.p = 0.5 - 0.1 * i, 0.1 + 0.1 * i
+    model.dropout.p = 0.7
+    assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
+
+
+def test_a_part_in_eval_mode_drops_nothing() -> None:
+    model = random_model(4).train()
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = 0.4
+    model.encoder.eval()
+    assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
+
+
+def test_each_norm_has_its_own_eps() -> None:
+    model = random_model(4).train()
+    for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
+        module.eps = 0.01 * 3.0**i
+    assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
 
 
 @pytest.mark.parametrize(("src_length", "tgt_length"), [(18, 4), (4, 18)])
 def test_a_sequence_that_is_too_long_is_refused(src_length: int, tgt_length: int) -> None:
     with pytest.raises(ValueError, match="18 tokens"):
-        fused.training_hidden(random_model(4).train(), *batch([src_length], [tgt_length]))
+        ours(random_model(4).train(), *batch([src_length], [tgt_length]))
 
 
 def test_ids_need_not_lie_one_after_another() -> None:
     model, (src_ids, tgt_in) = random_model(4).train(), batch([5, 3], [4, 4])
     columns = [ids.T.contiguous().T for ids in (src_ids, tgt_in)]
-    assert torch.equal(fused.training_hidden(model, *columns)[0], fused.training_hidden(model, src_ids, tgt_in)[0])
+    assert torch.equal(ours(model, *columns)[0], ours(model, src_ids, tgt_in)[0])
 
 
 def sublayers(model: Transformer) -> list[Callable[[Tensor], Tensor]]:
     """Each as a function of (B, T, D); the embedding as one of its table."""
     ids, mask = random_ids(1, [3, 2], 3), torch.ones(1, 1, 3, 3, dtype=torch.bool)
-    layer = cast(EncoderLayer, model.encoder.layers[0])
+    plan = read_plan(model)
+    attention, feed_forward = plan.encoder[0]
     return [
-        lambda table: fused.embed(model, table, ids, torch.float64)[0],
-        lambda x: fused.norm(x, layer.self_norm),
-        lambda x: fused.feed_forward(x, layer),
-        lambda x: fused.self_attention(x, layer, mask),
+        lambda table: training.embed(plan, table, ids, torch.float64)[0],
+        lambda x: training.norm(x, attention.norm),
+        lambda x: training.sublayer(plan, feed_forward, x, mask),
+        lambda x: training.sublayer(plan, attention, x, mask),
     ]
 
 
@@ -206,18 +250,28 @@ def test_a_second_derivative_is_refused(number: int) -> None:
         gradient.sum().backward()
 
 
-def test_it_serves_training_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_serves_wherever_it_may(monkeypatch: pytest.MonkeyPatch, falls_back: list[str]) -> None:
+    """In training mode and in eval mode, with gradients and without; not in another dtype, nor without kernels."""
     model = random_model(4).train()
     src_ids, tgt_in = batch([5, 3], [4, 4])
-    runs = []
-    monkeypatch.setattr(fused, "_hidden", lambda *_: runs.append("fused"))
-    monkeypatch.setattr(Transformer, "hidden", lambda *_: runs.append("plain"))
-    fused.training_hidden(model, src_ids, tgt_in)
+    runs: list[str] = []
+
+    def served(plan: Any, src_ids: Tensor, tgt_in: Tensor, *rest: Any) -> Tensor:
+        loss = training.batch_loss(plan, src_ids, tgt_in, *rest)
+        runs.append("compiled")
+        return loss
+
+    monkeypatch.setattr(compiled, "compiled_loss", served)
+    monkeypatch.setattr(admission, "loss", SimpleNamespace(batch_loss=lambda *_: runs.append("plain")))
+    of_batch = admission.make_batch_loss("auto")
+    arguments = src_ids, tgt_in, tgt_in, 0.1
+    of_batch(model, *arguments)
     with torch.no_grad():
-        fused.training_hidden(model, src_ids, tgt_in)
-    fused.training_hidden(model.eval(), src_ids, tgt_in)
-    model.train()
-    fused.training_hidden(model.half(), src_ids, tgt_in)
-    monkeypatch.setattr(kernels, "_library", lambda: None)
-    fused.training_hidden(model.double(), src_ids, tgt_in)
-    assert runs == ["fused", "plain", "plain", "plain", "plain"]
+        of_batch(model, *arguments)
+    of_batch(model.eval(), *arguments)
+    assert runs == ["compiled"] * 3
+    of_batch(model.half().train(), *arguments)
+    assert falls_back == []  # nobody would have expected another
+    monkeypatch.setattr(kernels, "library", no_kernels)
+    of_batch(model.double(), *arguments)
+    assert runs == ["compiled"] * 3 + ["plain"] * 2

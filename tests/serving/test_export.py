@@ -11,14 +11,17 @@ import pytest
 import torch
 from conftest import BOS, CORPUS, EOS, PAD, random_ids, random_model
 from torch import nn
+from torch.nn import functional as F
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans import cli
-from minitrans.model.decoding import greedy_decode, length_limit
 from minitrans.errors import UserError
-from minitrans.serving.export import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
+from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
+from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
+from minitrans.plan import Plan, UnknownArchitectureError
+from minitrans.serving.export import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
 from minitrans.serving.translator import Translator
 
 PIECES = [f"p{i}" for i in range(11)]
@@ -43,7 +46,7 @@ def sources_of(seed: int, lengths: list[int]) -> list[list[int]]:
 
 
 def ours(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
-    return [greedy_decode(model, torch.tensor([[*source, EOS]]))[0] for source in sources]
+    return [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0] for source in sources]
 
 
 def one_track(*best: int) -> Transformer:
@@ -126,6 +129,14 @@ def test_the_engine_has_the_epsilon_of_our_norms(tmp_path: Path) -> None:
     sources = sources_of(5, [6, 4, 8, 3, 7])
     assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources)
     assert json.loads((tmp_path / "config.json").read_text())["layer_norm_epsilon"] == 0.25
+
+
+def test_norms_of_several_epsilons_are_refused(tmp_path: Path) -> None:
+    model = random_model(3).float()
+    model.encoder.norm.eps = 0.25
+    with pytest.raises(UnknownArchitectureError, match=r"its norms have several eps, \[1e-05, 0\.25\]; known is one"):
+        save_engine(tmp_path, model, PIECES, unk_id=PAD)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_tied_matrices_are_written_once(tmp_path: Path) -> None:
@@ -228,6 +239,34 @@ def test_a_failure_leaves_nothing(tiny_run: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr("minitrans.serving.export.save_engine", full)
     with pytest.raises(UserError, match=r"cannot write the folder .*engine: No space left on device"):
         export(Translator.load(tiny_run).bundle, tmp_path / "engine")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_model_of_another_architecture_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+    bundle = Translator.load(tiny_run).bundle
+    bundle.model.encoder.register_forward_hook(lambda module, inputs, output: None)
+    with pytest.raises(
+        UserError, match=r"^CTranslate2 cannot compute this model: encoder has a forward hook; translate"
+    ):
+        export(bundle, tmp_path / "engine")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("eps", [1e-5, 0.25])
+def test_a_model_that_computes_otherwise_is_refused(
+    eps: float, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its code is another; or it has another eps than CTranslate2 is told."""
+    bundle = Translator.load(tiny_run).bundle
+    if eps == 1e-5:
+        monkeypatch.setattr(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x)))))
+    else:
+        bundle.model.decoder.norm.eps = eps
+        monkeypatch.setattr(Plan, "eps", {1e-5})
+    with pytest.raises(
+        UserError, match=r"^CTranslate2 gives other numbers than this model: log-prob.* \(at most 0.001\)"
+    ):
+        export(bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
 
 

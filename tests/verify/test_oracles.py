@@ -113,7 +113,7 @@ def test_pytorchs_modules_agree_until_a_weight_changes() -> None:
         got = [
             *attention(x, memory, memory, mask, need_weights=True),
             reader(memory, mask, False).output,
-            writer(x, causal, writer.cross_attn.project_kv(memory), mask, None, 0, False).output,
+            writer(x, causal, memory, mask, None, 0, False).output,
         ]
         return [deviation(a, b) for a, b in zip(got, wanted, strict=True)]
 
