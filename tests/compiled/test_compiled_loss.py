@@ -9,6 +9,7 @@ from conftest import (
     assert_close,
     assert_equal,
     logits_made,
+    needs_compiled,
     plain_loss,
     random_case,
     random_tensor,
@@ -16,14 +17,11 @@ from conftest import (
 )
 from torch import Tensor
 
-from minitrans.compiled import NotAdmittedError, check_compiler, kernels
+from minitrans.compiled import kernels
 from minitrans.compiled.training import linear_cross_entropy
 from minitrans.model.loss import ROWS
 
-try:
-    check_compiler()
-except NotAdmittedError as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = needs_compiled
 
 DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
 
