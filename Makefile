@@ -19,7 +19,7 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 # Test the tests: each of 3,700 small changes of the heart has to make one fail. An hour.
 mutants: .venv/ready

@@ -80,7 +80,7 @@ def faults_in_model(name: str, source: str) -> set[str]:
 
 
 def asks_compiled(source: str) -> bool:
-    return "compiled" in children(source, "minitrans")
+    return "compiled" in children(source, "minitrans") or 'import_module("minitrans.compiled")' in source
 
 
 def words_of_compiled_code(source: str) -> list[str]:
@@ -135,7 +135,14 @@ def test_only_the_admission_asks_compiled_code() -> None:
     assert asking == ASKS_COMPILED
 
 
-@pytest.mark.parametrize("line", ["from minitrans import compiled", "import minitrans.compiled.kernels as kernels"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from minitrans import compiled",
+        "import minitrans.compiled.kernels as kernels",
+        'return import_module("minitrans.compiled")',
+    ],
+)
 def test_control_asking_compiled_code_is_reported(line: str) -> None:
     assert asks_compiled(line)
 

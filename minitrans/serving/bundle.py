@@ -3,6 +3,7 @@
 import json
 import os
 from dataclasses import asdict, dataclass
+from math import prod
 from pathlib import Path
 from typing import get_type_hints
 
@@ -109,13 +110,10 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
 
-def _shapes(config: TransformerConfig) -> dict[str, list[int]]:
-    """Those of a model's parameters, which take no memory here; none where they have more bytes than fit 64 bits."""
-    try:
-        with torch.device("meta"):
-            return {name: list(p.shape) for name, p in Transformer(config).named_parameters()}
-    except (RuntimeError, TypeError):
-        return {}
+def _fits(config: TransformerConfig, n_numbers: int) -> bool:
+    """Whether a model of these sizes may take memory: a file of so many numbers confirms its large matrices."""
+    layer = config.d_model * (config.d_ff + config.n_heads * config.head_size)  # a dozen of these, at most
+    return config.n_layers * layer + config.vocab_size * config.d_model <= n_numbers
 
 
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
@@ -123,12 +121,13 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
         with safe_open(path, framework="pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
             wrong = ["n_layers"] * (config.n_layers > len(found))  # or making so many would take for ever
+            wrong += ["the number of weights"] * (not _fits(config, sum(map(prod, found.values()))))
             if not wrong:
-                expected = _shapes(config)
+                model = Transformer(config)
+                expected = {name: list(p.shape) for name, p in model.named_parameters()}
                 wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
             if wrong:
                 raise UserError(f"{path} does not fit {SIZES}: {wrong[0]} differs; the files come from different runs")
-            model = Transformer(config)
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(file.get_tensor(name))
