@@ -342,7 +342,7 @@ def verify_command(args: Namespace) -> int:
         subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
         report = verify.run(subject=subject, compiled=args.compiled)
     if args.self_test:
-        total, disable = len(verify.SABOTAGES), not progress.is_terminal
+        total, disable = len(verify.sabotages_for(args.compiled)), not progress.is_terminal
         caught = track(verify.self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
         report = replace(report, sabotages=list(caught))
     if args.report:
