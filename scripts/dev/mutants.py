@@ -57,10 +57,10 @@ GROUPS = [
     Group(MODEL, [*MODEL, "model.incremental", "model.reference"], 120),
     Group(["plan", "admission", *named("compiled", "probe training stepper kernels library")],
           named("compiled", "around training stepper kernels"), 240),
-    Group(named("training", "module"), named("training", "schedule settings"), 150),
+    Group(named("training", "module"), named("training", "schedule settings"), 200),
     Group(named("training", "checkpoints callbacks"), named("training", "settings run"), 300),
-    Group(named("serving", "bundle translator sampling"), named("serving", "translator"), 60),
-    Group(named("data", "batching filters"), named("data", "datamodule stream corpus"), 150),
+    Group(named("serving", "bundle translator sampling"), named("serving", "translator"), 120),
+    Group(named("data", "batching filters"), named("data", "datamodule"), 200),
 ]  # fmt: skip
 MODULES = {module: group for group in GROUPS for module in group.modules}
 
