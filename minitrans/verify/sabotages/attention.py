@@ -160,10 +160,16 @@ def _(patch: Patch) -> None:
     forward = MultiHeadAttention.forward
 
     def own(
-        self: MultiHeadAttention, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, *rest: Any
+        self: MultiHeadAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None = None,
+        need_weights: bool = False,
+        *rest: Any,
     ) -> tuple[Tensor, Tensor | None]:
         fits = mask is None or mask.size(-1) in (1, query.size(1))
-        return forward(self, query, query, query, mask if fits else None, *rest[:1])
+        return forward(self, query, query, query, mask if fits else None, need_weights)
 
     patch(MultiHeadAttention, "forward", own)
 
