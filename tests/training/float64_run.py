@@ -1,6 +1,6 @@
 """`minitrans train` in float64, where the order of a sum hardly matters: float64_run.py WAY FLAG...
 
-WAY is `fused`, or `plain` for training without the compiled kernels, or `fail` for a second process that fails.
+WAY is `require`, or `off` for training without compiled code, or `fail` for a second process that fails.
 """
 
 import os
@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from minitrans import cli
-from minitrans.compiled import kernels
 from minitrans.errors import UserError
 from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule
@@ -28,9 +27,9 @@ training_step = TranslationModule.training_step
 if __name__ == "__main__":
     way, *flags = sys.argv[1:]
     precision.OF_TRAINER["fp32"] = "64-true"  # type: ignore[assignment]
-    if way == "plain":
-        kernels.serve = lambda parameter, dtype: False
     if way == "fail":
         TranslationModule.training_step = fail  # type: ignore[method-assign, assignment]
         run.PATIENCE = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits for it
+    else:
+        flags += ["--compiled", way]
     sys.exit(cli.main(["train", *flags]))

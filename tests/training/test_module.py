@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, random_ids, random_model, random_targets
+from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
 from torch import Tensor
 
+from minitrans.admission import Mode, make_batch_loss
 from minitrans.data.batching import Batch
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
@@ -16,13 +17,14 @@ from minitrans.training.module import TranslationModule
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
 N_TOKENS = 12
+both_ways = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
 
 class Logged(TranslationModule):
     """Notes what is logged, for there is no Trainer."""
 
-    def __init__(self, model: Transformer) -> None:
-        super().__init__(model, TrainingConfig(label_smoothing=0.3))
+    def __init__(self, model: Transformer, way: Mode) -> None:
+        super().__init__(model, TrainingConfig(label_smoothing=0.3), make_batch_loss(way))
         self.logged: dict[str, Tensor] = {}
         self.weights: list[Any] = []
 
@@ -35,8 +37,9 @@ def plain_loss(model: Transformer, smoothing: float) -> Tensor:
     return label_smoothed_cross_entropy(model(BATCH.src_ids, BATCH.tgt_in), BATCH.tgt_out, PAD, smoothing) / N_TOKENS
 
 
-def test_a_step_minimises_the_smoothed_loss_a_token() -> None:
-    module = Logged(random_model(0))
+@both_ways
+def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
+    module = Logged(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
     assert loss.item() == pytest.approx(want.item(), abs=ATOL)
     assert (module.logged["train_loss"], module.tgt_tokens) == (loss, N_TOKENS)
@@ -45,17 +48,19 @@ def test_a_step_minimises_the_smoothed_loss_a_token() -> None:
         assert (one - other).abs().max() <= ATOL
 
 
+@both_ways
 @torch.no_grad()
-def test_validation_logs_the_plain_cross_entropy() -> None:
-    module = Logged(random_model(0))
+def test_validation_logs_the_plain_cross_entropy(way: Mode) -> None:
+    module = Logged(random_model(0), way)
     module.validation_step(BATCH, 0)
     assert module.logged["val_loss"].item() == pytest.approx(plain_loss(module.model, 0.0).item(), abs=ATOL)
     assert module.weights == [N_TOKENS]
 
 
+@both_ways
 @pytest.mark.parametrize("tie_embeddings", [True, False])
-def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool) -> None:
-    module = Logged(random_model(0, tie_embeddings=tie_embeddings).float())
+def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool, way: Mode) -> None:
+    module = Logged(random_model(0, tie_embeddings=tie_embeddings).float(), way)
     want = plain_loss(module.model, 0.3)
     with torch.autocast("cpu", torch.bfloat16):
         loss = module.training_step(BATCH, 0)
@@ -69,7 +74,7 @@ def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool)
 
 
 def test_no_logits_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = Logged(random_model(0))
+    module = Logged(random_model(0), "off")
     monkeypatch.delattr(torch.nn.Linear, "forward")
     with pytest.raises(NotImplementedError):
         module.training_step(BATCH, 0)

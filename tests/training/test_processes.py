@@ -14,15 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_settings, wait_for_the_end_of
+from conftest import needs_compiled, tiny_settings, wait_for_the_end_of
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 from minitrans import cli
-from minitrans.compiled import kernels
+from minitrans.admission import Mode, make_batch_loss
 from minitrans.data import batching
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
-from minitrans.compiled.training import training_hidden
-from minitrans.model.loss import linear_cross_entropy
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.training import precision
 from minitrans.training.checkpoints import newest_checkpoint
@@ -84,14 +82,14 @@ def global_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TokenBatchSampler, "__len__", lambda self: (self._n_batches + 1) // 2)
 
 
-@pytest.mark.parametrize("way", ["fused", "plain"])
+@pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 def test_two_processes_train_as_one_with_the_same_global_batches(
     way: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "480"]
     command: list[str | Path] = [FLOAT64_RUN, way, *settings(corpus, two), *flags, *TWO]
-    if way == "fused":
+    if way == "require":
         processes = [start(*command)]
     else:  # as on two machines
         command += ["--trainer.devices", "1", "--trainer.num_nodes", "2"]
@@ -99,9 +97,7 @@ def test_two_processes_train_as_one_with_the_same_global_batches(
         processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
     global_batches(monkeypatch)
     monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
-    if way == "plain":
-        monkeypatch.setattr(kernels, "serve", lambda parameter, dtype: False)
-    assert cli.main(["train", *settings(corpus, one), *flags]) == 0
+    assert cli.main(["train", *settings(corpus, one), *flags, "--compiled", way]) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
 
     for kind, atol in (("current_model_state", 1e-10), ("state_dict", 1e-7)):  # the latter is averaged, in float32
@@ -119,20 +115,17 @@ def test_two_processes_train_as_one_with_the_same_global_batches(
     assert [err.count(text) for text in ("left out", "precision: fp32", "val loss")] == [1, 1, 2]
 
 
-def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kernel in (True, False):
-        if not kernel:
-            monkeypatch.setattr(kernels, "serve", lambda parameter, dtype: False)
-        torch.manual_seed(0)
-        model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
-        batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
-        hidden, weight = training_hidden(model, batch.src_ids, batch.tgt_in)
-        loss = linear_cross_entropy(hidden, weight, batch.tgt_out, pad_id=3, smoothing=0.1)
-        loss.backward()
-        assert loss == 0
-        for parameter in model.parameters():
-            assert parameter.grad is not None  # DDP waits for each
-            assert not parameter.grad.any()
+@pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
+def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: Mode) -> None:
+    torch.manual_seed(0)
+    model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
+    batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
+    loss = make_batch_loss(way)(model, batch.src_ids, batch.tgt_in, batch.tgt_out, 0.1)
+    loss.backward()
+    assert loss == 0
+    for parameter in model.parameters():
+        assert parameter.grad is not None  # DDP waits for each
+        assert not parameter.grad.any()
 
 
 def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(

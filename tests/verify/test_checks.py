@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import subjects
+from conftest import COMPILED, needs_compiled, subjects
 from hypothesis import given, settings
 from torch import Tensor
 
 from minitrans import verify
+from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.verify import checks, wrong
 from minitrans.verify.check import CHECKS, LOWER, Report
@@ -27,6 +28,8 @@ FREE |= {"C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
 EXPORTED = {"export.score", "export.greedy"}  # see test_exported.py
 # Behind a ReLU that is shut for a handful of tokens the gradient is rightly 0: C8 is for models that are larger.
 OF_THE_MODEL = [check for check in CHECKS if check.id not in FREE | EXPORTED | {"C8"}]
+if not COMPILED:
+    OF_THE_MODEL = [check for check in OF_THE_MODEL if not check.id.startswith("compiled.")]
 
 
 def failures(report: Report) -> list[object]:
@@ -53,6 +56,31 @@ def test_chapters_are_not_scattered() -> None:
     titles = list(dict.fromkeys(check.group for check in CHECKS))
     assert len(titles) == len(checks.CHAPTERS)
     assert [check.group for check in CHECKS] == sorted((check.group for check in CHECKS), key=titles.index)
+
+
+@needs_compiled
+def test_a_difference_of_compiled_code_is_a_failure_not_a_reason_for_the_plain_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = pytest.importorskip("minitrans.compiled.kernels")
+    exact = kernels.norm
+    monkeypatch.setattr(kernels, "norm", lambda *arguments: exact(*arguments) * (1 + 1e-7))
+    failed = [check.id for check in CHECKS if not check.run({torch.float64: subject_with()}).passed]
+    assert failed == ["compiled.admitted", "compiled.pass"]
+
+
+@needs_compiled
+@pytest.mark.parametrize("change", ["hook", "subclass"])
+def test_a_model_that_compiled_code_does_not_know_fails_its_checks(change: str) -> None:
+    model = fresh_model()
+    if change == "hook":
+        model.encoder.register_forward_hook(lambda module, inputs, output: None)
+    else:
+        model.encoder.layers[0].ff.__class__ = type("Other", (FeedForward,), {})
+    subject = random_subject(model)
+    failed = {check.id for check in CHECKS if not check.run({torch.float64: subject}).passed}
+    compiled = {"compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"}
+    assert failed == compiled | (EXPORTED & BY_ID.keys())
 
 
 def test_a_given_model_is_measured_and_left_as_it_is() -> None:
