@@ -133,6 +133,7 @@ PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
     nn.LayerNorm: {},
     Dropout: {},
 }
+PARAMETERS = {nn.Embedding: {"weight"}, nn.Linear: {"weight", "bias"}, nn.LayerNorm: {"weight", "bias"}}
 LAYERS: dict[type[nn.Module], type[nn.Module]] = {Encoder: EncoderLayer, Decoder: DecoderLayer}
 METHODS = {kind: {name for name in dir(kind) if callable(getattr(kind, name))} for kind in (*PARTS, nn.ModuleList)}
 HOOKS = {
@@ -167,10 +168,12 @@ def read_plan(model: Transformer) -> Plan:
         if embedding.padding_idx is not None or embedding.max_norm or embedding.scale_grad_by_freq or embedding.sparse:
             raise UnknownArchitectureError(f"{name} treats some rows in a way of its own")
     _check_shape("positions", model.positions, c.max_len, c.d_model)
-    if model.positions.dtype != model.output.weight.dtype:
-        raise UnknownArchitectureError(
-            f"positions is {model.positions.dtype}, output.weight {model.output.weight.dtype}"
-        )
+    first = tables[0]
+    for name, tensor in (("positions", model.positions), *model.named_parameters()):
+        if (tensor.dtype, tensor.device) != (first.dtype, first.device):
+            raise UnknownArchitectureError(
+                f"{name} is {tensor.dtype} on {tensor.device}, src_embedding.weight {first.dtype} on {first.device}"
+            )
     return Plan(
         config=c,
         source=tables[0],
@@ -222,6 +225,8 @@ def _check_module(name: str, module: nn.Module | None, known: type[nn.Module]) -
             raise UnknownArchitectureError(f"{name} has a {hook}")
     if own := METHODS[known] & vars(module).keys():
         raise UnknownArchitectureError(f"{name} has a method {min(own)} of its own")
+    if others := module._parameters.keys() - PARAMETERS.get(known, set()):
+        raise UnknownArchitectureError(f"{name} has a parameter {min(others)} of its own")
     prefix = "" if isinstance(module, Transformer) else f"{name}."
     parts = PARTS.get(known)
     if parts is None:
