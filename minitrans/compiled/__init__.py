@@ -26,8 +26,8 @@ def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Ten
     enabled = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if enabled else model.output.weight.dtype
     plan = _plan(model, dtype)
-    if plan.output.dtype != torch.promote_types(dtype, torch.float32):
-        raise NotAdmittedError(f"compiled code does not train parameters in {plan.output.dtype}", expected=True)
+    if plan.output.dtype != (computed := torch.promote_types(dtype, torch.float32)):
+        raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
     probe.check_training(plan, dtype)
     return compiled_loss(plan, src_ids, tgt_in, tgt_out, smoothing, dtype)
 

@@ -29,9 +29,7 @@ def _(patch: Patch) -> None:
     patch(kernels, "attention", unmasked)
 
 
-@sabotage(
-    "compiled.overwritten-table", "On compiled kernels the embeddings' gradient replaces the output matrix's."
-)
+@sabotage("compiled.overwritten-table", "On compiled kernels the embeddings' gradient replaces the output matrix's.")
 def _(patch: Patch) -> None:
     add = kernels.add_embed_backward
 
