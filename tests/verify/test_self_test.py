@@ -2,12 +2,15 @@
 
 import logging
 import sys
+from pathlib import Path
+from typing import get_args
 
 import pytest
-import torch
+from conftest import COMPILED, needs_compiled
 
 from minitrans import verify
-from minitrans.compiled import kernels
+from minitrans.admission import Mode
+from minitrans.errors import UserError
 from minitrans.model.attention import masked_softmax
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer
@@ -17,7 +20,11 @@ from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
 
 SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
 EXPORTED = {check.id for check in CHECKS if check.id.startswith("export.")}  # none where CTranslate2 is not installed
-COMPILED = {"engine.steps", "engine.outputs"} if kernels.serve(torch.empty(0), torch.float32) else set()
+OF_COMPILED = {check.id for check in CHECKS if check.id.startswith("compiled.")} if COMPILED else set()
+MEASURED = [check for check in CHECKS if COMPILED or not check.id.startswith("compiled.")]
+APPLIED = [sabotage for sabotage in SABOTAGES if COMPILED or not sabotage.id.startswith("compiled.")]
+# The probe and the checks of the pass, the decoder and its outputs see any other model.
+WHOLE_MODEL = OF_COMPILED - {"compiled.loss"}
 SORTED = next(sabotage for sabotage in SABOTAGES if sabotage.id == "rows.sorted")
 
 
@@ -68,7 +75,7 @@ def self_test() -> SelfTest:
 
 
 def test_every_sabotage_is_caught(self_test: SelfTest) -> None:
-    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in SABOTAGES]
+    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in APPLIED]
     assert [caught.id for caught, _ in self_test if not caught.caught_by] == []
 
 
@@ -78,7 +85,7 @@ def test_no_sabotage_is_caught_by_crashes_alone(self_test: SelfTest) -> None:
 
 def test_every_check_has_caught_a_sabotage_by_what_it_measured(self_test: SelfTest) -> None:
     measured = {id_ for caught, raised in self_test for id_ in set(caught.caught_by) - raised}
-    assert [check.id for check in CHECKS if check.id not in measured] == []
+    assert [check.id for check in MEASURED if check.id not in measured] == []
 
 
 def test_the_report_of_a_self_test_passes(self_test: SelfTest) -> None:
@@ -118,7 +125,12 @@ def test_the_report_of_a_self_test_passes(self_test: SelfTest) -> None:
         ("loss.padding", "C20 loss.chunks"),
         ("loss.first-chunk", "loss.chunks"),
         ("loss.sharp-gradient", "loss.chunks"),
-        ("loss.unscaled-gradient", "loss.chunks"),
+        pytest.param("compiled.unscaled-gradient", "compiled.loss compiled.pass", marks=needs_compiled),
+        pytest.param("compiled.unmasked", "compiled.pass", marks=needs_compiled),
+        pytest.param("compiled.forgotten-rows", "compiled.steps compiled.outputs", marks=needs_compiled),
+        pytest.param("compiled.cut-source", "compiled.steps compiled.outputs", marks=needs_compiled),
+        pytest.param("compiled.admits-all", "compiled.admitted", marks=needs_compiled),
+        pytest.param("compiled.ignores-hooks", "compiled.admitted", marks=needs_compiled),
         ("target.unshifted", "C20 C26"),
         ("batches.replayed", "batches.resumed"),
         ("positions.restart", "cache.steps cache.shapes cache.chunks cache.rows cache.score"),
@@ -146,10 +158,23 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(
     [
         ("batches.skipped", {"batches.resumed"}),
         ("heat-map.unmarked", {"C22"}),
-        ("embedding.unscaled", {"model.torch", "model.numpy", "fused.pass"} | EXPORTED | COMPILED),
-        ("layer.no-relu", {"model.layers", "model.torch", "model.numpy", "fused.pass"} | EXPORTED | COMPILED),
+        ("embedding.unscaled", {"model.torch", "model.numpy"} | EXPORTED | WHOLE_MODEL),
+        ("layer.no-relu", {"model.layers", "model.torch", "model.numpy"} | EXPORTED | WHOLE_MODEL),
         ("rows.not-mask", {"cache.rows"}),
         ("cache.on-module", {"cache.two"}),
+        *(
+            pytest.param(f"compiled.{name}", {"compiled.admitted", "compiled.pass"}, marks=needs_compiled)
+            for name in ("unmasked", "overwritten-table", "other-dropout", "no-residual", "forgotten-source")
+        ),
+        *(
+            pytest.param(f"compiled.{name}", OF_COMPILED - {"compiled.pass", "compiled.loss"}, marks=needs_compiled)
+            for name in ("forgotten-rows", "cut-source")
+        ),
+        pytest.param(
+            "compiled.unscaled-gradient", {"compiled.admitted", "compiled.pass", "compiled.loss"}, marks=needs_compiled
+        ),
+        pytest.param("compiled.admits-all", {"compiled.admitted"}, marks=needs_compiled),
+        pytest.param("compiled.ignores-hooks", {"compiled.admitted"}, marks=needs_compiled),
         *(
             (sabotage.id, EXPORTED - ({"export.score"} if sabotage.id == "export.no-limit" else set()))
             for sabotage in SABOTAGES
@@ -161,6 +186,42 @@ def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(
     sabotage: str, checks: set[str], self_test: SelfTest
 ) -> None:
     assert [set(caught.caught_by) for caught, _ in self_test if caught.id == sabotage] == [checks]
+
+
+@pytest.mark.parametrize("lacking", ["wanted", "compiler", "folder"])
+def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
+    lacking: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, falls_back: list[str]
+) -> None:
+    """Where it is there but cannot be compiled, one line says so; where it is required, it is an error."""
+    if lacking == "folder":
+        monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
+    if lacking == "compiler":
+        library = pytest.importorskip("minitrans.compiled.library")
+        monkeypatch.setattr(library, "_compile", lambda source: "no C++ compiler is here")
+    monkeypatch.setattr(verify, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
+    monkeypatch.setattr(verify, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
+    mode: Mode = "off" if lacking == "wanted" else "auto"
+    assert [result.id for result in verify.run(compiled=mode).checks] == ["C20", "cache.rows"]
+    assert [(caught.id, caught.caught_by) for caught in verify.self_test(mode)] == [("rows.sorted", ["cache.rows"])]
+    line = "verification takes the plain and slower path: no C++ compiler is here"
+    assert set(falls_back) == ({line} if lacking == "compiler" else set())
+    if lacking != "wanted":
+        refused = pytest.raises(UserError, match="compiled code is required, and may not do the verification: ")
+        with refused:
+            verify.run(compiled="require")
+        with refused:
+            list(verify.self_test("require"))
+
+
+@needs_compiled
+def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
+    for mode in get_args(Mode):
+        measured = mode != "off"
+        assert [check for check in CHECKS if check in verify.checks_for(mode)] == verify.checks_for(mode)
+        assert {check.id for check in CHECKS if check.id.startswith("compiled.")} == OF_COMPILED
+        for registered, chosen in ((CHECKS, verify.checks_for(mode)), (SABOTAGES, verify.sabotages_for(mode))):
+            left_out = [each.id for each in registered if each not in chosen]
+            assert left_out == [each.id for each in registered if each.id.startswith("compiled.") and not measured]
 
 
 def test_there_are_sabotages_enough_of_every_chapter() -> None:
