@@ -58,7 +58,7 @@ GROUPS = [
     Group(["plan", "admission", *named("compiled", "probe training stepper kernels library")],
           named("compiled", "around training stepper kernels"), 240),
     Group(named("training", "module"), named("training", "schedule settings"), 200),
-    Group(named("training", "checkpoints callbacks"), named("training", "settings run"), 300),
+    Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
     Group(named("serving", "bundle translator sampling"), named("serving", "translator"), 120),
     Group(named("data", "batching filters"), named("data", "datamodule"), 200),
 ]  # fmt: skip
@@ -152,13 +152,11 @@ EQUIVALENT = {
         "if self.d_head is not None and self.head_size < 1:": "head_size is d_head where that is given",
     },
     "model.transformer.Encoder.__init__": {
-        "self.layers = nn.ModuleList((EncoderLayer(c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, "
-        "c.attention_dropout) for _ in range(c.n_layers)))":
+        "sizes = (c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, c.attention_dropout)":
             "None makes the attention compute the same head size by itself",
     },
     "model.transformer.Decoder.__init__": {
-        "self.layers = nn.ModuleList((DecoderLayer(c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, "
-        "c.attention_dropout) for _ in range(c.n_layers)))":
+        "sizes = (c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, c.attention_dropout)":
             "None makes the attention compute the same head size by itself",
     },
     "model.transformer.Transformer.__init__": {
@@ -312,9 +310,7 @@ EQUIVALENT = {
         f"log_probs, order = (x[:, :2 * beam] for x in totals.sort(descending=True{stable}))": "equals keep their order"
         for stable in ("", ", stable=False")
     } | {
-        "log_probs, kept = (x[:, :beam] for x in log_probs.masked_fill(ended, -torch.inf)"
-        f".sort(descending=True{stable}))":
-            "equals keep their order"
+        f"going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True{stable})": "equals keep their order"
         for stable in ("", ", stable=False")
     },
 }  # fmt: skip
