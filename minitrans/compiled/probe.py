@@ -156,7 +156,8 @@ def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Diff
 @functools.cache
 def _difference_in_steps(architecture: Architecture, dtype: torch.dtype, functions: tuple[FunctionType, ...]) -> str:
     """What differs first and by how much, or nothing."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad():
+    no_autocast = torch.autocast("cpu", enabled=False)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:
         torch.manual_seed(1)
         model = _small_model(architecture).eval()
         for tried in dict.fromkeys((torch.float64, dtype)):

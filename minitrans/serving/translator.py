@@ -111,8 +111,8 @@ class Translator:
         if not use_cache:
             return UncachedStepper(self.bundle.model)
         if (seen := glance(self.bundle.model)) != self._seen:
-            self._seen = seen
             self._stepper, self.compiled = make_stepper(self.bundle.model, self._mode)
+            self._seen = seen
         return self._stepper
 
     @overload
