@@ -1,0 +1,464 @@
+"""Who computes: compiled code where it may; where it may not, the plain model, of which one line tells, or an error."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import CORPUS, needs_compiled, random_ids, random_model, random_targets, randomize
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minitrans import admission
+from minitrans.admission import Mode, is_measured, make_batch_loss, make_stepper
+from minitrans.errors import UserError
+from minitrans.model import attention
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.decoding import CachedStepper
+from minitrans.model.dropout import Dropout
+from minitrans.model.layers import FeedForward
+from minitrans.model.loss import batch_loss
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.translator import Translator
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+
+Patch = pytest.MonkeyPatch
+Log = pytest.LogCaptureFixture
+SLOWER = "takes the plain and slower path"
+LENGTHS = [4, 7, 1]
+IDS = random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7)
+LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
+
+
+def trains(model: Transformer, mode: Mode = "auto") -> str:
+    """Who computes the loss of a batch."""
+    loss = make_batch_loss(mode)(model, *IDS, 0.1)
+    assert loss.grad_fn is not None
+    return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
+
+
+def decodes(model: Transformer, mode: Mode = "auto") -> str:
+    """Who computes the steps."""
+    stepper, is_compiled = make_stepper(model, mode)
+    assert isinstance(stepper, CachedStepper) != is_compiled
+    return "compiled" if is_compiled else "plain"
+
+
+def hooked_model() -> Transformer:
+    model = random_model(1)
+    model.encoder.register_forward_hook(lambda module, inputs, output: None)
+    return model
+
+
+def gelu(self: FeedForward, x: Tensor) -> Tensor:
+    return self.w_2(self.dropout(F.gelu(self.w_1(x))))
+
+
+def loss_and_gradients(model: Transformer, of_batch: Callable[..., Tensor]) -> list[Tensor]:
+    """With the same dropout every time."""
+    torch.manual_seed(7)
+    loss = of_batch(model, *IDS, 0.1)
+    return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
+
+
+def worst(found: list[Tensor], wanted: list[Tensor]) -> float:
+    pairs = zip(found, wanted, strict=True)
+    return max(float((a - b).abs().max() / b.abs().max().clamp_min(1.0)) for a, b in pairs)
+
+
+# -- Modes ----------------------------------------------------------------------------------------------------------
+
+
+@needs_compiled
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
+def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype) -> None:
+    assert trains(random_model(1).to(dtype), mode) == who
+    assert decodes(random_model(1).to(dtype), mode) == who
+    assert is_measured(mode) == (who == "compiled")
+
+
+def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(admission, "import_module", lambda name: pytest.fail("asked"))
+    with caplog.at_level(logging.INFO, "minitrans"):
+        assert trains(hooked_model(), "off") == decodes(hooked_model(), "off") == "plain"
+        assert not is_measured("off")
+    assert caplog.messages == []
+
+
+@needs_compiled
+def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str]) -> None:
+    model = hooked_model()
+    of_batch = make_batch_loss("auto")
+    for _ in range(3):
+        assert torch.equal(of_batch(model, *IDS, 0.1), batch_loss(model, *IDS, 0.1))
+        assert trains(model) == decodes(model) == "plain"
+    assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
+        ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
+        for work in ("training", "decoding")
+    ]
+    caplog.clear()
+    model.output.bias = nn.Parameter(torch.zeros(11).double())
+    model.encoder._forward_hooks.clear()
+    assert trains(model) == trains(model) == "plain"
+    assert caplog.messages == [f"training {SLOWER}: output has a bias"]
+    assert caplog.messages[0] in falls_back
+
+
+@needs_compiled
+def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
+    words = "compiled code is required, and may not do the {}: encoder has a forward hook; give auto or off"
+    model, of_batch = hooked_model(), make_batch_loss("require")
+    for _ in range(2):
+        with pytest.raises(UserError) as of_training:
+            of_batch(model, *IDS, 0.1)
+        with pytest.raises(UserError) as of_decoding:
+            make_stepper(model, "require")
+        assert (str(of_training.value), str(of_decoding.value)) == (words.format("training"), words.format("decoding"))
+    assert caplog.messages == []
+
+
+@needs_compiled
+def test_each_batch_asks_anew(falls_back: list[str]) -> None:
+    model, of_batch = random_model(1).train(), make_batch_loss("auto")
+    kinds = []
+    for _ in range(2):
+        kinds.append(of_batch(model, *IDS, 0.1).grad_fn)
+        handle = model.encoder.register_forward_hook(lambda module, inputs, output: None)
+        kinds.append(of_batch(model, *IDS, 0.1).grad_fn)
+        handle.remove()
+    compiled = [kind is not None and kind.name() == "_LinearCrossEntropyBackward" for kind in kinds]
+    assert compiled == [True, False, True, False]
+
+
+# -- Where there is none --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _uncompiled(monkeypatch: Patch, tmp_path: Path) -> Iterator[None]:
+    """As in a new process, for which nothing has been compiled."""
+    kernels, library = (pytest.importorskip(f"minitrans.compiled.{name}") for name in ("kernels", "library"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for function in (kernels.library, library._compile):
+        function.cache_clear()
+    yield
+    monkeypatch.undo()
+    for function in (kernels.library, library._compile):
+        function.cache_clear()
+
+
+COMPILERS = [
+    ({"CXX": "", "PATH": ""}, "no C++ compiler is here; install one, such as g++"),
+    ({"CXX": "no-such-compiler -O1"}, "no-such-compiler cannot compile and load "),
+    ({"CXX": "false"}, "false cannot compile and load "),
+]
+
+
+@pytest.mark.usefixtures("_uncompiled")
+@pytest.mark.parametrize(("environment", "words"), COMPILERS, ids=["none", "missing", "failing"])
+def test_without_a_compiler_the_plain_model_computes(
+    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    for _ in range(2):
+        assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
+        assert not is_measured("auto")
+    assert [message.split(SLOWER)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
+    assert all(f"{SLOWER}: {words}" in message for message in caplog.messages)
+    for ask in (trains, decodes):
+        with pytest.raises(UserError, match="compiled code is required"):
+            ask(random_model(1), "require")
+    with pytest.raises(UserError, match="compiled code is required, and may not do the verification: "):
+        is_measured("require")
+
+
+def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
+    assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
+    assert not is_measured("auto")
+    assert caplog.messages == []
+    asked: list[Callable[[Mode], object]] = [make_batch_loss, partial(make_stepper, random_model(1)), is_measured]
+    for ask in asked:
+        with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
+            ask("require")
+
+
+def test_what_the_folder_cannot_import_is_an_error(monkeypatch: Patch) -> None:
+    def broken(name: str) -> None:
+        raise ModuleNotFoundError("No module named 'other'", name="other")
+
+    monkeypatch.setattr(admission, "import_module", broken)
+    with pytest.raises(ModuleNotFoundError, match="other"):
+        make_stepper(random_model(1), "auto")
+
+
+def test_the_line_is_there_for_who_wants_to_know(monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
+    with caplog.at_level(logging.INFO, "minitrans"):
+        decodes(random_model(1))
+    assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
+
+
+DTYPES = [
+    (lambda m: m.half(), "compiled code does not compute in torch.float16"),
+    (lambda m: m.to("meta"), "compiled code is for a CPU, and the model is on meta"),
+]
+
+
+@needs_compiled
+@pytest.mark.parametrize(("change", "words"), DTYPES, ids=["float16", "meta"])
+def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
+    change: Callable[[Transformer], Transformer], words: str, caplog: Log
+) -> None:
+    model = change(random_model(1))
+    assert decodes(model) == "plain"
+    if words.endswith("float16"):
+        assert trains(model) == "plain"
+    assert caplog.messages == []
+    for ask in (trains, decodes):
+        with pytest.raises(UserError, match=words):
+            ask(model, "require")
+
+
+@needs_compiled
+@pytest.mark.parametrize("autocast", [True, False])
+def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, caplog: Log) -> None:
+    model = random_model(1).bfloat16().train()
+    losses = []
+    for mode in ("auto", "off"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            losses.append(make_batch_loss(mode)(model, *IDS, 0.1))
+    assert torch.equal(*losses)
+    assert losses[0].isfinite()
+    assert caplog.messages == []
+    with pytest.raises(UserError, match=r"products in torch\.bfloat16 train parameters in torch\.float32 alone"):
+        make_batch_loss("require")(model, *IDS, 0.1)
+    assert decodes(model.eval(), "require") == "compiled"
+
+
+# -- The same numbers, and nothing else -----------------------------------------------------------------------------
+
+
+@needs_compiled
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> None:
+    model = random_model(1).train(training)
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.p = p
+        elif isinstance(module, MultiHeadAttention):
+            module.dropout = p
+    found = loss_and_gradients(model, make_batch_loss("require"))
+    after = torch.get_rng_state()
+    assert worst(found, loss_and_gradients(model, batch_loss)) < 1e-11
+    assert torch.equal(torch.get_rng_state(), after)  # as many random numbers have been drawn
+    with torch.no_grad():
+        torch.manual_seed(7)
+        assert torch.equal(make_batch_loss("require")(model, *IDS, 0.1), found[0])
+    assert all(module.training == training for module in model.modules())
+
+
+@needs_compiled
+def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_alone() -> None:
+    probe = pytest.importorskip("minitrans.compiled.probe")
+    model = random_model(1).train()
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    for _ in range(2):
+        probe.forget()
+        make_stepper(model.eval(), "require")
+        make_batch_loss("require")(model.train(), *IDS, 0.1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.is_grad_enabled()
+    assert not torch.is_inference_mode_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "inference_mode": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@needs_compiled
+@pytest.mark.parametrize("around", AROUND)
+def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
+    probe = pytest.importorskip("minitrans.compiled.probe")
+    model = random_model(1).float()
+    probe.forget()
+    with AROUND[around]():
+        stepper, _ = make_stepper(model, "require")
+        found = make_batch_loss("require")(model, *IDS, 0.1)
+        plain = make_batch_loss("off")(model, *IDS, 0.1)
+    assert found.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
+    rows = stepper.begin(IDS[0], 1)
+    plain_stepper = CachedStepper(model)
+    with torch.no_grad():
+        want, ids = plain_stepper.next_tokens(IDS[1][:, 0], plain_stepper.begin(IDS[0], 1), 3)
+    log_p, same = stepper.next_tokens(IDS[1][:, 0], rows, 3)
+    assert torch.equal(ids, same)
+    assert worst([log_p], [want]) < 1e-5
+
+
+# -- A translator, whose model may change ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def whole() -> Bundle:
+    """A random float64 model that seldom says what it has just been told: its translations tell it from any other."""
+    sides = [(CORPUS / f"train.{code}").read_text(encoding="utf-8").splitlines()[:300] for code in ("en", "zh")]
+    tokenizer = Tokenizer.train(sides[0] + sides[1], TokenizerConfig(900, "unigram"))
+    ids = tokenizer.vocab_size, tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
+    config = TransformerConfig(
+        *ids, d_model=12, n_heads=2, d_head=5, d_ff=14, n_layers=2, max_len=40, tie_embeddings=False
+    )
+    model = randomize(Transformer(config), 3)
+    with torch.no_grad():
+        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
+        model.decoder.norm.bias.zero_()
+    return Bundle(model, tokenizer, "en", "zh")
+
+
+@pytest.fixture
+def bundle(whole: Bundle) -> Bundle:
+    """With a copy of the model, to be changed."""
+    return replace(whole, model=deepcopy(whole.model))
+
+
+def plainly(bundle: Bundle) -> list[str]:
+    return Translator(bundle, "off").translate(LINES)
+
+
+@needs_compiled
+def test_translations_are_the_same_in_every_mode(bundle: Bundle) -> None:
+    found = [Translator(bundle, mode) for mode in ("auto", "require", "off")]
+    assert [translator.compiled for translator in found] == [True, True, False]
+    outputs = [translator.translate(LINES) for translator in found]
+    assert outputs[0] == outputs[1] == outputs[2]
+    assert len(set(outputs[0])) > 3
+    assert outputs[0] == found[0].translate(LINES, use_cache=False)
+
+
+@needs_compiled
+def test_a_hook_that_is_set_later_fires(bundle: Bundle, caplog: Log, falls_back: list[str]) -> None:
+    translator = Translator(bundle)
+    before = translator.translate(LINES)
+    fired: list[str] = []
+    layer = bundle.model.decoder.layers[1]
+    handle = layer.register_forward_hook(lambda module, inputs, output: fired.append("fired"))
+    assert translator.translate(LINES) == translator.translate(LINES) == before
+    assert fired
+    assert not translator.compiled
+    assert caplog.messages == [f"decoding {SLOWER}: decoder.layers.1 has a forward hook"]
+    handle.remove()
+    fired.clear()
+    assert translator.translate(LINES) == before
+    assert translator.compiled
+    assert not fired
+
+
+@needs_compiled
+def test_a_hook_that_changes_what_it_sees_changes_the_translations(bundle: Bundle, falls_back: list[str]) -> None:
+    translator = Translator(bundle)
+    before = translator.translate(LINES)
+    bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: -output)
+    assert translator.translate(LINES) == plainly(bundle) != before
+    assert falls_back == [f"decoding {SLOWER}: encoder.norm has a forward hook"]
+
+
+REPLACED: list[tuple[object, str, object]] = [
+    (FeedForward, "forward", gelu),
+    (attention, "attention_scores", lambda q, k: q @ k.mT),
+    (Transformer, "embed", lambda self, table, ids, offset: table(ids) + self.positions[offset : offset + ids.size(1)]),
+]
+
+
+@needs_compiled
+@pytest.mark.parametrize(("owner", "name", "function"), REPLACED, ids=["gelu", "unscaled", "embedding"])
+def test_a_function_that_is_replaced_later_computes_until_it_is_put_back(
+    owner: object, name: str, function: object, bundle: Bundle, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+) -> None:
+    translator = Translator(bundle)
+    before = translator.translate(LINES)
+    monkeypatch.setattr(owner, name, function)
+    assert translator.translate(LINES) == translator.translate(LINES) == plainly(bundle) != before
+    assert not translator.compiled
+    (line,) = caplog.messages
+    assert line.startswith(f"decoding {SLOWER}: compiled code is off by ")
+    assert line.endswith("in the log-probabilities of step 1 (float64, relative to their size; at most 1e-09)")
+    monkeypatch.undo()
+    assert translator.translate(LINES) == before
+    assert translator.compiled
+    assert len(caplog.messages) == 1
+
+
+@needs_compiled
+def test_training_follows_a_function_that_is_replaced(monkeypatch: Patch, falls_back: list[str]) -> None:
+    model, of_batch = random_model(1).train(), make_batch_loss("auto")
+    before = loss_and_gradients(model, of_batch)
+    monkeypatch.setattr(FeedForward, "forward", gelu)
+    found = loss_and_gradients(model, of_batch)
+    assert worst(found, loss_and_gradients(model, batch_loss)) == 0.0
+    assert worst(found, before) > 1e-3
+    (line,) = falls_back
+    assert line.startswith(f"training {SLOWER}: compiled code is off by ")
+    monkeypatch.undo()
+    assert worst(loss_and_gradients(model, of_batch), before) == 0.0
+    assert trains(model) == "compiled"
+
+
+@needs_compiled
+def test_a_module_that_is_replaced_later_computes(bundle: Bundle, falls_back: list[str]) -> None:
+    translator = Translator(bundle)
+    before = translator.translate(LINES)
+    bundle.model.decoder.norm = nn.RMSNorm(12).double()  # type: ignore[assignment]
+    assert translator.translate(LINES) == plainly(bundle) != before
+    known = "decoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm"
+    assert falls_back == [f"decoding {SLOWER}: {known}"]
+
+
+@needs_compiled
+def test_an_equal_module_in_its_place_is_taken_at_once(bundle: Bundle) -> None:
+    translator = Translator(bundle, "require")
+    before = translator.translate(LINES)
+    bundle.model.decoder.norm = deepcopy(bundle.model.decoder.norm)
+    with torch.no_grad():
+        bundle.model.decoder.norm.weight.neg_()
+    assert translator.translate(LINES) == plainly(bundle) != before
+    assert translator.compiled
+
+
+@needs_compiled
+def test_a_translator_that_requires_compiled_code_refuses_every_time(bundle: Bundle) -> None:
+    translator = Translator(bundle, "require")
+    before = translator.translate(LINES)
+    handle = bundle.model.encoder.register_forward_hook(lambda module, inputs, output: None)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"may not do the decoding: encoder has a forward hook; give auto or off"):
+            translator.translate(LINES)
+    with pytest.raises(UserError, match=r"may not do the decoding: encoder has a forward hook; give auto or off"):
+        Translator(bundle, "require")
+    handle.remove()
+    assert translator.translate(LINES) == before
+
+
+def test_a_translator_without_compiled_code_is_off_for_good(bundle: Bundle) -> None:
+    translator = Translator(bundle, "off")
+    before = translator.translate(LINES)
+    handle = bundle.model.encoder.register_forward_hook(lambda module, inputs, output: None)
+    assert translator.translate(LINES) == before
+    handle.remove()
+    assert translator.translate(LINES) == before
+    assert not translator.compiled
