@@ -1,0 +1,422 @@
+"""The probe finds every fault, each alone, of either side, and none where there is none."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from conftest import BOS, EOS, PAD, needs_compiled
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.compiled import kernels, probe, training
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.stepper import CompiledRows, CompiledStepper
+from minitrans.model import attention, dropout, loss, transformer
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.cache import DecoderCache, KeyValues
+from minitrans.model.dropout import Dropout
+from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerTrace
+from minitrans.model.transformer import Decoder, Transformer, TransformerConfig
+from minitrans.plan import read_plan
+
+pytestmark = needs_compiled
+
+Patch = pytest.MonkeyPatch
+DTYPES = [torch.float64, torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def _anew() -> Iterator[None]:
+    probe.forget()
+    yield
+    probe.forget()
+
+
+def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **sizes: Any) -> Transformer:
+    """In training mode; the parameters that training with products in a dtype has."""
+    sizes = {"d_model": 24, "n_heads": 3, "d_ff": 40, "n_layers": 2, "max_len": 30} | sizes
+    model = Transformer(TransformerConfig(50, PAD, BOS, EOS, **sizes)).to(torch.promote_types(dtype, torch.float32))
+    norms = [module for module in model.modules() if isinstance(module, torch.nn.LayerNorm)]
+    for i, norm in enumerate(norms if eps else []):
+        norm.eps = eps[i % len(eps)]
+    return model
+
+
+def found(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
+    """What differs in training and in decoding; nothing where nothing does."""
+    reasons = []
+    for look in (probe.check_training, probe.check_steps):
+        try:
+            look(read_plan(model or model_of(dtype)), dtype)
+            reasons.append("")
+        except NotAdmittedError as reason:
+            reasons.append(str(reason))
+    return reasons[0], reasons[1]
+
+
+# -- No fault -------------------------------------------------------------------------------------------------------
+
+SIZES: list[dict[str, Any]] = [
+    {},
+    {"n_heads": 1},
+    {"n_heads": 1, "d_head": 1},
+    {"d_head": 5},
+    {"d_head": 32},
+    {"d_head": 64, "n_heads": 2},
+    {"d_head": 64, "n_heads": 8, "d_model": 512, "d_ff": 64},
+    {"d_head": 128, "n_heads": 1},
+    {"tie_embeddings": False},
+    {"n_layers": 1},
+    {"n_layers": 6},
+    {"n_layers": 1, "n_heads": 1, "tie_embeddings": False, "d_head": 32},
+    {"dropout": 0.0},
+    {"dropout": 0.0, "attention_dropout": 0.5},
+    {"d_model": 3, "n_heads": 3, "d_ff": 1},
+    {"max_len": 1},
+    {"max_len": 1000},
+]
+EPS: list[tuple[float, ...]] = [(), (1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-4, 1.0), (0.0,)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
+    assert found(dtype, model_of(dtype, **sizes)) == ("", "")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("eps", EPS, ids=str)
+def test_nor_for_any_epsilons(dtype: torch.dtype, eps: tuple[float, ...]) -> None:
+    assert found(dtype, model_of(dtype, eps)) == ("", "")
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_nor_in_any_mode(training: bool) -> None:
+    assert found(model=model_of().train(training)) == ("", "")
+
+
+# -- Faults that both sides' paths meet: the model's code has been changed --------------------------------------------
+
+
+def gelu(self: FeedForward, x: Tensor) -> Tensor:
+    return self.w_2(self.dropout(F.gelu(self.w_1(x))))
+
+
+def post_norm(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
+    attended, weights = self.self_attn(x, x, x, src_mask, need_weights)
+    x = self.self_norm(x + self.dropout(attended))
+    return LayerTrace(self.ff_norm(x + self.dropout(self.ff(x))), weights, None)
+
+
+def cross_before_self(
+    self: DecoderLayer, x: Tensor, causal: Tensor, memory: Any, src_mask: Tensor, cache: Any, offset: int, need: bool
+) -> LayerTrace:
+    target, source = cache or (None, None)
+    x = x + self.dropout(self.cross_attn(self.cross_norm(x), memory, memory, src_mask, need, source)[0])
+    h = self.self_norm(x)
+    x = x + self.dropout(self.self_attn(h, h, h, causal, need, target, offset)[0])
+    return LayerTrace(x + self.dropout(self.ff(self.ff_norm(x))), None, None)
+
+
+def unscaled_embedding(self: Transformer, embedding: Any, ids: Tensor, offset: int) -> Tensor:
+    return self.dropout(embedding(ids) + self.positions[offset : offset + ids.size(1)])
+
+
+def unmasked(q_len: int, kv_len: int, offset: int, device: Any = None) -> Tensor:
+    return torch.ones(1, 1, q_len, kv_len, dtype=torch.bool, device=device)
+
+
+def all_real(ids: Tensor, pad_id: int) -> Tensor:
+    return torch.ones_like(ids, dtype=torch.bool)[:, None, None]
+
+
+def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
+    """Head h takes every h-th column."""
+    columns = (t.transpose(1, 2).flatten(2) for t in project(self, x, first, last))
+    return tuple(t.unflatten(2, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for t in columns)
+
+
+project = MultiHeadAttention.project
+softmax = attention.masked_softmax
+MODEL: dict[str, tuple[list[object], str, Callable[..., Any]]] = {
+    "GELU": ([FeedForward], "forward", gelu),
+    "linear": ([FeedForward], "forward", lambda self, x: self.w_2(self.dropout(self.w_1(x)))),
+    "post-norm": ([EncoderLayer], "forward", post_norm),
+    "cross first": ([DecoderLayer], "forward", cross_before_self),
+    "no scale": ([attention], "attention_scores", lambda q, k: q @ k.mT),
+    "hardly another scale": ([attention], "attention_scores", lambda q, k: q @ k.mT / q.size(-1) ** 0.500001),
+    "base 2": ([attention], "masked_softmax", lambda s, mask=None: softmax(s * math.log(2), mask)),
+    "no sqrt(d_model)": ([Transformer], "embed", unscaled_embedding),
+    "no causal mask": ([transformer], "causal_mask", unmasked),
+    "padding is seen": ([transformer], "padding_mask", all_real),
+    "heads interleaved": ([MultiHeadAttention], "project", interleaved),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", MODEL)
+def test_another_model_is_noticed(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+    owners, name, function = MODEL[fault]
+    for owner in owners:
+        monkeypatch.setattr(owner, name, function)
+    in_training, in_decoding = found(dtype)
+    assert in_training.startswith("compiled code is ")
+    assert "float64" in in_training
+    if fault != "no causal mask":  # a step has nothing to hide
+        assert in_decoding.startswith("compiled code is ")
+    monkeypatch.undo()
+    assert found(dtype) == ("", "")
+
+
+# Those of one path alone.
+
+
+def restarting(self: Transformer, embedding: Any, ids: Tensor, offset: int) -> Tensor:
+    return embed(self, embedding, ids, 0)
+
+
+def forgetting(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    self.k[:, :, :offset] = 0.0
+    return write(self, k, v, offset)
+
+
+def sorting(self: DecoderCache, rows: Tensor) -> None:
+    select(self, rows.sort().values)
+
+
+def late_dropout(self: FeedForward, x: Tensor) -> Tensor:
+    return self.dropout(self.w_2(F.relu(self.w_1(x))))
+
+
+def dropout_before_attention(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, need_weights: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """The scores are dropped, not the weights."""
+    scores = dropout.dropout(attention.attention_scores(q, k), dropout_p, training=True)
+    return attention.masked_softmax(scores, mask) @ v, None
+
+
+def other_order(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
+    """The dropouts of a layer draw their seeds in another order: the feed-forward network's after that of its end."""
+    h = self.self_norm(x)
+    x = x + self.dropout(self.self_attn(h, h, h, src_mask, need_weights)[0])
+    h = self.ff_norm(x)
+    state = torch.get_rng_state()
+    dropout.draw_seed()
+    hidden = self.ff(h)
+    after = torch.get_rng_state()
+    torch.set_rng_state(state)
+    x = x + self.dropout(hidden)
+    torch.set_rng_state(after)
+    return LayerTrace(x, None, None)
+
+
+def detached(self: Decoder, x: Tensor, memory: Tensor | None, *rest: Any) -> Any:
+    return decode(self, x, None if memory is None else memory.detach(), *rest)
+
+
+def sharp(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    return linear_cross_entropy(hidden, weight, tgt_out, pad_id, 0.0)
+
+
+def with_padding(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    return linear_cross_entropy(hidden, weight, tgt_out, -1, smoothing)
+
+
+embed, write, select, decode = Transformer.embed, KeyValues.write, DecoderCache.select_rows, Decoder.forward
+linear_cross_entropy = loss.linear_cross_entropy
+ONE_PATH: dict[str, tuple[object, str, Callable[..., Any], bool]] = {
+    "positions restart": (Transformer, "embed", restarting, False),
+    "cache forgets": (KeyValues, "write", forgetting, False),
+    "rows sorted": (DecoderCache, "select_rows", sorting, False),
+    "rows stay": (DecoderCache, "select_rows", lambda self, rows: select(self, torch.tensor([0, 1, 1])), False),
+    "dropout after the network": (FeedForward, "forward", late_dropout, True),
+    "dropout of the scores": (attention, "scaled_dot_product_attention", dropout_before_attention, True),
+    "dropout in another order": (EncoderLayer, "forward", other_order, True),
+    "more is dropped": (dropout, "dropped_of_256", lambda p: round(256 * p) + bool(p), True),
+    "no dropout": (Dropout, "forward", lambda self, x: x, True),
+    "no gradient to the source": (Decoder, "forward", detached, True),
+    "no smoothing": (loss, "linear_cross_entropy", sharp, True),
+    "the loss counts padding": (loss, "linear_cross_entropy", with_padding, True),
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", ONE_PATH)
+def test_a_change_of_one_path_is_noticed_there_alone(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+    owner, name, function, of_training = ONE_PATH[fault]
+    monkeypatch.setattr(owner, name, function)
+    reasons = found(dtype)
+    assert [bool(reason) for reason in reasons] == [of_training, not of_training]
+    assert "compiled code is off by " in reasons[0 if of_training else 1]
+    monkeypatch.undo()
+    assert found(dtype) == ("", "")
+
+
+def test_weights_kept_by_the_norms_own_epsilon_are_noticed(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(F, "layer_norm", lambda x, shape, weight, bias, eps: norm(x, shape, weight, bias, eps * 1.001))
+    assert all(found(model=model_of(eps=(1e-3,))))
+
+
+norm = F.layer_norm
+
+
+# -- Faults of compiled code, in each dtype ---------------------------------------------------------------------------
+
+SLIGHTLY = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
+
+
+def slightly(results: Any, which: int, factor: float) -> Any:
+    """What a kernel returns, one of it off by a factor."""
+    if isinstance(results, Tensor):
+        return results * factor
+    return tuple(x * factor if i == which and x is not None else x for i, x in enumerate(results))
+
+
+KERNELS = [
+    *((name, 0) for name in ("embed", "norm", "attention", "feed_forward")),
+    *(("norm_backward", i) for i in range(3)),
+    *(("feed_forward_backward", i) for i in range(7)),
+    *(("attention_backward", i) for i in range(8)),
+    *(("linear_cross_entropy", i) for i in range(2)),
+    *(("linear_cross_entropy_backward", i) for i in range(2)),
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize(("name", "which"), KERNELS)
+def test_a_kernel_that_is_slightly_wrong_is_noticed(
+    name: str, which: int, dtype: torch.dtype, monkeypatch: Patch
+) -> None:
+    """In the dtype of its input alone: the others are right."""
+    exact = getattr(kernels, name)
+
+    def wrong(first: Tensor, *rest: Any) -> Any:
+        results = exact(first, *rest)
+        of = results if isinstance(results, Tensor) else next(x for x in results if isinstance(x, Tensor))
+        return slightly(results, which, SLIGHTLY[dtype]) if of.dtype == dtype else results
+
+    monkeypatch.setattr(kernels, name, wrong)
+    in_training, in_decoding = found(dtype)
+    assert f"({str(dtype).removeprefix('torch.')}, relative to their size; at most " in in_training
+    assert not in_decoding
+
+
+def test_a_gradient_that_is_added_to_another_is_noticed(monkeypatch: Patch) -> None:
+    add = kernels.add_embed_backward
+
+    def wrong(grad: Tensor, ids: Tensor, d_table: Tensor, *rest: Any) -> None:
+        add(grad * (1 + 1e-6), ids, d_table, *rest)
+
+    monkeypatch.setattr(kernels, "add_embed_backward", wrong)
+    assert "in the gradient at " in found()[0]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fault", ["log_p", "order", "double", "nan", "rows", "source"])
+def test_a_stepper_that_is_slightly_wrong_is_noticed(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+    next_tokens, begin = CompiledStepper.next_tokens, CompiledStepper.begin
+
+    def wrong(self: CompiledStepper, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
+        log_p, ids = next_tokens(self, tokens, rows, n)
+        if self.dtype == dtype:
+            if fault == "log_p":
+                log_p = log_p * SLIGHTLY[dtype]
+            elif fault == "order":
+                ids = ids.roll(1, 1) if dtype != torch.bfloat16 else ids.flip(1)  # in which neighbours are alike
+            elif fault == "double":
+                ids[:, 0] = ids[:, 1]
+            elif fault == "nan":
+                log_p[0, 7] = torch.nan
+        return log_p, ids
+
+    def kept(self: CompiledRows, rows: Tensor) -> None:
+        self.sources, self.slots = self.sources[rows], self.slots[rows.sort().values]
+
+    def cut(self: CompiledStepper, src_ids: Tensor, capacity: int) -> CompiledRows:
+        return begin(self, src_ids[:, :-1], capacity)
+
+    if fault == "rows":
+        monkeypatch.setattr(CompiledRows, "select_rows", kept)
+    elif fault == "source":
+        monkeypatch.setattr(CompiledStepper, "begin", cut)
+    else:
+        monkeypatch.setattr(CompiledStepper, "next_tokens", wrong)
+    in_training, in_decoding = found(dtype)
+    assert not in_training
+    if fault == "nan":
+        assert in_decoding.startswith("compiled code is not finite in the log-probabilities of step 1 (")
+    elif fault == "double":
+        assert "in the tokens of step 1 (" in in_decoding
+    else:
+        assert "in the log-probabilities of step " in in_decoding
+
+
+def test_what_is_not_finite_is_a_difference(monkeypatch: Patch) -> None:
+    exact = kernels.norm
+    monkeypatch.setattr(kernels, "norm", lambda *arguments: exact(*arguments) * math.inf)
+    assert found()[0].startswith("compiled code is not finite in the hidden states (float64, ")
+
+
+def test_kernels_that_draw_no_random_numbers_are_noticed(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(training, "draw_seed", lambda: 7)
+    assert found()[0]
+    monkeypatch.setattr(training, "_draw", lambda p: kernels.Dropout(0, 0))
+    assert found()[0]
+
+
+# -- When it looks --------------------------------------------------------------------------------------------------
+
+
+def looks(monkeypatch: Patch) -> list[torch.dtype]:
+    """The dtypes that have been compared, one after another."""
+    seen: list[torch.dtype] = []
+    first = probe._first_difference
+
+    def noting(compared: Any, dtype: torch.dtype) -> str:
+        seen.append(dtype)
+        return first(compared, dtype)
+
+    monkeypatch.setattr(probe, "_first_difference", noting)
+    return seen
+
+
+def test_it_looks_once_for_an_architecture_and_a_dtype(monkeypatch: Patch) -> None:
+    seen = looks(monkeypatch)
+    assert found(torch.float32) == ("", "")
+    assert seen == [torch.float64, torch.float32] * 2
+    seen.clear()
+    for same in (
+        model_of(torch.float32),
+        model_of(torch.float32, d_ff=30, max_len=9, dropout=0.5),
+        model_of(torch.float32).eval(),
+    ):
+        assert found(torch.float32, same) == ("", "")
+    assert seen == []
+    assert found(torch.float64) == ("", "")
+    assert seen == [torch.float64] * 2
+    seen.clear()
+    for other in ({"n_layers": 1}, {"n_heads": 2}, {"d_head": 9}, {"tie_embeddings": False}, {"eps": (1e-3,)}):
+        assert found(torch.float64, model_of(**other)) == ("", "")
+        assert seen == [torch.float64] * 2, other
+        seen.clear()
+
+
+def test_it_looks_again_where_a_function_of_the_model_is_another(monkeypatch: Patch) -> None:
+    seen = looks(monkeypatch)
+    assert found() == ("", "")
+    forward = FeedForward.forward
+    with Patch.context() as patch:
+        patch.setattr(FeedForward, "forward", lambda self, x: forward(self, x))
+        assert found() == ("", "")
+        assert len(seen) == 4
+        patch.setattr(Dropout, "forward", lambda self, x: x)
+        assert found()[0]
+        assert len(seen) == 6
+    assert found() == ("", "")
+    assert len(seen) == 6
+    probe.forget()
+    assert found() == ("", "")
+    assert len(seen) == 8
