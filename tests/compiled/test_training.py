@@ -198,6 +198,28 @@ def test_a_part_in_eval_mode_drops_nothing() -> None:
     assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
 
 
+def test_layers_may_be_shared() -> None:
+    model = random_model(4).train()
+    for stack in (model.encoder, model.decoder):
+        stack.layers[1] = stack.layers[0]
+    assert worst(*both(model, *batch([5, 3], [4, 4]))) <= 1e-11
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("part", ["src_embedding", "tgt_embedding", "output", "encoder", "decoder.layers.1", "norm"])
+def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: bool) -> None:
+    gradients = []
+    for way in (compiled.batch_loss, batch_loss):
+        model = random_model(4, tie_embeddings=tied).train()
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            parameter.requires_grad_(parameter.requires_grad and part not in name)
+        src_ids, tgt_in = batch([5, 3], [4, 4])
+        way(model, src_ids, tgt_in, tgt_in, 0.1).backward()
+        assert [p.grad is not None for p in model.parameters()] == [p.requires_grad for p in model.parameters()]
+        gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+    assert worst(*gradients) <= 1e-11
+
+
 def test_each_norm_has_its_own_eps() -> None:
     model = random_model(4).train()
     for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
