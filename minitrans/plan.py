@@ -7,10 +7,12 @@ types, shapes, no hooks. It cannot see an edit of the code itself: whoever goes 
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
 from types import FunctionType
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -194,24 +196,34 @@ def glance(model: Transformer) -> tuple[object, ...]:
 
     That is the modules and whether they have hooks, and the functions of the model's code; not its weights.
     """
-    modules: list[nn.Module] = [model]
+    modules: list[nn.Module | None] = [model]
+    hooked = []
     for module in modules:  # which grows on the way
-        modules.extend(part for part in module._modules.values() if part is not None)
-    hooked = [any(getattr(module, hook) for hook in HOOKS) or "forward" in vars(module) for module in modules]
-    return modules, hooked, functions_of_the_model()
+        own = vars(module) if module is not None else _NOTHING
+        modules.extend(own["_modules"].values())
+        forward = own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own
+        if forward or own["_backward_hooks"] or own["_backward_pre_hooks"]:
+            hooked.append(module)
+    return modules, hooked, _has_any_global_hook(), functions_of_the_model()
 
 
-def functions_of_the_model() -> tuple[FunctionType, ...]:
+_NOTHING: dict[str, Any] = {"_modules": {}, **dict.fromkeys(HOOKS)}
+
+
+def functions_of_the_model() -> tuple[object, ...]:
     """All functions and methods of `minitrans.model`, as they are now: somebody may have put others in their place."""
-    return tuple(value for names in _namespaces() for value in vars(names).values() if type(value) is FunctionType)
+    return tuple(chain.from_iterable(read(names) for names, read in _functions()))
 
 
 @functools.cache
-def _namespaces() -> list[object]:
-    """Its modules and classes."""
+def _functions() -> list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], tuple[object, ...]]]]:
+    """The names of each of its modules and classes, and what reads from them those of functions."""
     modules = [module for name, module in sys.modules.items() if name.startswith("minitrans.model.")]
-    known = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    return [*modules, *dict.fromkeys(value for value in known if value.__module__.startswith("minitrans.model."))]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    own = dict.fromkeys(value for value in classes if value.__module__.startswith("minitrans.model."))
+    spaces = [vars(space) for space in (*modules, *own)]
+    named = [(space, [name for name, value in space.items() if type(value) is FunctionType]) for space in spaces]
+    return [(space, itemgetter(names[0], *names)) for space, names in named if names]  # of two names at least: a tuple
 
 
 def _check_module(name: str, module: nn.Module | None, known: type[nn.Module]) -> None:

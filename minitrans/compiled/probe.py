@@ -7,7 +7,6 @@ milliseconds, once for an architecture in a process, and again where a function 
 import functools
 import math
 from collections.abc import Iterable, Iterator
-from types import FunctionType
 from typing import NamedTuple
 
 import torch
@@ -103,7 +102,7 @@ def _small_model(architecture: Architecture) -> Transformer:
 
 
 @functools.cache
-def _difference_in_training(architecture: Architecture, dtype: torch.dtype, functions: tuple[FunctionType, ...]) -> str:
+def _difference_in_training(architecture: Architecture, dtype: torch.dtype, functions: tuple[object, ...]) -> str:
     """What differs first and by how much, or nothing."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         torch.manual_seed(1)
@@ -154,7 +153,7 @@ def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Diff
 
 
 @functools.cache
-def _difference_in_steps(architecture: Architecture, dtype: torch.dtype, functions: tuple[FunctionType, ...]) -> str:
+def _difference_in_steps(architecture: Architecture, dtype: torch.dtype, functions: tuple[object, ...]) -> str:
     """What differs first and by how much, or nothing."""
     no_autocast = torch.autocast("cpu", enabled=False)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:
