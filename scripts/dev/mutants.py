@@ -313,6 +313,17 @@ EQUIVALENT = {
         f"going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True{stable})": "equals keep their order"
         for stable in ("", ", stable=False")
     },
+    "training.module.warmup_cosine": {
+        "progress = (step - warmup_steps) / max(total_steps - warmup_steps, 1)": "the maximum does not depend on order",
+    },
+    "training.module.TranslationModule.setup": {
+        "if True:": "one process alone may draw other random numbers too",
+        "if n_processes() >= 1:": "one process alone may draw other random numbers too",
+        "torch.manual_seed(torch.randint(2 ** 62, (n_processes(),))[rank()])": "a number in a tensor is a seed as well",
+    },
+    "training.module.TranslationModule.configure_optimizers": {
+        "total_steps = self.trainer.estimated_stepping_batches": "only an infinite one is no integer",
+    },
 }  # fmt: skip
 
 # What each operator is replaced by.

@@ -48,6 +48,41 @@ def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
         assert (one - other).abs().max() <= ATOL
 
 
+def test_the_tokens_of_all_steps_are_counted() -> None:
+    module = Logged(random_model(0), "off")
+    for step in range(3):
+        module.training_step(BATCH, step)
+    assert module.tgt_tokens == 3 * N_TOKENS
+
+
+def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has five tokens, whose loss is 70: DDP averages the gradients of the two shares."""
+
+    def sum_up(numbers: list[float], device: torch.device) -> list[float]:
+        return [mine + theirs for mine, theirs in zip(numbers, (70.0, 5.0), strict=True)]
+
+    module = Logged(random_model(0), "off")
+    total = plain_loss(module.model, 0.3).item() * N_TOKENS
+    monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 2)
+    monkeypatch.setattr("minitrans.training.module.sum_up", sum_up)
+    share = module.training_step(BATCH, 0)
+    assert share.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
+    assert module.logged["train_loss"].item() == pytest.approx((total + 70) / (N_TOKENS + 5))
+    assert module.tgt_tokens == N_TOKENS + 5
+    assert torch.autograd.grad(share, list(module.parameters()))
+
+
+def test_each_process_draws_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds = set()
+    monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 8)
+    for rank in range(8):
+        monkeypatch.setattr("minitrans.training.module.rank", lambda rank=rank: rank)
+        torch.manual_seed(1)
+        Logged(random_model(0), "off").setup("fit")
+        seeds.add(torch.initial_seed())
+    assert len(seeds) == 8
+
+
 @both_ways
 @torch.no_grad()
 def test_validation_logs_the_plain_cross_entropy(way: Mode) -> None:
