@@ -373,13 +373,16 @@ def test_another_architecture_is_refused_in_words(change: Change, words: str, tr
 )
 def test_a_hook_on_all_modules_is_refused_while_it_is_there(register: Callable[..., Any]) -> None:
     model = random_model(1)
+    before = glance(model)
     handle = register(nothing)
     try:
         with pytest.raises(UnknownArchitectureError, match=r"^a hook is set on all modules of the process$"):
             read_plan(model)
+        assert glance(model) != before
     finally:
         handle.remove()
     read_plan(model)
+    assert glance(model) == before
 
 
 def test_a_hook_that_has_been_removed_is_no_hook() -> None:
