@@ -21,7 +21,7 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 test: .venv/ready
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
-# Test the tests: each of 3,700 small changes of the heart has to make one fail. An hour.
+# Test the tests: each of 2,600 small changes of the model has to make one fail. Most of an hour.
 mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 
