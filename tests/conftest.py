@@ -39,6 +39,8 @@ settings.register_profile("ci", deadline=None, max_examples=100, derandomize=Tru
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other on a busy machine take minutes
+if "PYTEST_XDIST_WORKER" in os.environ:  # for the same reason, in the commands that tests start beside each other
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 PAD, BOS, EOS = 3, 5, 1  # neither 0 nor in order, so that no fault hides behind a usual value
 ATOL = 1e-12  # float64

@@ -17,6 +17,7 @@ NOT_IMPORTED = {
     "tensorboard": "Lightning's logger writes with it",
     "mypy": "a command",
     "pre_commit": "a command",
+    "pytest_xdist": "pytest's own option --numprocesses",
     "ruff": "a command",
     "types_pyyaml": "mypy reads it",
 }

@@ -252,7 +252,7 @@ def test_only_a_begun_run_with_the_same_settings_is_resumed(
 def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Path, capsys: Capture) -> None:
     run_dir = tmp_path / "run"
     assert "not divisible" in refuses(capsys, corpus, run_dir, "--model.n_heads", "5")
-    assert "the nearest is model.d_ff" in refuses(capsys, corpus, run_dir, "--model.d_fff", "5")
+    assert "the nearest is --model.d_ff" in refuses(capsys, corpus, run_dir, "--model.d_fff", "5")
     assert "No such file" in refuses(capsys, corpus, run_dir, "--data.path", str(tmp_path / "gone"))
     assert "trainer: " in refuses(capsys, corpus, run_dir, "--trainer.accelerator", "abacus")
     fp16 = refuses(capsys, corpus, run_dir, "--training.precision", "fp16", "--trainer.accelerator", "cpu")
