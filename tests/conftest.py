@@ -369,6 +369,15 @@ def _strictly(request: pytest.FixtureRequest, plain_lines: list[str]) -> Iterato
     assert not (COMPILED and taken) or "falls_back" in request.fixturenames, taken
 
 
+@pytest.fixture(autouse=True)
+def _as_loud_as_before() -> Iterator[None]:
+    """Undo what `--debug` sets for the process: the tests that follow count what is logged."""
+    logger = logging.getLogger("minitrans")
+    level = logger.level
+    yield
+    logger.setLevel(level)
+
+
 @pytest.fixture
 def falls_back(plain_lines: list[str]) -> list[str]:
     """Lets a test take the plain path; the warnings of it."""

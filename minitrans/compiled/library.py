@@ -94,5 +94,7 @@ def _processor() -> str:
 def check_ids(ids: Tensor, vocab_size: int) -> None:
     """Raise an IndexError if an int64 id is not below `vocab_size`, or negative: compiled code would read elsewhere."""
     assert ids.dtype == torch.int64
-    if ids.numel() and not 0 <= ids.min() <= ids.max() < vocab_size:
-        raise IndexError(f"ids {ids.min()} to {ids.max()} are not all among the {vocab_size} of the vocabulary")
+    if ids.numel():
+        low, high = (extreme.item() for extreme in ids.aminmax())
+        if low < 0 or high >= vocab_size:
+            raise IndexError(f"ids {low} to {high} are not all among the {vocab_size} of the vocabulary")
