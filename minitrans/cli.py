@@ -331,6 +331,7 @@ def verify_command(args: Namespace) -> int:
     from rich.progress import track
 
     from minitrans import verify
+    from minitrans.verify.measuring import sabotages_for
     from minitrans.verify.page import make_folder, write_page
     from minitrans.verify.report import print_report
     from minitrans.verify.subject import fresh_model, random_subject, run_subject
@@ -342,7 +343,7 @@ def verify_command(args: Namespace) -> int:
         subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
         report = verify.run(subject=subject, compiled=args.compiled)
     if args.self_test:
-        total, disable = len(verify.sabotages_for(args.compiled)), not progress.is_terminal
+        total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
         caught = track(verify.self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
         report = replace(report, sabotages=list(caught))
     if args.report:

@@ -23,6 +23,7 @@ import minitrans.serving
 from minitrans import cli, verify
 from minitrans.admission import Mode
 from minitrans.serving.translator import Translator
+from minitrans.verify import measuring
 from minitrans.verify.check import CHECKS, Caught, Report
 
 Capture = pytest.CaptureFixture[str]
@@ -530,12 +531,14 @@ def test_verify_writes_a_page_and_says_where(tiny_run: Path, tmp_path: Path, cap
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(verify, "SABOTAGES", [s for s in verify.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
-    monkeypatch.setattr(verify, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(
+        measuring, "SABOTAGES", [s for s in measuring.SABOTAGES if s.id in ("rows.sorted", "loss.padding")]
+    )
+    monkeypatch.setattr(measuring, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(verify, "SABOTAGES", verify.SABOTAGES[:1])
+    monkeypatch.setattr(measuring, "SABOTAGES", measuring.SABOTAGES[:1])
     assert cli.main(["verify", "--self-test"]) == 1
     assert "1 sabotages, 1 caught; checks that caught none: " in capsys.readouterr().out
 

@@ -1,73 +1,32 @@
 """The proof: each claim about attention and cached decoding, measured on the model in hand.
 
-`run(model)` measures a model, `run()` a fresh one with random weights; `self_test()` shows that the checks notice when
-the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
-measured against is in `oracles` and `incremental`, the model and data they are measured on in `subject`.
+`run(model)` measures a model of ours, `run()` a fresh one with random weights; `self_test()` shows that checks notice
+when the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
+measured against is in `oracles`, the model and data they are measured on in `subject`.
+
+`check_cache` asks of anyone's model what can be asked without a look inside: see `anyone`, which imports torch alone.
+The names below are imported when first used.
 """
 
-from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import torch
+if TYPE_CHECKING:
+    from minitrans.verify.anyone import CachedModel as CachedModel
+    from minitrans.verify.anyone import Functions as Functions
+    from minitrans.verify.anyone import NotOfferedError as NotOfferedError
+    from minitrans.verify.anyone import check_cache as check_cache
+    from minitrans.verify.measuring import run as run
+    from minitrans.verify.measuring import self_test as self_test
 
-from minitrans.admission import Mode, is_measured
-from minitrans.model.transformer import Transformer
-from minitrans.verify import checks as checks
-from minitrans.verify import sabotages as sabotages
-from minitrans.verify.check import CHECKS, LOWER, Caught, Check, Report
-from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import Subject, fresh_model, random_subject
-
-__all__ = ["SABOTAGES", "run", "sabotages_for", "self_test"]
-
-COMPILED = "compiled."  # what the ids of checks and sabotages of compiled code begin with
-
-
-def run(model: Transformer | None = None, subject: Subject | None = None, compiled: Mode = "auto") -> Report:
-    """Measure every claim.
-
-    Args:
-        model: The model to measure, with random sentences; it is copied, and left as it is. None: a fresh model.
-        subject: Model and sentences, in place of `model`; float64.
-        compiled: Whether compiled code is measured: auto, where it is there and can be compiled; off, never; require,
-            or else an error. Where it is measured, a difference is a failure.
-
-    Returns:
-        For each check what was measured, its tolerance and the verdict.
-
-    Raises:
-        UserError: Compiled code is required, and is not there or cannot be compiled.
-    """
-    chosen = checks_for(compiled)
-    if subject is None:
-        subject = random_subject(fresh_model() if model is None else model)
-    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
-    return Report([check.run(subjects) for check in chosen])
+_HOMES = {
+    **dict.fromkeys(["CachedModel", "Functions", "NotOfferedError", "check_cache"], "minitrans.verify.anyone"),
+    **dict.fromkeys(["run", "self_test"], "minitrans.verify.measuring"),
+}
 
 
-def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
-    """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it, float64.
-
-    Args:
-        compiled: As for `run`; without compiled code its sabotages are left out, and its checks.
-
-    Yields:
-        For each sabotage the checks that failed; the code is as it was by then.
-    """
-    chosen = checks_for(compiled)
-    for sabotage in sabotages_for(compiled):
-        with sabotage.applied():
-            subjects = {torch.float64: random_subject(fresh_model())}
-            failed = [check.id for check in chosen if not check.run(subjects).passed]
-        yield Caught(sabotage.id, sabotage.fault, failed)
-
-
-def checks_for(compiled: Mode) -> list[Check]:
-    """The checks, without those of compiled code where it is not measured."""
-    measured = is_measured(compiled)
-    return [check for check in CHECKS if measured or not check.id.startswith(COMPILED)]
-
-
-def sabotages_for(compiled: Mode) -> list[Sabotage]:
-    """The sabotages, without those of compiled code where it is not measured."""
-    measured = is_measured(compiled)
-    return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED)]
+def __getattr__(name: str) -> object:
+    """Import a public name from its home (PEP 562)."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'minitrans.verify' has no attribute {name!r}")

@@ -5,11 +5,11 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-
-from minitrans.verify.subject import Subject
+from torch.nn import functional as F
 
 FLOAT64 = 1e-12  # what two ways of computing one thing may differ by in float64
 # And in a lower dtype, relative to the largest element: this many times its eps. A sum in float32 is rounded at each of
@@ -18,7 +18,7 @@ ROUNDINGS = {torch.float32: 128, torch.bfloat16: 16}
 LOWER = tuple(ROUNDINGS)
 CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
-Measure = Callable[[Subject], float]
+Measure = Callable[[Any], float]  # of a subject
 
 logger = logging.getLogger("minitrans")
 
@@ -31,6 +31,10 @@ def name_of(dtype: torch.dtype) -> str:
 def rounding(dtype: torch.dtype) -> float:
     """What two ways of computing one thing may differ by in a dtype."""
     return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
+
+
+class NotOfferedError(Exception):
+    """A model cannot do what a check asks; the message says in words what, or is its own error."""
 
 
 @dataclass(frozen=True)
@@ -60,22 +64,32 @@ class Result:
         group: The chapter of the table that it stands in.
         claim: What it shows, in one sentence.
         what: What is measured.
-        measured: The worst that was found in float64.
+        measured: The worst that was found in float64; None where that was not measured.
         tolerance: The largest allowed in float64.
         passed: Whether it passed in float64 and in every lower dtype.
         seconds: How long it took.
         lower: The same in lower dtypes, by name, where that makes sense.
+        offered: Whether the model can do at all what is asked; if not, it has not passed, and `detail` says why.
+        detail: Of a check that failed, what differs first, and what that looks like.
     """
 
     id: str
     group: str
     claim: str
     what: str
-    measured: float
+    measured: float | None
     tolerance: float
     passed: bool
     seconds: float
     lower: dict[str, Measurement]
+    offered: bool = True
+    detail: str = ""
+
+    @property
+    def by_dtype(self) -> dict[str, Measurement]:
+        """What was measured in each dtype, by its name."""
+        float64 = {} if self.measured is None else {"float64": Measurement(self.measured, self.tolerance)}
+        return {**float64, **self.lower}
 
 
 @dataclass(frozen=True)
@@ -90,40 +104,53 @@ class Check:
     lower: tuple[torch.dtype, ...]
     measure: Measure
 
-    def run(self, subjects: Mapping[torch.dtype, Subject]) -> Result:
-        """Measure in float64, and in those of the check's lower dtypes that `subjects` has a subject for.
+    def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
+        """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are there.
 
         A check that raises has failed, with an infinite deviation.
+
+        Args:
+            subjects: For each dtype what to measure; float64 comes first, unless the model cannot compute in it.
+            may_lack: Whether a model need not be able to do what is asked.
         """
         began = time.perf_counter()
-        float64 = Measurement(self._measure(subjects[torch.float64]), self.tolerance)
-        lower = {
-            name_of(dtype): Measurement(self._measure(subjects[dtype]), self.tolerance_in(dtype))
-            for dtype in self.lower
-            if dtype in subjects
-        }
+        found: dict[torch.dtype, float] = {}
+        lacking = ""
+        try:
+            for dtype in subjects:
+                if dtype in self.lower or dtype == next(iter(subjects)):
+                    found[dtype] = self._measure(subjects[dtype], may_lack)
+        except NotOfferedError as error:
+            lacking = str(error)
+        measured = {dtype: Measurement(float(x), self.tolerance_in(dtype)) for dtype, x in found.items()}
+        details = [as_deviation(x).first(measured[dtype].tolerance) for dtype, x in found.items()
+                   if not measured[dtype].passed]  # fmt: skip
         return Result(
             id=self.id,
             group=self.group,
             claim=self.claim,
             what=self.what,
-            measured=float64.measured,
-            tolerance=float64.tolerance,
-            passed=float64.passed and all(m.passed for m in lower.values()),
+            measured=measured[torch.float64].measured if torch.float64 in measured else None,
+            tolerance=self.tolerance,
+            passed=not lacking and bool(measured) and all(m.passed for m in measured.values()),
             seconds=time.perf_counter() - began,
-            lower=lower,
+            lower={name_of(dtype): m for dtype, m in measured.items() if dtype != torch.float64},
+            offered=not lacking,
+            detail=lacking or next(iter(details), ""),
         )
 
     def tolerance_in(self, dtype: torch.dtype) -> float:
-        """The largest deviation allowed in a lower dtype: what is exactly 0 in float64 has to be so in every other."""
-        return 0.0 if self.tolerance == 0.0 else rounding(dtype)
+        """The largest deviation allowed in a dtype: what is exactly 0 in float64 has to be so in every other."""
+        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else rounding(dtype)
 
-    def _measure(self, subject: Subject) -> float:
+    def _measure(self, subject: Any, may_lack: bool) -> float:
         try:
             with torch.random.fork_rng(devices=[]):  # modules that a check makes are the same every time
                 torch.manual_seed(0)
                 return self.measure(subject)
-        except Exception:  # wrong code raises all kinds: shapes, dtypes, missing parameters, a division by 0
+        except Exception as error:  # wrong code raises all kinds: shapes, dtypes, missing parameters, a division by 0
+            if may_lack and isinstance(error, NotOfferedError):
+                raise
             logger.info("%s raised", self.id, exc_info=True)
             return math.inf
 
@@ -131,8 +158,8 @@ class Check:
 CHECKS: list[Check] = []  # in the order in which they are defined, which is the order in which they teach
 
 
-def group(title: str) -> Callable[..., Callable[[Measure], Measure]]:
-    """Begin a chapter of the table: returns the decorator that registers its checks.
+def group(title: str, registry: list[Check] | None = None) -> Callable[..., Callable[[Measure], Measure]]:
+    """Begin a chapter of a table: returns the decorator that registers its checks.
 
     The decorator takes the check's id, its claim in one sentence, what is measured, the tolerance in float64, and the
     lower dtypes that it is measured in too.
@@ -142,7 +169,7 @@ def group(title: str) -> Callable[..., Callable[[Measure], Measure]]:
         id_: str, claim: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = ()
     ) -> Callable[[Measure], Measure]:
         def register(measure: Measure) -> Measure:
-            CHECKS.append(Check(id_, title, claim, what, tolerance, lower, measure))
+            (CHECKS if registry is None else registry).append(Check(id_, title, claim, what, tolerance, lower, measure))
             return measure
 
         return register
@@ -187,9 +214,10 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed, and there was one; with a self-test, every sabotage was caught, by all checks."""
+        """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
         escaped = [s for s in self.sabotages or [] if not s.caught_by]
-        return bool(self.checks) and all(r.passed for r in self.checks) and not escaped and not self.blind
+        none_failed = any(r.passed for r in self.checks) and all(r.passed or not r.offered for r in self.checks)
+        return none_failed and not escaped and not self.blind
 
     def as_dict(self) -> dict[str, object]:
         """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
@@ -206,7 +234,39 @@ def _finite(value: object) -> object:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def deviation(a: Tensor, b: Tensor) -> float:
+class Deviation(float):
+    """How far something is from what it should be; and where, if that can be said.
+
+    Attributes:
+        errors: (B, n), the largest deviation of each row at each position; None where there are no such.
+        start: Which position the first is.
+        what: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
+    """
+
+    errors: Tensor | None = None
+    start: int = 0
+    what: str = ""
+
+    def found(self, what: str = "", start: int = 0) -> "Deviation":
+        """The same with what was done, and the position at which it begins."""
+        copy = Deviation(self)
+        copy.errors, copy.start, copy.what = self.errors, self.start + start, what or self.what
+        return copy
+
+    def first(self, tolerance: float) -> str:
+        """Where it first exceeds a tolerance, in words; empty where nothing is known of it."""
+        words = [self.what] if self.what else []
+        if self.errors is not None:
+            wrong = ~(self.errors <= tolerance)
+            if wrong.any():
+                position = int(wrong.any(0).nonzero()[0])
+                row = int(wrong[:, position].nonzero()[0])
+                size = number(float(self.errors[row, position]))
+                words.insert(0, f"position {position + self.start} of row {row} is the first that differs, by {size}")
+        return ", ".join(words)
+
+
+def deviation(a: Tensor, b: Tensor) -> Deviation:
     """How far two tensors of one shape are apart: the largest absolute difference of two elements.
 
     In a lower dtype than float64 it is relative to the largest element of `b` where that is above 1, since rounding
@@ -214,22 +274,51 @@ def deviation(a: Tensor, b: Tensor) -> float:
     agreement; NaN if one holds NaN.
 
     Args:
-        a: Any shape and floating dtype: the dtype that is measured.
+        a: Any shape and floating dtype: the dtype that is measured. Of three axes and more the first are the rows, and
+            the last but one the positions.
         b: Same shape, the same dtype or a higher one.
     """
     if a.shape != b.shape or a.numel() == 0:
-        return math.inf
-    distance = float((a.double() - b.double()).abs().max())
-    return distance if a.dtype == torch.float64 else distance / max(1.0, float(b.abs().max()))
+        return Deviation(math.inf)
+    errors = (a.double() - b.double()).abs()
+    if a.dtype != torch.float64:
+        errors = errors / max(1.0, float(b.abs().max()))
+    found = Deviation(errors.max())
+    if a.dim() > 2:
+        found.errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
+    return found
 
 
-def worst(deviations: Sequence[float]) -> float:
+def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
+    """The worst deviation of any two that belong together.
+
+    Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
+    """
+    return worst([deviation(*_as_wide(a, b)) for a, b in zip(got, want, strict=True)])
+
+
+def _as_wide(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    missing = b.size(-1) - a.size(-1) if a.dim() == b.dim() == 4 else 0
+    return F.pad(a, (0, max(0, missing))), F.pad(b, (0, max(0, -missing)))
+
+
+def worst(deviations: Sequence[float]) -> Deviation:
     """The largest of at least one deviation; NaN if one is NaN."""
-    return float(torch.tensor(deviations, dtype=torch.float64).max()) if deviations else math.inf
+    if not deviations:
+        return Deviation(math.inf)
+    found = max(deviations, key=lambda each: math.inf if math.isnan(each) else each)
+    return as_deviation(next((each for each in deviations if math.isnan(each)), found))
 
 
-def number(x: float) -> str:
+def as_deviation(x: float) -> Deviation:
+    """The same, and what is known of where it is."""
+    return x if isinstance(x, Deviation) else Deviation(x)
+
+
+def number(x: float | None) -> str:
     """A deviation or tolerance as short text: whole numbers as such (0 is exactly zero), others to two digits."""
+    if x is None:
+        return ""
     if not math.isfinite(x):
         return "NaN" if math.isnan(x) else "∞"
     if x == int(x) and abs(x) < 1e6:

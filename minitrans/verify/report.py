@@ -26,18 +26,19 @@ def print_report(report: Report, console: Console) -> None:
         for r in results:
             table.add_row(
                 r.id,
-                f"{escape(r.claim)}\n[dim]{escape(r.what)}[/]",
+                f"{escape(r.claim)}\n[dim]{escape(r.what)}[/]" + (f"\n{escape(r.detail)}" if r.detail else ""),
                 number(r.measured),
                 number(r.tolerance),
                 *(number(r.lower[name].measured) if name in r.lower else "" for name in lower),
-                "[green]pass[/]" if r.passed else "[bold red]FAIL[/]",
+                "[green]pass[/]" if r.passed else "[bold red]FAIL[/]" if r.offered else "not offered",
             )
     console.print(table)
     if report.sabotages is not None:
         print_sabotages(report.sabotages, report.blind, console)
-    n_failed = sum(not result.passed for result in report.checks)
+    n_passed, n_offered = (sum(getattr(r, name) for r in report.checks) for name in ("passed", "offered"))
+    lacking = f", {len(report.checks) - n_offered} not offered" if n_offered < len(report.checks) else ""
     seconds = sum(result.seconds for result in report.checks)
-    console.print(f"\n{len(report.checks) - n_failed} passed, {n_failed} failed in {seconds:.1f} s", highlight=False)
+    console.print(f"\n{n_passed} passed, {n_offered - n_passed} failed{lacking} in {seconds:.1f} s", highlight=False)
 
 
 def print_sabotages(sabotages: list[Caught], blind: list[str], console: Console) -> None:

@@ -11,8 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.data.batching import collate, pad_sequences
+from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.verify.anyone.protocol import Case
+from minitrans.verify.ours import case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too
@@ -56,6 +59,10 @@ class Subject:
     def to(self, dtype: torch.dtype) -> "Subject":
         """The same with a copy of the model in another dtype."""
         return replace(self, model=copy.deepcopy(self.model).to(dtype))
+
+    def case(self) -> Case[DecoderCache]:
+        """Model and sentence pairs, for what is measured on anyone's model."""
+        return case_of(self.model, self.src_ids, self.tgt_in)
 
     def noise(self, *shape: int, seed: int) -> Tensor:
         """Numbers of unit variance in the model's dtype, the same in all dtypes but for rounding."""

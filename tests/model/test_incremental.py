@@ -1,7 +1,8 @@
 """The claim of the project: step by step from a cache gives what the full masked pass gives, everywhere.
 
-The comparisons are those of `minitrans.verify.incremental` and a few more of the kind: functions that return the worst
-deviation. The tests ask that it is nothing; the controls sabotage the code and ask that the same function reports it.
+The comparisons are those of `minitrans.verify.anyone.measures` and a few more of the kind: functions that return the
+worst deviation. The tests ask that it is nothing; the controls sabotage the code and ask that the same function reports
+it.
 """
 
 import math
@@ -18,24 +19,22 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.cache import KeyValues
+from minitrans.model.cache import DecoderCache, KeyValues
 from minitrans.model.transformer import Transformer
-from minitrans.verify import SABOTAGES
-from minitrans.verify.check import FLOAT64, LOWER, rounding, worst
-from minitrans.verify.checks.masks import all_weights
-from minitrans.verify.incremental import (
+from minitrans.verify.anyone.measures import (
     alternating_deviation,
     chunk_deviation,
-    compare,
     errors_by_position,
-    full_pass,
     interleaved_deviation,
-    new_cache,
-    numbers,
     selection_deviation,
     splits,
     step_deviation,
 )
+from minitrans.verify.anyone.protocol import Case as AnyCase
+from minitrans.verify.check import FLOAT64, LOWER, NotOfferedError, compare, rounding, worst
+from minitrans.verify.checks.masks import all_weights
+from minitrans.verify.measuring import sabotages_for
+from minitrans.verify.ours import case_of, full_pass, numbers
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does
@@ -46,7 +45,7 @@ fewer = settings(max_examples=settings().max_examples // 3, derandomize=True)
 
 
 class Case(NamedTuple):
-    """What `incremental` measures.
+    """What is measured.
 
     Attributes:
         model: In eval mode, every parameter random; float64, float32 or bfloat16.
@@ -59,6 +58,11 @@ class Case(NamedTuple):
     src_ids: Tensor
     tgt_in: Tensor
     chunks: list[int]
+
+    @property
+    def fed(self) -> tuple[AnyCase[DecoderCache], list[int]]:
+        """What `measures` takes."""
+        return case_of(self.model, self.src_ids, self.tgt_in), self.chunks
 
     @property
     def tolerance(self) -> float:
@@ -96,7 +100,7 @@ def fixed_case() -> Case:
 @fewer
 @given(case=cases(), spare=st.integers(0, 3))
 def test_any_split_into_chunks_equals_the_full_pass(case: Case, spare: int) -> None:
-    assert chunk_deviation(*case, spare) <= case.tolerance
+    assert chunk_deviation(*case.fed, spare) <= case.tolerance
 
 
 def test_literally_every_split_of_six_tokens_equals_the_full_pass() -> None:
@@ -104,7 +108,7 @@ def test_literally_every_split_of_six_tokens_equals_the_full_pass() -> None:
     assert len({tuple(way) for way in ways}) == 2**5
     for chunks in ways:
         assert sum(chunks) == 6
-        assert chunk_deviation(*fixed_case()._replace(chunks=chunks)) <= FLOAT64, chunks
+        assert chunk_deviation(*fixed_case()._replace(chunks=chunks).fed) <= FLOAT64, chunks
 
 
 @torch.no_grad()
@@ -112,7 +116,7 @@ def test_literally_every_split_of_six_tokens_equals_the_full_pass() -> None:
 @given(case=cases())
 def test_steps_equal_the_models_own_forward(case: Case) -> None:
     model, src_ids, tgt_in, chunks = case
-    cache = new_cache(model, src_ids)
+    cache = model.init_cache(*model.encode(src_ids))
     stepped = torch.cat([model.step(chunk, cache) for chunk in tgt_in.split(chunks, 1)], 1)
     assert compare([stepped], [model(src_ids, tgt_in)]) <= case.tolerance
     assert cache.length == tgt_in.size(1)
@@ -126,26 +130,26 @@ def test_rows_reordered_dropped_and_repeated_go_on_exactly(case: Case, data: st.
     for _ in case.chunks:
         selections.append(data.draw(st.lists(st.integers(0, batch - 1), min_size=1, max_size=8)))
         batch = len(selections[-1])
-    assert selection_deviation(*case, selections) <= case.tolerance
+    assert selection_deviation(*case.fed, selections) <= case.tolerance
 
 
 @fewer
 @given(case=cases())
 def test_two_caches_on_one_model_do_not_mix(case: Case) -> None:
-    assert interleaved_deviation(*case) <= case.tolerance
+    assert interleaved_deviation(*case.fed) <= case.tolerance
 
 
 @fewer
 @given(case=cases(min_target=2))
 def test_a_full_pass_between_two_steps_changes_nothing(case: Case) -> None:
-    assert alternating_deviation(*case) <= case.tolerance
+    assert alternating_deviation(*case.fed) <= case.tolerance
 
 
 def test_the_errors_by_position_are_those_of_single_steps() -> None:
     subject = fixed_subject()
-    errors = errors_by_position(subject)
+    errors = errors_by_position(subject.case())
     assert len(errors) == 6
-    assert worst(errors) == step_deviation(subject.model, subject.src_ids, subject.tgt_in) <= FLOAT64
+    assert worst(errors) == step_deviation(subject.case()) <= FLOAT64
 
 
 def test_numbers_without_weights_are_refused() -> None:
@@ -153,7 +157,7 @@ def test_numbers_without_weights_are_refused() -> None:
     memory, src_mask = model.encode(src_ids)
     hidden, traces = model.run_decoder(tgt_in, memory, src_mask)
     with pytest.raises(ValueError, match="no weights though asked for them"):
-        numbers(model.output(hidden), traces, 6)
+        numbers(model, hidden, traces)
 
 
 # The future
@@ -284,7 +288,7 @@ def test_a_source_of_padding_alone_steps_like_the_full_pass_and_disturbs_no_othe
     row = data.draw(st.integers(0, len(src_ids) - 1))
     emptied = without_row(src_ids, row)
     assert model.encode(emptied)[0].isfinite().all()
-    assert chunk_deviation(*case._replace(src_ids=emptied)) <= case.tolerance
+    assert chunk_deviation(*case._replace(src_ids=emptied).fed) <= case.tolerance
     others = [i for i in range(len(src_ids)) if i != row]
     if others:
         got, want = (full_pass(model, ids, tgt_in) for ids in (emptied, src_ids))
@@ -293,7 +297,7 @@ def test_a_source_of_padding_alone_steps_like_the_full_pass_and_disturbs_no_othe
 
 # Controls: the faults that people make, one at a time. What is measured under them must not raise, but report.
 
-BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES}
+BY_ID = {sabotage.id: sabotage for sabotage in sabotages_for("off")}
 
 
 @pytest.mark.parametrize(
@@ -307,8 +311,8 @@ BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES}
 def test_control_chunks_report(sabotage: str) -> None:
     case = fixed_case()
     with BY_ID[sabotage].applied():
-        assert CAUGHT < chunk_deviation(*case) < math.inf
-    assert chunk_deviation(*case) <= FLOAT64
+        assert CAUGHT < chunk_deviation(*case.fed) < math.inf
+    assert chunk_deviation(*case.fed) <= FLOAT64
 
 
 def test_control_empty_slots_are_refused_by_the_mask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,8 +323,8 @@ def test_control_empty_slots_are_refused_by_the_mask(monkeypatch: pytest.MonkeyP
         return self.k, self.v
 
     monkeypatch.setattr(KeyValues, "write", all_slots)
-    with pytest.raises(ValueError, match="does not broadcast to scores"):
-        chunk_deviation(*fixed_case())
+    with pytest.raises(NotOfferedError, match="does not broadcast to scores"):
+        chunk_deviation(*fixed_case().fed)
 
 
 ROWS = [[2, 0, 1], [1, 1, 2], [2, 1, 0]]  # as many as before, so that a sabotaged selection still runs
@@ -336,8 +340,8 @@ ROWS = [[2, 0, 1], [1, 1, 2], [2, 1, 0]]  # as many as before, so that a sabotag
 def test_control_selections_report(sabotage: str) -> None:
     case = fixed_case()
     with BY_ID[sabotage].applied():
-        assert CAUGHT < selection_deviation(*case, ROWS) < math.inf
-    assert selection_deviation(*case, ROWS) <= FLOAT64
+        assert CAUGHT < selection_deviation(*case.fed, ROWS) < math.inf
+    assert selection_deviation(*case.fed, ROWS) <= FLOAT64
 
 
 @pytest.mark.parametrize(
@@ -347,8 +351,8 @@ def test_control_selections_report(sabotage: str) -> None:
 def test_control_turns_report(deviation: Callable[..., float], sabotage: str) -> None:
     case = fixed_case()
     with BY_ID[sabotage].applied():
-        assert CAUGHT < deviation(*case) < math.inf
-    assert deviation(*case) <= FLOAT64
+        assert CAUGHT < deviation(*case.fed) < math.inf
+    assert deviation(*case.fed) <= FLOAT64
 
 
 @pytest.mark.parametrize("sabotage", ["mask.leak", "mask.late", "mask.only-cached", "mask.after-softmax"])

@@ -205,7 +205,8 @@ def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
     assert [c["id"] for c in found["checks"]] == [
         check.id for check in CHECKS if COMPILED or not check.id.startswith("compiled.")
     ]
-    types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool}
+    types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool,
+             "offered": bool, "detail": str}  # fmt: skip
     for c in found["checks"]:
         assert set(c) == {*types, "seconds", "lower"} == {field.name for field in fields(Result)}
         assert all(type(c[key]) is kind for key, kind in types.items())

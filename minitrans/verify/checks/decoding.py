@@ -5,7 +5,6 @@ import io
 import math
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.data.batching import collate
@@ -21,24 +20,22 @@ from minitrans.model.decoding import (
 from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.check import LOWER, deviation, group, worst
-from minitrans.verify.incremental import (
+from minitrans.verify.anyone.measures import (
+    SHORT,
     alternating_deviation,
-    chunk_deviation,
-    compare,
-    full_pass,
     interleaved_deviation,
-    new_cache,
-    next_numbers,
+    score_deviation,
     selection_deviation,
-    splits,
+    selections_for,
+    split_deviation,
     step_deviation,
 )
+from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.ours import Ours, case_of
 from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
 
 check = group("Decoding step by step")
 
-SHORT = 5  # tokens that are fed in literally every split
 BEAMS = 3
 ALL = "logits, outputs of all layers, all attention weights"
 
@@ -53,9 +50,9 @@ ALL = "logits, outputs of all layers, all attention weights"
 def steps_are_full_pass(subject: Subject) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
-    cache = new_cache(model, src_ids)
+    cache = model.init_cache(*model.encode(src_ids))
     stepped = torch.cat([model.step(token, cache) for token in tgt_in.split(1, 1)], 1)
-    return worst([step_deviation(model, src_ids, tgt_in), deviation(stepped, model(src_ids, tgt_in))])
+    return worst([step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
 
 
 @check(
@@ -71,10 +68,9 @@ def steps_of_all_shapes(subject: Subject) -> float:
     source = src_ids[:, : max(1, longest - 2)]
     long = tgt_in.repeat(1, longest)[:, : min(longest, source.size(1) + 2)]
     short = tgt_in[:, : max(1, source.size(1) - 2)]
-    deviations = [step_deviation(model, source, long), step_deviation(model, source, short)]
-    for src, tgt in subject.pairs():
-        deviations.append(step_deviation(model, torch.tensor([src]), torch.tensor([tgt])))
-    return worst(deviations)
+    batches = [(source, long), (source, short)]
+    batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
+    return worst([step_deviation(case_of(model, *batch)) for batch in batches])
 
 
 @check(
@@ -83,18 +79,8 @@ def steps_of_all_shapes(subject: Subject) -> float:
     f"{ALL}: every split of the first {SHORT} tokens, and every chunk of every size at every position",
 )
 def chunks_are_full_pass(subject: Subject) -> float:
-    """A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits."""
-    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
-    deviations = [chunk_deviation(model, src_ids, tgt_in[:, :SHORT], way) for way in splits(len(tgt_in[0, :SHORT]))]
-    length = tgt_in.size(1)
-    want = full_pass(model, src_ids, tgt_in)
-    cache = new_cache(model, src_ids, length)
-    for start in range(length):
-        for size in range(1, length - start + 1):
-            got = next_numbers(model, tgt_in[:, start : start + size], copy.deepcopy(cache), length)
-            deviations.append(compare(got, [x.narrow(-2, start, size) for x in want]))
-        next_numbers(model, tgt_in[:, start : start + 1], cache, length)
-    return worst(deviations)
+    """See `split_deviation`."""
+    return split_deviation(subject.case())
 
 
 @check(
@@ -108,11 +94,7 @@ def rows_can_be_selected(subject: Subject) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    n, length = len(rows), tgt_in.size(1)
-    selections = [[*range(1, n), 0], [1, 0, *range(n), 1], [n, 0, 1], [2], [0]][:length]
-    others = len(selections) - 1
-    chunks = [length - others * (length // len(selections)), *[length // len(selections)] * others]
-    return selection_deviation(model, src_ids, tgt_in, chunks, selections)
+    return selection_deviation(case_of(model, src_ids, tgt_in), *selections_for(*tgt_in.shape))
 
 
 @check(
@@ -129,7 +111,7 @@ def beams_are_scored_right(subject: Subject) -> float:
     deviations = []
     for src, tgt in subject.pairs():
         src_ids = torch.tensor([src])
-        cache = new_cache(model, src_ids)
+        cache = model.init_cache(*model.encode(src_ids))
         cache.select_rows(torch.zeros(BEAMS, dtype=torch.int64))
         tokens = torch.full((BEAMS, 1), config.bos_id)
         scores = torch.tensor([0.0] + [-math.inf] * (BEAMS - 1), dtype=torch.float64)  # at first all beams are one
@@ -158,20 +140,8 @@ def beams_are_scored_right(subject: Subject) -> float:
 @torch.no_grad()
 def scores_add_up(subject: Subject) -> float:
     """Each row by itself; padding does not count."""
-    model, tgt_out = subject.model, subject.tgt_out
-    real = tgt_out != model.config.pad_id
-    cache = new_cache(model, subject.src_ids)
-
-    def of_right_tokens(logits: Tensor, right: Tensor) -> Tensor:
-        return F.log_softmax(logits.double(), -1).gather(-1, right[..., None])[..., 0]
-
-    stepped = torch.zeros(len(tgt_out), dtype=torch.float64)
-    for t in range(tgt_out.size(1)):
-        log_p = of_right_tokens(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], tgt_out[:, t])
-        stepped += log_p * real[:, t]
-    forced = (of_right_tokens(model(subject.src_ids, subject.tgt_in), tgt_out) * real).sum(1)
-    n = real.sum(1)
-    return deviation((stepped / n).to(subject.dtype), forced / n)
+    padding = subject.tgt_out == subject.model.config.pad_id
+    return score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
 @check(
@@ -182,9 +152,7 @@ def scores_add_up(subject: Subject) -> float:
 )
 def passes_alternate(subject: Subject) -> float:
     """Nothing is left behind on the model."""
-    tgt_in = subject.tgt_in
-    chunks = [len(piece[0]) for piece in tgt_in.split(2, 1)]
-    return alternating_deviation(subject.model, subject.src_ids, tgt_in, chunks)
+    return alternating_deviation(subject.case(), [len(piece[0]) for piece in subject.tgt_in.split(2, 1)])
 
 
 @check(
@@ -195,7 +163,7 @@ def passes_alternate(subject: Subject) -> float:
 )
 def two_caches_do_not_mix(subject: Subject) -> float:
     """The second has the rows in reverse."""
-    return interleaved_deviation(subject.model, subject.src_ids, subject.tgt_in, [1] * subject.tgt_in.size(1))
+    return interleaved_deviation(subject.case(), [1] * subject.tgt_in.size(1))
 
 
 @check(
@@ -212,7 +180,7 @@ def saved_models_decode_the_same(subject: Subject) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return step_deviation(loaded, src_ids, tgt_in, passing=model)
+    return step_deviation(case_of(loaded, src_ids, tgt_in), passing=Ours(model))
 
 
 @check(
@@ -230,7 +198,7 @@ def modes_are_the_same(subject: Subject) -> float:
         elif isinstance(module, MultiHeadAttention):
             module.dropout = 0.0
     both = ((training, subject.model), (subject.model, training))
-    return worst([step_deviation(stepping, src_ids, tgt_in, passing) for stepping, passing in both])
+    return worst([step_deviation(case_of(stepping, src_ids, tgt_in), Ours(passing)) for stepping, passing in both])
 
 
 @check(

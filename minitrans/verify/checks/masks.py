@@ -6,14 +6,13 @@ from xml.etree import ElementTree
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.verify import wrong
+from minitrans.verify.anyone.measures import batch_deviation, prefix_deviation, source_padding_deviation
 from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.incremental import compare, full_pass
 from minitrans.verify.page.pictures import heat_map
 from minitrans.verify.subject import Subject
 
@@ -66,21 +65,12 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
 @torch.no_grad()
 def padding_changes_nothing(subject: Subject) -> float:
     """Each sentence alone and unpadded, the batch with more padding and in reverse, and another vector for padding."""
-    model, config = subject.model, subject.model.config
-    logits = model(subject.src_ids, subject.tgt_in)
-    more = min(3, config.max_len - subject.src_ids.size(1))
-    padded = F.pad(subject.src_ids, (0, more), value=config.pad_id)
-    deviations = [deviation(model(padded, subject.tgt_in), logits)]
-    deviations.append(deviation(model(subject.src_ids.flip(0), subject.tgt_in.flip(0)).flip(0), logits))
+    model, config, case = subject.model, subject.model.config, subject.case()
     other = copy.deepcopy(model)
     other.src_embedding.weight[config.pad_id] += 1.0
     real = (subject.src_ids != config.pad_id)[..., None]
     memories = [each.encode(subject.src_ids)[0] * real for each in (other, model)]
-    deviations.append(deviation(*memories))
-    for b, (src, tgt) in enumerate(subject.pairs()):
-        alone = model(torch.tensor([src]), torch.tensor([tgt]))
-        deviations.append(deviation(alone[0], logits[b, : len(tgt)]))
-    return worst(deviations)
+    return worst([source_padding_deviation(case), batch_deviation(case), deviation(*memories)])
 
 
 @check(
@@ -137,18 +127,11 @@ def empty_rows_are_zero(subject: Subject) -> float:
 @torch.no_grad()
 def prefixes_stand(subject: Subject) -> float:
     """Without the mask the model's attentions must give the first two of five tokens other vectors."""
-    model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
-    whole, length = full_pass(model, src_ids, tgt_in), tgt_in.size(1)
-    deviations = []
-    for n in range(1, length):
-        prefix = full_pass(model, src_ids, tgt_in[:, :n])
-        # Self-attention weights have a column for each token: those of later ones are 0, and not there yet.
-        want = [x.narrow(-2, 0, n)[..., : p.size(-1)] for x, p in zip(whole, prefix, strict=True)]
-        deviations.append(compare(prefix, want))
+    model = subject.model
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
     changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attentions(model)]
-    return worst(deviations) if worst(changes) > CONTROL else math.inf
+    return prefix_deviation(subject.case()) if worst(changes) > CONTROL else math.inf
 
 
 @check(

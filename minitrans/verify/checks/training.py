@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from minitrans.data.batching import TokenBatchSampler
 from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.check import deviation, group, worst
-from minitrans.verify.incremental import new_cache
 from minitrans.verify.subject import Subject
 
 check = group("Training")
@@ -30,7 +29,7 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
     if not torch.equal(shifted, subject.tgt_in[:, 1:]):
         return float("inf")
     loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
-    cache = new_cache(model, subject.src_ids)
+    cache = model.init_cache(*model.encode(subject.src_ids))
     steps = 0.0
     for t in range(subject.tgt_in.size(1)):
         log_p = F.log_softmax(model.step(subject.tgt_in[:, t : t + 1], cache)[:, 0], dim=-1)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.verify.check import LOWER, Measurement, Report, name_of
+from minitrans.verify.check import LOWER, Report, name_of
 from minitrans.verify.page import figures
 from minitrans.verify.page.pictures import catch_matrix
 from minitrans.verify.page.render import render
@@ -43,7 +43,7 @@ def write_page(folder: Path, report: Report, subject: Subject) -> Path:
 def page(report: Report, subject: Subject) -> str:
     """The page's HTML; arguments as for `write_page`."""
     caught = {sabotage.id: sabotage.caught_by for sabotage in report.sabotages or []}
-    rows = [(c, {"float64": Measurement(c.measured, c.tolerance), **c.lower}) for c in report.checks]
+    rows = [(c, c.by_dtype) for c in report.checks]
     return render(
         "verify.html",
         report=report,

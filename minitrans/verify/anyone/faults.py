@@ -1,0 +1,182 @@
+"""Faults that can be put around any model, whatever is inside: what the checks of anyone's model have to notice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitrans.verify.anyone.protocol import CachedModel
+
+
+class Around(CachedModel[Any]):
+    """A model that does what another one does; the faults are its subclasses."""
+
+    def __init__(self, inner: CachedModel[Any]) -> None:
+        """Take the model, with its variants made faulty alike."""
+        self.inner = inner
+        self.ordinary, self.first, self.dtype = inner.ordinary, inner.first, inner.dtype
+        self.max_len, self.spans, self.has_source = inner.max_len, inner.spans, inner.has_source
+        self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
+
+    @classmethod
+    def _around(cls, make: Callable[[], CachedModel[Any]]) -> "Around":
+        return cls(make())
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """As the model does."""
+        return self.inner.full_pass(memory, tokens, mask)
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
+        """As the model does."""
+        return self.inner.new_cache(memory, rows, capacity)
+
+    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """As the model does."""
+        return self.inner.feed(tokens, cache, mask)
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> Any:
+        """As the model does."""
+        return self.inner.encode(src_ids, src_mask)
+
+    def select_rows(self, cache: Any, rows: Tensor) -> Any:
+        """As the model does."""
+        return self.inner.select_rows(cache, rows)
+
+    def copy_cache(self, cache: Any) -> Any:
+        """As the model does."""
+        return self.inner.copy_cache(cache)
+
+    def embedding(self) -> nn.Module:
+        """As the model does."""
+        return self.inner.embedding()
+
+
+class PositionsAhead(Around):
+    """After the first feed positions are one too high."""
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
+        """With positions moved."""
+        cache = self.inner.new_cache(memory, rows, capacity)
+        self.inner.shift_positions(cache, 1)
+        return cache
+
+
+class MaskLate(Around):
+    """Each token is given something of what the next one sees."""
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """With a leak."""
+        return self._leaking(self.inner.full_pass(memory, tokens, mask))
+
+    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """With a leak within the chunk."""
+        return self._leaking(self.inner.feed(tokens, cache, mask))
+
+    @staticmethod
+    def _leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
+        logits = numbers[0]
+        return [logits + 0.01 * torch.cat([logits[:, 1:], logits[:, -1:]], 1), *numbers[1:]]
+
+
+@dataclass
+class Cut:
+    """A cache that remembers what it was fed."""
+
+    cache: Any
+    anew: Callable[[], Any]
+    tokens: Tensor | None = None
+
+
+class CacheCut(Around):
+    """From the fifth token on, the cache holds no more than the last three."""
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
+        """With its makings."""
+        return Cut(self.inner.new_cache(memory, rows, capacity), lambda: self.inner.new_cache(memory, rows, capacity))
+
+    def feed(self, tokens: Tensor, cache: Cut, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """From what is left."""
+        if mask is not None:
+            return self.inner.feed(tokens, cache.cache, mask)
+        before = tokens[:, :0] if cache.tokens is None else cache.tokens
+        if before.size(1) >= 4:
+            cache.cache = cache.anew()
+            self.inner.feed(before[:, -3:], cache.cache)
+        cache.tokens = torch.cat([before, tokens], 1)
+        return self.inner.feed(tokens, cache.cache)
+
+    def select_rows(self, cache: Cut, rows: Tensor) -> Any:
+        """Of the cache, and never cut it again."""
+        return Cut(self.inner.select_rows(cache.cache, rows), cache.anew, None)
+
+    def copy_cache(self, cache: Cut) -> Any:
+        """Of what is left."""
+        return Cut(self.inner.copy_cache(cache.cache), cache.anew, cache.tokens)
+
+
+class RowsSwapped(Around):
+    """The right rows are kept in the opposite order."""
+
+    def select_rows(self, cache: Any, rows: Tensor) -> Any:
+        """The other way round."""
+        return self.inner.select_rows(cache, rows.flip(0))
+
+
+class PaddingSeen(Around):
+    """All padding passes for real."""
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> Any:
+        """With all of the source."""
+        return self.inner.encode(src_ids, torch.ones_like(src_mask))
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """With all tokens."""
+        return self.inner.full_pass(memory, tokens, None if mask is None else torch.ones_like(mask))
+
+    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """With all tokens."""
+        return self.inner.feed(tokens, cache, None if mask is None else torch.ones_like(mask))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What can be wrong with a model, and a model around it that has it.
+
+    Attributes:
+        id: Its name.
+        fault: What is wrong, in one sentence.
+        around: Makes the faulty model.
+    """
+
+    id: str
+    fault: str
+    around: type[Around]
+
+    def applies(self, model: CachedModel[Any]) -> bool:
+        """Whether a model has what the fault spoils."""
+        ids = torch.full((2, 2), model.ordinary[0])
+        try:
+            memory = model.encode(ids, ids == ids) if model.has_source else None
+            cache = model.new_cache(memory, 2, 4)
+            model.feed(ids[:, :1], cache)
+            if self.around is PositionsAhead:
+                model.shift_positions(cache, 1)
+            if self.around is RowsSwapped:
+                model.select_rows(cache, torch.tensor([1, 0]))
+            if self.around is PaddingSeen and not model.has_source:
+                model.full_pass(None, ids, ids == ids)
+        except Exception:
+            return False
+        return True
+
+
+FAULTS = [
+    Fault("positions.ahead", "After the first feed positions are one too high.", PositionsAhead),
+    Fault("mask.late", "Each token is given something of what the next one sees.", MaskLate),
+    Fault("cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut),
+    Fault("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped),
+    Fault("padding.seen", "All padding passes for real.", PaddingSeen),
+]

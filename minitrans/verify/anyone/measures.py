@@ -1,0 +1,361 @@
+"""Decoding from a cache beside the full masked pass: every number of one against the same number of the other.
+
+Each measure of a case returns the worst deviation that it finds. Chunks are the sizes of the pieces in which the tokens
+are fed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.verify.anyone.protocol import CachedModel, Case
+from minitrans.verify.check import Deviation, NotOfferedError, compare, deviation, worst
+
+SHORT = 5  # tokens that are fed in literally every split
+LONG = 24  # tokens of a long sentence, where no window calls for more
+
+
+# -- Steps and the full pass ----------------------------------------------------------------------------------------
+
+
+def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Put the numbers of successive chunks together, along the positions."""
+    return [torch.cat(_equally_wide(parts), dim=-2) for parts in zip(*steps, strict=True)]
+
+
+def _equally_wide(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Attention weights (B, H, n, k) of successive chunks have more and more keys: 0 for those that were not there."""
+    if parts[0].dim() != 4:
+        return parts
+    width = max(x.size(-1) for x in parts)
+    return tuple(F.pad(x, (0, width - x.size(-1))) for x in parts)
+
+
+def fed_in(case: Case[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
+    """What the tokens give in chunks, through a cache with `spare` slots too many."""
+    cache = case.new_cache(case.tokens.size(1) + spare)
+    return join([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+
+
+def chunk_deviation(
+    case: Case[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
+) -> Deviation:
+    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
+    want = (case if passing is None else replace(case, model=passing)).full_pass()
+    return compare(fed_in(case, chunks, spare), want).found(f"fed in chunks of {_listed(chunks)}")
+
+
+def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
+    """`chunk_deviation` for one token at a time."""
+    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).found("fed one by one")
+
+
+def split_deviation(case: Case[Any]) -> Deviation:
+    """Every split of the first few tokens, and every chunk of every size at every position.
+
+    A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
+    """
+    start = case.with_tokens(case.tokens[:, :SHORT])
+    deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
+    length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
+    for begin in range(length):
+        for size in range(1, length - begin + 1):
+            got = case.feed(case.tokens[:, begin : begin + size], case.model.copy_cache(cache))
+            found = compare(got, [x.narrow(-2, begin, size) for x in want])
+            deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
+        case.feed(case.tokens[:, begin : begin + 1], cache)
+    return worst(deviations)
+
+
+def splits(length: int) -> Iterator[list[int]]:
+    """Every way to cut `length` tokens into chunks: 2 to the power of length - 1."""
+    if length == 0:
+        yield []
+    for first in range(1, length + 1):
+        for rest in splits(length - first):
+            yield [first, *rest]
+
+
+def _listed(chunks: Sequence[int]) -> str:
+    return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
+
+
+def length_deviation(case: Case[Any]) -> Deviation:
+    """Single steps across the end of each window and block, and up to the longest position."""
+    model = case.model
+    longest = model.max_len or max([LONG, *(3 * span for span in model.spans)])
+    ends = {end for span in model.spans for end in (span, 2 * span) if end + 2 <= longest} | {longest}
+    deviations = []
+    for end in sorted(ends):
+        length = min(end + 2, longest)
+        long = case.with_tokens(repeated(case, length))
+        prompt = max(0, end - 3)
+        chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
+        deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
+        if length <= 3 * LONG:
+            deviations.append(step_deviation(long))
+    return worst(deviations)
+
+
+def repeated(case: Case[Any], length: int) -> Tensor:
+    """So many tokens: those that there are, and then the same again, each time other ones in their places."""
+    pieces = [case.tokens]
+    while sum(piece.size(1) for piece in pieces) < length:
+        pieces.append(case.others(pieces[-1]))
+    return torch.cat(pieces, 1)[:, :length]
+
+
+@torch.no_grad()
+def errors_by_position(case: Case[Any]) -> list[float]:
+    """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
+    want, cache = case.full_pass(), case.new_cache()
+    return [
+        float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
+        for t, token in enumerate(case.tokens.split(1, 1))
+    ]
+
+
+def greedy_differences(case: Case[Any], steps: int) -> Deviation:
+    """How many rows choose another token, in some steps from the cache, than by a full pass at each step."""
+    tokens, cache = case.tokens[:, :1], case.new_cache(1 + steps)
+    new, n_different = tokens, 0
+    for _ in range(steps):
+        cached, full = case.feed(new, cache)[0][:, -1], case.with_tokens(tokens).full_pass()[0][:, -1]
+        new = cached.argmax(-1, keepdim=True)
+        n_different += int((new != full.argmax(-1, keepdim=True)).sum())
+        tokens = torch.cat([tokens, new], 1)
+    return Deviation(n_different)
+
+
+def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
+    """The log-probability of what is right, summed over steps from the cache, against the full pass; a token's share.
+
+    Args:
+        case: What to measure.
+        right: int64 (B, T), what should follow each token; -1 where that does not count.
+    """
+    counts, cache = right >= 0, case.new_cache()
+
+    def log_p_of(logits: Tensor, right: Tensor) -> Tensor:
+        return F.log_softmax(logits.double() * case.unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
+
+    pieces = zip(case.tokens.split(1, 1), right.split(1, 1), strict=True)
+    steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
+    stepped, forced = (
+        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], right))
+    )
+    return deviation(stepped.to(case.model.dtype), forced)
+
+
+# -- What may be seen -----------------------------------------------------------------------------------------------
+
+
+def prefix_deviation(case: Case[Any]) -> Deviation:
+    """The full pass over every prefix, against that over all tokens."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        prefix = case.with_tokens(case.tokens[:, :n]).full_pass()
+        deviations.append(compare(prefix, [x.narrow(-2, 0, n) for x in whole]).found(f"without what follows token {n}"))
+    return worst(deviations)
+
+
+def future_deviation(case: Case[Any]) -> Deviation:
+    """What the first tokens give, when all later ones are other ones."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        changed = torch.cat([case.tokens[:, :n], case.others(case.tokens[:, n:])], 1)
+        other = case.with_tokens(changed).full_pass()
+        found = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
+        deviations.append(found.found(f"with other tokens from {n} on"))
+    return worst(deviations)
+
+
+def future_gradient(case: Case[Any]) -> Deviation:
+    """The largest gradient of the logits at a position with respect to a later token's vector, relative to the rest."""
+    found: list[Tensor] = []
+
+    def keep(module: object, inputs: object, output: Tensor) -> Tensor:
+        found.append(output.detach().requires_grad_())
+        return found[-1]
+
+    memory = case.memory()
+    hook = case.model.embedding().register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            logits = case._asked(case.model.full_pass, memory, case.tokens)[0]
+    finally:
+        hook.remove()
+    if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
+        raise NotOfferedError("the module that is said to embed the tokens is not called once with them")
+    (x,) = found
+    weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
+    errors = []
+    for t in range(logits.size(1)):
+        (gradient,) = torch.autograd.grad([(logits[:, t] * weights).sum()], x, retain_graph=True)
+        size = gradient.abs().amax((0, 2))
+        if not size[t] > 0:
+            return Deviation(torch.inf).found(f"token {t} has no gradient from its own position")
+        errors.append(size[t + 1 :].amax() / size.amax() if t + 1 < len(size) else size.new_zeros(()))
+    return Deviation(torch.stack(errors).max())
+
+
+def tokens_without_effect(case: Case[Any], least: float) -> Deviation:
+    """How many tokens there are that change neither the logits at their own position nor those at the next."""
+    whole, n_without = case.full_pass()[0], 0
+    for t in range(case.tokens.size(1) - 1):
+        changed = case.tokens.clone()
+        changed[:, t] = case.others(changed[:, t])
+        other = case.with_tokens(changed).full_pass()[0]
+        moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
+        n_without += int((moved < least).sum())
+    return Deviation(n_without)
+
+
+# -- Padding, and other rows ----------------------------------------------------------------------------------------
+
+
+def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
+    """Each row alone without padding, in steps too, and the batch with more of it."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    whole, deviations = case.full_pass()[:1], []
+    if case.model.max_len:
+        more = min(more, case.model.max_len - case.src_ids.size(1))
+    padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
+    padded = replace(
+        case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
+    )
+    deviations.append(compare(padded.full_pass()[:1], whole).found(f"with {more} more columns of padding"))
+    for b, real in enumerate(case.src_mask):
+        row = case.rows(slice(b, b + 1))
+        row = replace(row, src_ids=row.src_ids[:, real], src_mask=row.src_mask[:, real])
+        for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
+            alone = compare(got[:1], [x[b : b + 1] for x in whole])
+            deviations.append(alone.found(f"source {b} of {int(real.sum())} tokens alone and in the batch{name}"))
+    return worst(deviations)
+
+
+def padding_token_deviation(case: Case[Any]) -> Deviation:
+    """The batch with another token wherever the source is padded."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
+    return compare(other.full_pass()[:1], case.full_pass()[:1]).found("with another token for padding")
+
+
+def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
+    """Rows of different lengths, padded on a side, in one batch, against each row alone.
+
+    On the left side they then go on with two steps from the cache: this is how prompts are decoded in batches.
+    """
+    batch, length = case.tokens.shape
+    lengths = [max(1, length - 2 - 2 * b) for b in range(batch)]
+    prompts = torch.full((batch, lengths[0]), int(case.tokens[0, 0]))
+    mask = torch.zeros_like(prompts, dtype=torch.bool)
+    places = [slice(lengths[0] - n, None) if side == "left" else slice(0, n) for n in lengths]
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        prompts[b, place], mask[b, place] = case.tokens[b, :n], True
+    got = case.with_tokens(prompts).full_pass(mask)[0]
+    deviations = []
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
+        found = deviation(got[b : b + 1, place], want)
+        deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
+    if side == "left":
+        cache = case.new_cache(lengths[0] + 2)
+        case.feed(prompts, cache, mask)
+        rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
+        steps = torch.cat([case.feed(token, cache, torch.ones_like(token, dtype=torch.bool))[0]
+                           for token in rest.split(1, 1)], 1)  # fmt: skip
+        for b, n in enumerate(lengths):
+            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0][:, n:]
+            found = deviation(steps[b : b + 1], want)
+            deviations.append(found.found(f"steps after prompt {b} of {n} tokens, padded on the left", n))
+    return worst(deviations)
+
+
+def batch_deviation(case: Case[Any]) -> Deviation:
+    """The batch with its rows in reverse, and each row beside rows of other tokens, in the full pass and in steps."""
+    whole = case.full_pass()
+    turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
+    deviations = [compare(turned, whole).found("with the rows in reverse")]
+    for b in range(len(case.tokens)):
+        row = case.rows(torch.tensor([b]))
+        others = case.others(case.tokens)
+        others[b] = row.tokens
+        beside = case.with_tokens(others)
+        for name, got in (("full pass", beside.full_pass()), ("steps", fed_in(beside, [1] * others.size(1)))):
+            found = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
+            deviations.append(found.found(f"row {b} beside rows of other tokens, {name}"))
+    return worst(deviations)
+
+
+# -- Rows and caches ------------------------------------------------------------------------------------------------
+
+
+def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]) -> Deviation:
+    """Select rows after every chunk, and compare the next with a full pass over what the selected rows have been fed.
+
+    Rows that a selection repeats go different ways from then on: each is fed the tokens of another row.
+
+    Args:
+        case: What to measure.
+        chunks: Sizes that sum to T.
+        selections: For each chunk the rows to keep after it, indices into those that are left by then.
+    """
+    cache, deviations = case.new_cache(), []
+    kept = case.with_tokens(case.tokens[:, :0])
+    for piece, rows in zip(case.tokens.split(list(chunks), 1), selections, strict=True):
+        new = piece[torch.arange(len(kept.tokens)) % len(piece)]
+        start = kept.tokens.size(1)
+        kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
+        got = case.feed(new, cache)
+        want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
+        deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
+        cache = case.select_rows(cache, torch.tensor(rows))
+        kept = kept.rows(torch.tensor(rows))
+    return worst(deviations)
+
+
+def selections_for(rows: int, length: int) -> tuple[list[int], list[list[int]]]:
+    """Chunks, and a selection after each: rotated, then with repeats, with rows dropped, one alone."""
+    selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
+    others = len(selections) - 1
+    return [length - others * (length // len(selections)), *[length // len(selections)] * others], selections
+
+
+def interleaved_deviation(case: Case[Any], chunks: Sequence[int]) -> Deviation:
+    """Two decodes that take turns, the second with the rows and the tokens in reverse, against full passes."""
+    reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
+    both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
+    caches = [each.new_cache() for each in both]
+    steps: list[list[list[Tensor]]] = [[], []]
+    for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
+        for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
+            mine.append(each.feed(piece, cache))
+    return worst([compare(join(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
+
+
+def alternating_deviation(case: Case[Any], chunks: Sequence[int]) -> Deviation:
+    """A full pass after every chunk: neither may notice the other."""
+    want, cache = case.full_pass(), case.new_cache()
+    steps, deviations = [], []
+    for piece in case.tokens.split(list(chunks), 1):
+        steps.append(case.feed(piece, cache))
+        deviations.append(compare(case.full_pass(), want).found("full pass between steps"))
+    return worst([*deviations, compare(join(steps), want)])
+
+
+def random_numbers_drawn(case: Case[Any]) -> Deviation:
+    """How many of a full pass and a step move the state of PyTorch's random numbers."""
+    moved = 0
+    runs: list[Callable[[], object]] = [case.full_pass, lambda: fed_in(case, [1] * case.tokens.size(1))]
+    for run in runs:
+        before = torch.get_rng_state()
+        run()
+        moved += not torch.equal(before, torch.get_rng_state())
+    return Deviation(moved)

@@ -1,0 +1,212 @@
+"""What a failure looks like: known faults, each told by what it does to the numbers, without a look inside."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitrans.verify.anyone import measures
+from minitrans.verify.anyone.protocol import Case
+from minitrans.verify.check import NotOfferedError, compare, rounding
+
+SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+FLOAT32 = 1e-5  # what rounding in float32 may do to them
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A known fault.
+
+    Attributes:
+        name: What is wrong, in a few words.
+        checks: Ids of checks whose failure it explains.
+        fits: Whether a case shows it.
+        at_most: It explains no larger deviations.
+    """
+
+    name: str
+    checks: tuple[str, ...]
+    fits: Callable[[Case[Any]], bool]
+    at_most: float = torch.inf
+
+
+def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
+    """For the ids of checks that failed, the first known pattern that explains it and fits, in words."""
+    found: dict[str, str] = {}
+    for pattern in PATTERNS:
+        explained = [
+            id_ for id_ in pattern.checks if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found
+        ]
+        if explained and _fits(pattern, case):
+            found |= dict.fromkeys(explained, f"this looks like: {pattern.name}")
+    return found
+
+
+def _fits(pattern: Pattern, case: Case[Any]) -> bool:
+    try:
+        return pattern.fits(case)
+    except (NotOfferedError, RuntimeError, IndexError):
+        return False
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether nothing but rounding lies between them."""
+    return bool(compare([a], [b]) <= rounding(a.dtype))
+
+
+def _steps(case: Case[Any]) -> Tensor:
+    return measures.fed_in(case, [1] * case.tokens.size(1))[0]
+
+
+def _moved(one: Tensor, other: Tensor) -> Tensor:
+    """Bool (T): at which positions logits (B, T, V) are not the same."""
+    return (one - other).double().abs().amax((0, 2)) > SEEN
+
+
+def draws_random_numbers(case: Case[Any]) -> bool:
+    """Two full passes over one thing differ."""
+    return not torch.equal(case.full_pass()[0], case.full_pass()[0])
+
+
+def computes_in_float32(case: Case[Any]) -> bool:
+    """Where all should be float64, what differs does so by no more than rounding in float32."""
+    return case.model.dtype == torch.float64
+
+
+def tokens_ahead(case: Case[Any]) -> int:
+    """How many of the tokens that follow it the first position sees, in the full pass."""
+    whole, furthest = case.full_pass()[0], 0
+    for t in range(1, case.tokens.size(1)):
+        changed = case.tokens.clone()
+        changed[:, t] = case.others(changed[:, t])
+        if _moved(case.with_tokens(changed).full_pass()[0], whole)[0]:
+            furthest = t
+    return furthest
+
+
+def sees_the_next(case: Case[Any]) -> bool:
+    """One or a few tokens ahead, a further one in each layer; but not to the end."""
+    return 0 < tokens_ahead(case) < case.tokens.size(1) - 1
+
+
+def sees_all(case: Case[Any]) -> bool:
+    """To the end."""
+    return tokens_ahead(case) == case.tokens.size(1) - 1
+
+
+def attends_to_padding(case: Case[Any]) -> bool:
+    """What stands in the padding matters: that of the source, or on the left of a prompt."""
+    if case.model.has_source:
+        return not measures.padding_token_deviation(case) <= SEEN
+    return _left_padding_matters(case)
+
+
+def counts_padding(case: Case[Any]) -> bool:
+    """What stands in the padding does not matter, but how much of it there is."""
+    if case.model.has_source:
+        return bool(measures.padding_token_deviation(case) <= rounding(case.model.dtype))
+    return not _left_padding_matters(case)
+
+
+def _left_padding_matters(case: Case[Any]) -> bool:
+    tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
+    mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
+    other = torch.where(mask, tokens, case.others(tokens))
+    one, two = (case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other))
+    return bool(_moved(one, two).any())
+
+
+def positions_restart(case: Case[Any]) -> bool:
+    """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
+    same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
+    full, steps = same.full_pass()[0], _steps(same)
+    return _same(steps, steps[:, :1].expand_as(steps)) and not _same(full, full[:, :1].expand_as(full))
+
+
+def feeds_the_token_before(case: Case[Any]) -> bool:
+    """The steps are the full pass over the tokens delayed by one."""
+    delayed = torch.cat([case.tokens[:, :1], case.tokens[:, :-1]], 1)
+    return _same(_steps(case), case.with_tokens(delayed).full_pass()[0])
+
+
+def forgets(case: Case[Any]) -> bool:
+    """Where the first token is another one, the full pass notices at the end, and the steps do not."""
+    changed = case.tokens.clone()
+    changed[:, 0] = case.others(changed[:, 0])
+    other = case.with_tokens(changed)
+    noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
+    return noticed == [True, False]
+
+
+def later_chunks_alone(case: Case[Any]) -> bool:
+    """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
+    length, limit = case.tokens.size(1), rounding(case.model.dtype)
+    right = measures.step_deviation(case), measures.chunk_deviation(case, [length])
+    return max(right) <= limit < measures.chunk_deviation(case, [1, length - 1])
+
+
+def _after_a_selection(case: Case[Any]) -> tuple[Case[Any], Case[Any], Tensor, Tensor]:
+    """Rows turned by one after half of the tokens: the case before and after, and the logits of the next token."""
+    half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
+    cache = case.new_cache()
+    case.feed(case.tokens[:, :half], cache)
+    cache = case.select_rows(cache, order)
+    turned = case.rows(order)
+    got = case.feed(turned.tokens[:, half : half + 1], cache)[0][:, -1]
+    return case, turned, turned.tokens[:, half : half + 1], got
+
+
+def _keeps(case: Case[Any], of_source: bool, of_target: bool) -> bool:
+    """After a selection the next logits are those of rows that have kept these of the old order."""
+    before, turned, new, got = _after_a_selection(case)
+    half = case.tokens.size(1) // 2
+    fed = (before if of_target else turned).tokens[:, :half]
+    mixed = (before if of_source else turned).with_tokens(torch.cat([fed, new], 1))
+    return _same(got, mixed.full_pass()[0][:, -1])
+
+
+def keeps_target_rows(case: Case[Any]) -> bool:
+    """Keys and values of the target stay where they were."""
+    return _keeps(case, of_source=False, of_target=True)
+
+
+def keeps_source_rows(case: Case[Any]) -> bool:
+    """Those of the source do."""
+    return case.model.has_source and _keeps(case, of_source=True, of_target=False)
+
+
+def keeps_all_rows(case: Case[Any]) -> bool:
+    """All do."""
+    return _keeps(case, of_source=True, of_target=True)
+
+
+def shares_memory(case: Case[Any]) -> bool:
+    """One decode at a time is right."""
+    return bool(measures.step_deviation(case) <= rounding(case.model.dtype))
+
+
+CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
+STEPS = (*CACHED, "rows", "caches.two", "caches.alternating", "batch", "source.padding")
+CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
+PADDING = ("source.padding", "source.padding-token", "padding.right", "padding.left", "padding.left-mask-alone")
+# The first that fits is named, so that what explains more comes before what explains less.
+PATTERNS = [
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*STEPS, *CAUSAL, *PADDING, "random"),
+            draws_random_numbers),
+    Pattern("something inside is computed in float32", (*STEPS, *CAUSAL, *PADDING), computes_in_float32, FLOAT32),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_the_next),
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all),
+    Pattern("padding is attended to", PADDING, attends_to_padding),
+    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING, counts_padding),
+    Pattern("positions begin again at every step", STEPS, positions_restart),
+    Pattern("each step is fed the token before", STEPS, feeds_the_token_before),
+    Pattern("the cache forgets its first tokens", STEPS, forgets),
+    Pattern("the mask of a later chunk is aligned to the wrong corner", STEPS, later_chunks_alone),
+    Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
+    Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
+    Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
+    Pattern("two caches share memory, or the model holds the cache", ("caches.two", "caches.alternating"),
+            shares_memory),
+]  # fmt: skip

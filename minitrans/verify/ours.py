@@ -1,0 +1,71 @@
+"""Our own model as the checks of anyone's model see it: every number that its decoder computes is among the numbers."""
+
+import torch
+from torch import Tensor, nn
+
+from minitrans.model.cache import DecoderCache
+from minitrans.model.layers import LayerTrace
+from minitrans.model.masks import padding_mask
+from minitrans.model.transformer import Transformer
+from minitrans.verify.anyone.protocol import CachedModel, Case
+
+
+class Ours(CachedModel[DecoderCache]):
+    """A `Transformer`: logits, and each layer's output, self-attention and cross-attention weights."""
+
+    has_source = True
+
+    def __init__(self, model: Transformer) -> None:
+        """Take a model in eval mode."""
+        config = model.config
+        special = {config.pad_id, config.bos_id, config.eos_id}
+        self.model, self.first, self.max_len = model, config.bos_id, config.max_len
+        self.dtype = model.output.weight.dtype
+        self.ordinary = [i for i in range(config.vocab_size) if i not in special]
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The memory, and the mask that the decoder wants with it."""
+        return self.model.encode(src_ids)
+
+    def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """All numbers of the full masked pass."""
+        return numbers(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
+
+    def new_cache(self, memory: tuple[Tensor, Tensor], rows: int, capacity: int) -> DecoderCache:
+        """An empty cache."""
+        return self.model.init_cache(*memory, capacity)
+
+    def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Tensor]:
+        """All numbers of the next tokens."""
+        return numbers(self.model, *self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
+
+    def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
+        """The same cache."""
+        cache.select_rows(rows)
+        return cache
+
+    def embedding(self) -> nn.Module:
+        """The target's."""
+        return self.model.tgt_embedding
+
+
+def numbers(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
+    """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
+    found = [model.output(hidden)]
+    for trace in traces:
+        if trace.self_weights is None or trace.cross_weights is None:
+            raise ValueError("the layer returned no weights though asked for them")
+        found += [trace.output, trace.self_weights, trace.cross_weights]
+    return found
+
+
+def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Case[DecoderCache]:
+    """A model of ours, sources (B, S) padded on the right, and targets (B, T), which begin with BOS."""
+    src_mask = padding_mask(src_ids, model.config.pad_id)[:, 0, 0]
+    return Case(Ours(model), tgt_in, src_ids, src_mask)
+
+
+@torch.no_grad()
+def full_pass(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+    """All numbers of the full masked pass."""
+    return case_of(model, src_ids, tgt_in).full_pass()
