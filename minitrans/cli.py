@@ -24,12 +24,15 @@ from minitrans.errors import UserError
 from minitrans.text.lines import clean
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
     from minitrans.serving.scoring import Scores
     from minitrans.serving.translator import Translator
     from minitrans.serving.workers import Workers
     from minitrans.training.config import RunConfig
+    from minitrans.verify.check import Report
+    from minitrans.verify.subject import Subject
 
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
@@ -75,6 +78,12 @@ def evaluate_flags(parser: ArgumentParser) -> None:
 def verify_flags(parser: ArgumentParser) -> None:
     """What to measure."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a Hugging Face model in place of ours: a folder; the name of an architecture, such as marian, for a "
+        "small random model of it; or a name on the hub",
+    )
     parser.add_argument("--data", metavar="PATH", help="the run's corpus, if it is not at data.path of its config.yaml")
     parser.add_argument("--self-test", action="store_true", help="sabotage the code, and show which checks notice")
     parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
@@ -324,28 +333,15 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> tuple[
 
 
 def verify_command(args: Namespace) -> int:
-    """Measure every claim about attention and cached decoding, on a fresh model or on a trained run."""
-    from dataclasses import replace
-
+    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
     from rich.console import Console
-    from rich.progress import track
 
-    from minitrans import verify
-    from minitrans.verify.measuring import sabotages_for
     from minitrans.verify.page import make_folder, write_page
     from minitrans.verify.report import print_report
-    from minitrans.verify.subject import fresh_model, random_subject, run_subject
 
     if args.report:
         make_folder(Path(args.report))  # before minutes are spent on what cannot be written
-    progress = Console(stderr=True)
-    with progress.status("measuring"):
-        subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
-        report = verify.run(subject=subject, compiled=args.compiled)
-    if args.self_test:
-        total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
-        caught = track(verify.self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
-        report = replace(report, sabotages=list(caught))
+    report, subject = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
     if args.report:
         print(f"page: {write_page(Path(args.report), report, subject)}", file=sys.stderr)
     if args.json:
@@ -353,6 +349,45 @@ def verify_command(args: Namespace) -> int:
     else:
         print_report(report, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if report.passed else 1
+
+
+def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject]":
+    """What is measured on a fresh model or a run, and on what."""
+    from dataclasses import replace
+
+    from rich.progress import track
+
+    from minitrans.verify.measuring import run, sabotages_for, self_test
+    from minitrans.verify.subject import fresh_model, random_subject, run_subject
+
+    with progress.status("measuring"):
+        subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
+        report = run(subject=subject, compiled=args.compiled)
+    if args.self_test:
+        total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
+        caught = track(self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
+        report = replace(report, sabotages=list(caught))
+    return report, subject
+
+
+def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]":
+    """What is measured on somebody else's model, and its name."""
+    from dataclasses import replace
+
+    if args.run or args.data:
+        raise UserError("--model takes the place of a run: give one of them, and no --data with it")
+    from minitrans.verify.anyone import NotOfferedError, run, self_test
+    from minitrans.verify.anyone.hugging_face import load
+
+    with progress.status("measuring"):
+        model = load(args.model)
+        try:
+            report = run(model)
+        except NotOfferedError as error:
+            raise UserError(f"--model {args.model} computes no full pass here: {error}") from error
+        if args.self_test:
+            report = replace(report, sabotages=list(self_test(model)), all_catch=False)
+    return report, model.name
 
 
 def export_command(args: Namespace) -> int:

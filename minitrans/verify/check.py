@@ -199,15 +199,17 @@ class Report:
     Attributes:
         checks: One result for each check.
         sabotages: One entry for each sabotage; None if there was no self-test.
+        all_catch: Whether each check has to have caught one.
     """
 
     checks: list[Result]
     sabotages: list[Caught] | None = None
+    all_catch: bool = True
 
     @property
     def blind(self) -> list[str]:
-        """Ids of the checks that caught no sabotage; empty without a self-test."""
-        if self.sabotages is None:
+        """Ids of the checks that should have caught a sabotage, and caught none; empty without a self-test."""
+        if self.sabotages is None or not self.all_catch:
             return []
         caught = {id_ for sabotage in self.sabotages for id_ in sabotage.caught_by}
         return [result.id for result in self.checks if result.id not in caught]

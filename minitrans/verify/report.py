@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.verify.check import LOWER, Caught, Report, name_of, number, rounding
+from minitrans.verify.check import LOWER, Report, name_of, number, rounding
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -34,15 +34,16 @@ def print_report(report: Report, console: Console) -> None:
             )
     console.print(table)
     if report.sabotages is not None:
-        print_sabotages(report.sabotages, report.blind, console)
+        print_sabotages(report, console)
     n_passed, n_offered = (sum(getattr(r, name) for r in report.checks) for name in ("passed", "offered"))
     lacking = f", {len(report.checks) - n_offered} not offered" if n_offered < len(report.checks) else ""
     seconds = sum(result.seconds for result in report.checks)
     console.print(f"\n{n_passed} passed, {n_offered - n_passed} failed{lacking} in {seconds:.1f} s", highlight=False)
 
 
-def print_sabotages(sabotages: list[Caught], blind: list[str], console: Console) -> None:
+def print_sabotages(report: Report, console: Console) -> None:
     """Print one row for each sabotage: the fault, and the checks that noticed it."""
+    sabotages, blind = report.sabotages or [], report.blind
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("sabotage", no_wrap=True)
     table.add_column("fault", ratio=1)
@@ -52,8 +53,6 @@ def print_sabotages(sabotages: list[Caught], blind: list[str], console: Console)
     n_caught = sum(bool(s.caught_by) for s in sabotages)
     console.print()
     console.print(table)
-    console.print(
-        f"\n{len(sabotages)} sabotages, {n_caught} caught; "
-        + (f"checks that caught none: {', '.join(blind)}" if blind else "every check caught at least one"),
-        highlight=False,
-    )
+    every = f"checks that caught none: {', '.join(blind)}" if blind else "every check caught at least one"
+    line = f"\n{len(sabotages)} sabotages, {n_caught} caught{f'; {every}' if report.all_catch else ''}"
+    console.print(line, highlight=False)

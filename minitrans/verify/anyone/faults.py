@@ -18,7 +18,8 @@ class Around(CachedModel[Any]):
         """Take the model, with its variants made faulty alike."""
         self.inner = inner
         self.ordinary, self.first, self.dtype = inner.ordinary, inner.first, inner.dtype
-        self.max_len, self.spans, self.has_source = inner.max_len, inner.spans, inner.has_source
+        self.max_len, self.spans = inner.max_len, inner.spans
+        self.has_source, self.takes_mask = inner.has_source, inner.takes_mask
         self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
 
     @classmethod
@@ -166,8 +167,8 @@ class Fault:
                 model.shift_positions(cache, 1)
             if self.around is RowsSwapped:
                 model.select_rows(cache, torch.tensor([1, 0]))
-            if self.around is PaddingSeen and not model.has_source:
-                model.full_pass(None, ids, ids == ids)
+            if self.around is PaddingSeen:
+                return model.has_source or model.takes_mask
         except Exception:
             return False
         return True

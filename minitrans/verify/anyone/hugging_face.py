@@ -86,6 +86,7 @@ class HuggingFace(CachedModel[State]):
         special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start", "unk")}
         flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
         self._config, self.dtype = config, next(model.parameters()).dtype
+        self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
         self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
         self.max_len = _first(config, "max_position_embeddings", "n_positions", "max_decoder_position_embeddings")
         spans = (getattr(config, name, None) for name in WINDOWS)
@@ -162,7 +163,6 @@ class EncoderDecoder(HuggingFace):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
-        _no_padding(mask)
         return self._numbers(self._run(memory, tokens, use_cache=False), tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
@@ -172,7 +172,6 @@ class EncoderDecoder(HuggingFace):
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
-        _no_padding(mask)
         cache.fed += tokens.size(1)
         return self._numbers(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
 
@@ -193,6 +192,8 @@ class EncoderDecoder(HuggingFace):
 
 class DecoderOnly(HuggingFace):
     """A causal language model."""
+
+    takes_mask = True
 
     def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
         """Take the model; `mask_alone` has it find positions in the mask by itself."""
@@ -234,11 +235,6 @@ class DecoderOnly(HuggingFace):
     def embedding(self) -> nn.Module:
         """The only one."""
         return self.model.get_input_embeddings()
-
-
-def _no_padding(mask: Tensor | None) -> None:
-    if mask is not None:
-        raise NotOfferedError("targets of encoder-decoders begin at one place, and are not padded")
 
 
 def _first(config: Any, *names: str) -> int | None:
@@ -309,10 +305,28 @@ def _small_settings(config_class: Any) -> dict[str, object]:
 
 
 def load(name: str) -> HuggingFace:
-    """A folder with weights, the name of an architecture for a small random model of it, or a name on the hub."""
-    if not Path(name).is_dir() and name in architectures():
-        return small_model(name)
-    config = transformers.AutoConfig.from_pretrained(name)
-    kind = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
-    auto = transformers.AutoModelForSeq2SeqLM if kind is EncoderDecoder else transformers.AutoModelForCausalLM
-    return kind(auto.from_pretrained(name, dtype=torch.float32))
+    """A model in float32.
+
+    Args:
+        name: A folder with a config and weights; or the name of an architecture, such as "marian", for a small random
+            model of it; or a name on the hub.
+
+    Raises:
+        UserError: There is no such model, or it does not decode.
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folder = Path(name)
+    if not folder.is_dir():
+        if name in architectures():
+            return small_model(name)
+        if folder.is_absolute() or name.startswith(".") or folder.exists():
+            raise UserError(f"--model {name} is no folder with a model; name one, an architecture or a name on the hub")
+    try:
+        config = transformers.AutoConfig.from_pretrained(name)
+        kind: Callable[..., HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
+        auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+        return kind(auto.from_pretrained(name, dtype=torch.float32))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        words = " ".join(str(error).split())[:200]
+        raise UserError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -252,6 +252,8 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
 
     On the left side they then go on with two steps from the cache: this is how prompts are decoded in batches.
     """
+    if not case.model.takes_mask:
+        raise NotOfferedError("it takes no mask for the target's padding")
     batch, length = case.tokens.shape
     lengths = [max(1, length - 2 - 2 * b) for b in range(batch)]
     prompts = torch.full((batch, lengths[0]), int(case.tokens[0, 0]))

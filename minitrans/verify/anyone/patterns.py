@@ -147,39 +147,39 @@ def later_chunks_alone(case: Case[Any]) -> bool:
     return max(right) <= limit < measures.chunk_deviation(case, [1, length - 1])
 
 
-def _after_a_selection(case: Case[Any]) -> tuple[Case[Any], Case[Any], Tensor, Tensor]:
-    """Rows turned by one after half of the tokens: the case before and after, and the logits of the next token."""
+def _turned(case: Case[Any], old: Case[Any] | None = None) -> bool:
+    """Whether rows turned by one after half of the tokens go on rightly; or as these old rows would."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     cache = case.new_cache()
     case.feed(case.tokens[:, :half], cache)
     cache = case.select_rows(cache, order)
     turned = case.rows(order)
-    got = case.feed(turned.tokens[:, half : half + 1], cache)[0][:, -1]
-    return case, turned, turned.tokens[:, half : half + 1], got
+    new = turned.tokens[:, half : half + 1]
+    before = turned if old is None else old
+    want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
+    return _same(case.feed(new, cache)[0][:, -1], want[:, -1])
 
 
-def _keeps(case: Case[Any], of_source: bool, of_target: bool) -> bool:
-    """After a selection the next logits are those of rows that have kept these of the old order."""
-    before, turned, new, got = _after_a_selection(case)
-    half = case.tokens.size(1) // 2
-    fed = (before if of_target else turned).tokens[:, :half]
-    mixed = (before if of_source else turned).with_tokens(torch.cat([fed, new], 1))
-    return _same(got, mixed.full_pass()[0][:, -1])
-
-
-def keeps_target_rows(case: Case[Any]) -> bool:
-    """Keys and values of the target stay where they were."""
-    return _keeps(case, of_source=False, of_target=True)
-
-
-def keeps_source_rows(case: Case[Any]) -> bool:
-    """Those of the source do."""
-    return case.model.has_source and _keeps(case, of_source=True, of_target=False)
+def _with_one_source(case: Case[Any]) -> Case[Any]:
+    """Every row has the first one's source."""
+    first = torch.zeros(len(case.tokens), dtype=torch.int64)
+    return case.rows(first).with_tokens(case.tokens)
 
 
 def keeps_all_rows(case: Case[Any]) -> bool:
-    """All do."""
-    return _keeps(case, of_source=True, of_target=True)
+    """All of the cache stays where it was."""
+    return _turned(case, old=case)
+
+
+def keeps_target_rows(case: Case[Any]) -> bool:
+    """Where all rows have one source, the cache stays where it was."""
+    one = _with_one_source(case)
+    return _turned(one, old=one)
+
+
+def keeps_source_rows(case: Case[Any]) -> bool:
+    """Where all rows have one source, nothing is wrong."""
+    return case.model.has_source and not _turned(case) and _turned(_with_one_source(case))
 
 
 def shares_memory(case: Case[Any]) -> bool:
@@ -204,9 +204,9 @@ PATTERNS = [
     Pattern("each step is fed the token before", STEPS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEPS, forgets),
     Pattern("the mask of a later chunk is aligned to the wrong corner", STEPS, later_chunks_alone),
+    Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
     Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
-    Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
     Pattern("two caches share memory, or the model holds the cache", ("caches.two", "caches.alternating"),
             shares_memory),
 ]  # fmt: skip

@@ -26,6 +26,7 @@ class CachedModel(Generic[Cache]):
         max_len: The most tokens that it takes; None: any number.
         spans: Sizes of windows and blocks, across which sentences should go.
         has_source: Whether there is an encoder.
+        takes_mask: Whether `full_pass` and `feed` make use of their mask.
         variants: The same model run in other ways, by name; see `checks`.
     """
 
@@ -35,6 +36,7 @@ class CachedModel(Generic[Cache]):
     max_len: int | None = None
     spans: Sequence[int] = ()
     has_source: bool = False
+    takes_mask: bool = False
     variants: Mapping[str, "Callable[[], CachedModel[Any]]"] = {}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
@@ -119,7 +121,6 @@ class Functions(CachedModel[list[Any]]):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
         """Call `full`."""
-        self._check(mask)
         return [self._full(tokens)]
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> list[Any]:
@@ -128,7 +129,6 @@ class Functions(CachedModel[list[Any]]):
 
     def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> Sequence[Tensor]:
         """Call `step`."""
-        self._check(mask)
         logits, cache[0] = self._step(tokens, cache[0])
         return [logits]
 
@@ -141,11 +141,6 @@ class Functions(CachedModel[list[Any]]):
     def embedding(self) -> nn.Module:
         """The one given."""
         return self._embedding if self._embedding is not None else super().embedding()
-
-    @staticmethod
-    def _check(mask: Tensor | None) -> None:
-        if mask is not None:
-            raise NotOfferedError("the functions take no padding")
 
 
 @dataclass(frozen=True)
@@ -202,7 +197,7 @@ class Case(Generic[Cache]):
     def others(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
         ordinary = torch.tensor(sorted(self.model.ordinary))
-        return ordinary[(torch.searchsorted(ordinary, tokens) + 1) % len(ordinary)]
+        return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
     def _in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
         return [numbers[0] / self.unit, *numbers[1:]]

@@ -24,13 +24,13 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; name another one") from error
 
 
-def write_page(folder: Path, report: Report, subject: Subject) -> Path:
+def write_page(folder: Path, report: Report, subject: Subject | str) -> Path:
     """Write `index.html` into a folder; returns its path.
 
     Args:
         folder: Where to; made by `make_folder`.
         report: What was measured.
-        subject: On what; the pictures are made from it. float64.
+        subject: On what: the pictures are made from it, float64. Or the name of somebody else's model, without any.
 
     Raises:
         UserError: The page cannot be written.
@@ -40,18 +40,27 @@ def write_page(folder: Path, report: Report, subject: Subject) -> Path:
     return path
 
 
-def page(report: Report, subject: Subject) -> str:
+def page(report: Report, subject: Subject | str) -> str:
     """The page's HTML; arguments as for `write_page`."""
     caught = {sabotage.id: sabotage.caught_by for sabotage in report.sabotages or []}
     rows = [(c, c.by_dtype) for c in report.checks]
+    if isinstance(subject, str):
+        name, pictures = subject, {}
+    else:
+        c = subject.model.config
+        name = f"a model of {c.n_layers}+{c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads"
+        pictures = {
+            "masks": figures.masks(),
+            "attention": figures.attention(subject),
+            "decoding": figures.decoding(subject),
+        }
     return render(
         "verify.html",
         report=report,
-        config=subject.model.config,
+        name=name,
         dtypes=["float64", *map(name_of, LOWER)],
         groups=[(title, list(group)) for title, group in groupby(rows, lambda row: row[0].group)],
         matrix=catch_matrix(caught, [check.id for check in report.checks]),
-        masks=figures.masks(),
-        attention=figures.attention(subject),
-        decoding=figures.decoding(subject),
+        illustrated=bool(pictures),
+        **pictures,
     )

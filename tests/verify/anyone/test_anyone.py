@@ -1,0 +1,181 @@
+"""The checks of anyone's model: a right one passes, and each of the faults of a toy is noticed, placed and named."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from toy import MAX_LEN, Toy, V
+
+from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
+from minitrans.verify.anyone import run, self_test
+from minitrans.verify.anyone.checks import ANYONE, random_case
+from minitrans.verify.anyone.faults import FAULTS
+from minitrans.verify.anyone.measures import step_deviation
+from minitrans.verify.check import Result
+
+NOT_OFFERED = {"static", "weights", "padding.right", "padding.left", "padding.left-mask-alone"}
+# What the toy's faults look like, in the words of the pattern, and checks that must notice.
+NAMED = {
+    "positions restart": ("positions begin again at every step", "steps chunks greedy lengths score"),
+    "mask late": ("the causal mask is one late", "causal.prefix causal.values causal.gradient steps"),
+    "no mask": ("there is no causal mask", "causal.prefix causal.values causal.gradient steps"),
+    "padding seen": ("padding is attended to", "source.padding source.padding-token"),
+    "cache cut": ("the cache forgets its first tokens", "steps chunks lengths"),
+    "wrong corner": ("the mask of a later chunk is aligned to the wrong corner", "chunks"),
+    "stale": ("each step is fed the token before", "steps chunks"),
+    "target rows": ("keys and values of the target are not selected", "rows"),
+    "source rows": ("keys and values of the source are not selected", "rows"),
+    "all rows": ("no rows are selected at all", "rows"),
+    "dropout": ("random numbers are drawn", "random steps"),
+    "float32": ("something inside is computed in float32", "lengths"),
+    "shared": ("two caches share memory", "caches.two"),
+}
+
+
+def failed(model: CachedModel[Any]) -> dict[str, Result]:
+    return {result.id: result for result in run(model).checks if result.offered and not result.passed}
+
+
+def test_a_right_model_passes_all_that_it_offers() -> None:
+    report = check_cache(Toy())
+    assert report.passed
+    assert {result.id for result in report.checks if not result.offered} == NOT_OFFERED
+    assert [result.id for result in report.checks] == [check.id for check in ANYONE]
+    assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
+
+
+@pytest.mark.parametrize("fault", NAMED)
+def test_a_fault_is_noticed_and_named(fault: str) -> None:
+    words, ids = NAMED[fault]
+    found = failed(Toy(fault))
+    for id_ in ids.split():
+        assert id_ in found
+        assert f"this looks like: {words}" in found[id_].detail, found[id_].detail
+
+
+@pytest.mark.parametrize("fault", ["positions restart", "padding seen", "target rows", "wrong corner"])
+def test_what_has_nothing_to_do_with_a_fault_passes(fault: str) -> None:
+    of_cache = {"steps", "chunks", "lengths", "greedy", "score", "batch", "rows", "source.padding", "caches.two",
+                "caches.alternating"}  # fmt: skip
+    may_fail = {"padding seen": {"source.padding", "source.padding-token"}, "target rows": {"rows"}}
+    assert set(failed(Toy(fault))) <= may_fail.get(fault, of_cache)
+
+
+def test_what_differs_first_is_said() -> None:
+    detail = failed(Toy("cache cut"))["steps"].detail
+    assert detail.startswith("position 3 of row 0 is the first that differs, by ")
+    with pytest.raises(AssertionError, match=r"(?s)steps: .*, at most 1e-12 is allowed: position 3 of row 0 is the"):
+        check_cache(Toy("cache cut"))
+
+
+def test_a_known_failure_can_be_left_out() -> None:
+    with pytest.raises(AssertionError, match=r"\Arows: "):
+        check_cache(Toy("target rows"))
+    assert not check_cache(Toy("target rows"), skip=("rows",)).passed
+
+
+def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
+    caught = {each.id: each.caught_by for each in self_test(Toy())}
+    assert set(caught) == {fault.id for fault in FAULTS} - {"positions.ahead"}  # it offers no way to move them
+    assert all(caught.values())
+
+
+def test_a_pair_of_functions_is_enough() -> None:
+    toy = Toy()
+    memory = toy.encode(torch.tensor([[4, 5]]), torch.ones(1, 2, dtype=torch.bool))
+
+    def of(rows: int) -> tuple[Tensor, Tensor]:
+        return memory[0].expand(rows, -1, -1), memory[1].expand(rows, -1)
+
+    def full(tokens: Tensor) -> Tensor:
+        return toy.full_pass(of(len(tokens)), tokens)[0]
+
+    def step(tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        cache = toy.new_cache(of(len(tokens)), len(tokens), MAX_LEN) if cache is None else cache
+        return toy.feed(tokens, cache)[0], cache
+
+    pair = Functions(full, step, V, dtype=torch.float64, max_len=MAX_LEN)
+    assert {r.id for r in check_cache(pair).checks if r.passed} >= {
+        "steps",
+        "chunks",
+        "lengths",
+        "causal.values",
+        "batch",
+    }
+    assert {r.id for r in check_cache(pair).checks if not r.offered} >= {"rows", "causal.gradient", "padding.left"}
+    whole = Functions(full, step, V, select=toy.select_rows, embedding=toy.tokens, dtype=torch.float64, max_len=MAX_LEN)
+    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "causal.gradient"}
+    toy.fault = "positions restart"
+    with pytest.raises(AssertionError, match="positions begin again at every step"):
+        check_cache(pair)
+
+
+class Unable(Toy):
+    """It raises in its cache, as does many a model whose cache nobody has tried."""
+
+    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+        raise IndexError("index out of\nrange in self")
+
+
+def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:
+    results = {result.id: result for result in run(Unable()).checks}
+    assert not results["steps"].offered
+    assert results["steps"].detail == "IndexError: index out of range in self"
+    assert results["causal.values"].passed
+    with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\Z"):
+        check_cache(Unable())
+
+
+class Float32(Toy):
+    """It can be had in float32 alone."""
+
+    def to(self, dtype: torch.dtype) -> Toy:
+        raise NotOfferedError("Expected Float32, got another")
+
+
+def test_a_model_that_lacks_float64_is_measured_in_what_it_has() -> None:
+    report = check_cache(Float32(dtype=torch.float32))
+    assert {name for result in report.checks for name in result.by_dtype} == {"float32"}
+    assert all(result.measured is None for result in report.checks)
+    assert next(result for result in report.checks if result.id == "chunks").passed
+
+
+def test_logits_are_measured_by_the_largest() -> None:
+    class Large(Toy):
+        def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+            return [1e6 * super().full_pass(memory, tokens, mask)[0]]
+
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            return [1e6 * super().feed(tokens, cache, mask)[0]]
+
+    small, large = random_case(Toy()), random_case(Large())
+    assert large.unit == pytest.approx(1e6 * small.unit)
+    assert step_deviation(large) < 1e-13
+
+
+def test_the_windows_and_the_longest_position_are_crossed() -> None:
+    lengths: list[int] = []
+
+    class Spy(Toy):
+        def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+            lengths.append(tokens.size(1))
+            return super().full_pass(memory, tokens, mask)
+
+    model = Spy()
+    model.spans = (6,)
+    (check,) = [check for check in ANYONE if check.id == "lengths"]
+    assert check.run({torch.float64: random_case(model)}).passed
+    assert {8, 14, MAX_LEN} <= set(lengths)
+
+
+def test_it_imports_torch_alone() -> None:
+    program = (
+        "import sys, torch; before = set(sys.modules)\n"
+        "from minitrans.verify import check_cache\n"
+        "names = {name.split('.')[0] for name in set(sys.modules) - before}\n"
+        "assert names - sys.stdlib_module_names - {'torch', 'numpy'} == {'minitrans'}, names"
+    )
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stderr == ""
