@@ -105,6 +105,12 @@ EQUIVALENT = {
     "model.cache.KeyValues.write": {
         "end = offset + v.size(2)": "there is a value for each key",
     },
+    "model.cache.KeyValues.select_rows": {
+        "for name, buffer in (('v', self.v), ('k', self.k)):": "each is selected by itself",
+    },
+    "model.cache.DecoderCache.select_rows": {
+        "layer.source.select_rows(rows, layer.source.v.size(2))": "there is a value for each key",
+    },
     "model.dropout": {
         "_GOLDEN, _MIX_1, _MIX_2 = (c for c in (11400714819323198485, 13787848793156543929, 10723151780598845931))":
             "what does not fit into 64 bits is cut to them",
@@ -131,6 +137,8 @@ EQUIVALENT = {
             "filling keeps the dtype",
     },
     "model.attention.MultiHeadAttention.forward": {
+        "q, k, v = self.project(key, 0, 3)": "the three are one there",
+        "q, k, v = self.project(value, 0, 3)": "the three are one there",
         "return (self.w_o(heads.transpose(2, 1).flatten(2)), weights)":
             "transposing exchanges the two dimensions in either order",
     },
@@ -159,6 +167,9 @@ EQUIVALENT = {
         "sizes = (c.d_model, c.n_heads, c.d_head, c.d_ff, c.dropout, c.attention_dropout)":
             "None makes the attention compute the same head size by itself",
     },
+    "model.transformer.Decoder.forward": {
+        "pasts = [0] * len(self.layers) if cache is None else cache.layers": "a layer asks whether it is true",
+    },
     "model.transformer.Transformer.__init__": {
         "for table in (self.tgt_embedding, self.src_embedding, self.output):":
             "independent random draws in another order have the same distribution",
@@ -174,6 +185,13 @@ EQUIVALENT = {
         "return kernels.Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
     },
     "model.loss": {
+        f"BatchLoss = Callable{kinds}": "a type does nothing when the code runs"
+        for kinds in ("", "[[Tensor, Tensor, Tensor, float], Tensor]",
+                      "[[Tensor, Transformer, Tensor, Tensor, float], Tensor]",
+                      "[[Transformer, Tensor, Tensor, Tensor], Tensor]",
+                      "[[Transformer, Tensor, Tensor, float, Tensor], Tensor]",
+                      "[[Transformer, Tensor, Tensor, float], Tensor]")
+    } | {
         "ROWS = 513": "any number of rows gives the same sums",
         "ROWS = 511": "any number of rows gives the same sums",
     },
@@ -240,6 +258,19 @@ EQUIVALENT = {
         f"function.argtypes, function.restype = (_ARGUMENTS[name], c_void_p{condition})":
             "nobody looks at what a function without a result returns"
         for condition in ("", " if name <= 'make' else None", " if name >= 'make' else None")
+    },
+    "model.decoding": {
+        "AnyRows = TypeVar('AnyRows')": "a type does nothing when the code runs",
+    },
+    "model.decoding.Stepper.config": {
+        "def config(self) -> TransformerConfig:": "a protocol is never called",
+    },
+    "model.decoding.Stepper.max_threads": {
+        "def max_threads(self) -> int:": "a protocol is never called",
+    },
+    "model.decoding.CachedStepper.next_tokens": {
+        "return likeliest_tokens(self.model.step(tokens[:, None], rows)[:, -0], n, self.config)":
+            "the only element is the first and the last",
     },
     "model.decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
