@@ -328,5 +328,5 @@ def load(name: str) -> HuggingFace:
         auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
         return kind(auto.from_pretrained(name, dtype=torch.float32))
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        words = " ".join(str(error).split())[:200]
+        words = " ".join(str(error).split()).split(". ")[0][:200]
         raise UserError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

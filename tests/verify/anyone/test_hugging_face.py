@@ -1,0 +1,112 @@
+"""Small random models of Hugging Face's architectures: what is exact there, what is not, and that faults are caught."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrans import cli
+from minitrans.verify.anyone import run, self_test
+from minitrans.verify.anyone.faults import FAULTS
+
+pytest.importorskip("transformers")
+hugging_face = importlib.import_module("minitrans.verify.anyone.hugging_face")
+Capture = pytest.CaptureFixture[str]
+
+# Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
+ALONE = {"padding.left-mask-alone"}
+FAILING: dict[str, set[str]] = {
+    "marian": set(), "m2m_100": set(), "bart": set(), "t5": set(), "pegasus_x": set(),
+    "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "opt": set(), "gemma": ALONE,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quiet() -> None:
+    hugging_face.transformers.logging.set_verbosity_error()
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_all_is_exact_but_what_is_known(name: str) -> None:
+    report = run(hugging_face.small_model(name))
+    assert {result.id for result in report.checks if result.offered and not result.passed} == FAILING[name]
+    assert all({"float64", "float32", "bfloat16"} == set(r.by_dtype) for r in report.checks if r.id == "steps")
+    is_decoder = not hugging_face.small_model(name).has_source
+    lacking = {"source.padding", "source.padding-token"} if is_decoder else {"padding.right", "padding.left", *ALONE}
+    assert {result.id for result in report.checks if not result.offered} == lacking
+
+
+@pytest.mark.parametrize("name", ["marian", "llama"])  # the survey does it for all
+def test_every_fault_put_around_it_is_caught(name: str) -> None:
+    caught = list(self_test(hugging_face.small_model(name)))
+    assert {each.id for each in caught} == {fault.id for fault in FAULTS}
+    assert [each.id for each in caught if not each.caught_by] == []
+
+
+def test_what_a_known_pitfall_looks_like_is_said() -> None:
+    (found,) = (r for r in run(hugging_face.small_model("gpt2")).checks if r.id == "padding.left-mask-alone")
+    assert "padding is not attended to, but counted" in found.detail
+    (found,) = (r for r in run(hugging_face.small_model("llama")).checks if r.id == "padding.left-mask-alone")
+    assert "something inside is computed in float32" in found.detail
+
+
+def test_no_parameter_is_zero_or_one_and_the_seed_decides() -> None:
+    one, same, other = (dict(hugging_face.small_model("bart", seed).model.named_parameters()) for seed in (0, 0, 1))
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert not any(torch.equal(one[name], other[name]) for name in one)
+    assert not any(((p == 0) | (p == 1)).any() for p in one.values())
+
+
+def test_a_folder_with_weights_is_measured(tmp_path: Path, capsys: Capture) -> None:
+    hugging_face.small_model("marian").model.save_pretrained(tmp_path / "model")
+    capsys.readouterr()
+    assert cli.main(["verify", "--model", str(tmp_path / "model"), "--json", "--report", str(tmp_path / "page")]) == 0
+    out, err = capsys.readouterr()
+    found = {check["id"]: check for check in json.loads(out)["checks"]}
+    assert found["steps"]["passed"]
+    assert found["steps"]["measured"] < 1e-12
+    assert not found["padding.left"]["offered"]
+    assert err.splitlines() == [f"page: {tmp_path / 'page' / 'index.html'}"]
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "MarianMTModel of transformers" in page
+    assert "not offered" in page
+
+
+def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> None:
+    assert cli.main(["verify", "--model", "gpt2", "--self-test"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "this looks like: padding is not attended to, but counted" in out
+    assert "18 passed, 1 failed, 2 not offered" in out
+    assert "5 sabotages, 5 caught" in out
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["./gone"], "--model ./gone is no folder with a model"),
+        (["{tmp}"], "cannot be loaded, from a folder or the hub: "),
+        (["gpt2", "run"], "--model takes the place of a run: give one of them, and no --data with it"),
+        (["gpt2", "--data", "x"], "--model takes the place of a run: give one of them, and no --data with it"),
+    ],
+)
+def test_what_is_no_model_is_told_in_a_line(flags: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
+    flags = [flag.format(tmp=tmp_path) for flag in flags]
+    assert cli.main(["verify", "--model", *flags]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("minitrans: error: ")
+    assert words in line
+
+
+def test_a_name_on_the_hub_fails_offline_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def offline(name: str) -> None:
+        raise OSError("We couldn't connect to the hub to load the files.\nCheck your internet connection.")
+
+    monkeypatch.setattr(hugging_face.transformers.AutoConfig, "from_pretrained", offline)
+    assert cli.main(["verify", "--model", "somebody/some-model"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "minitrans: error: --model somebody/some-model cannot be loaded, from a folder or the hub: "
+        "We couldn't connect to the hub to load the files"
+    )
