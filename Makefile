@@ -19,7 +19,7 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 # Test the tests: each of 2,600 small changes of the model has to make one fail. Most of an hour.
 mutants: .venv/ready

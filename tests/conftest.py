@@ -335,6 +335,20 @@ def wait_for_the_end_of(group: int) -> None:
         raise AssertionError("a process has been left behind")
 
 
+# The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
+SLOWEST = [
+    *("verify/test_self_test.py", "test_edits.py", "training/test_processes.py", "test_cli.py"),
+    *("training/test_distillation.py", "compiled/test_kernels.py", "compiled/test_stepper.py"),
+    *("training/test_checkpoints.py", "training/test_run.py"),
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The slowest files first; the others as they are."""
+    places = {Path(__file__).parent / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
 
 COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]

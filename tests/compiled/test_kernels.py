@@ -297,12 +297,19 @@ def forget() -> None:
 
 
 @pytest.mark.usefixtures("_uncached")
-def test_they_are_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert kernels.library().usable()
+def test_a_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = tmp_path / "source.cpp"
+    source.write_text('extern "C" bool usable() { return true; }\n')
+    assert library.load_library(source).usable()
     assert [path.suffix for path in (tmp_path / "minitrans").iterdir()] == [".so"]
     forget()
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-    assert kernels.library().usable()
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
+        assert library.load_library(source).usable()
+    forget()
+    source.write_text('extern "C" bool usable() { return !false; }\n')
+    assert library.load_library(source).usable()
+    assert len(list((tmp_path / "minitrans").iterdir())) == 2
 
 
 @pytest.mark.usefixtures("_uncached")
