@@ -61,6 +61,7 @@ GROUPS = [
     Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
     Group(named("serving", "bundle translator sampling"), named("serving", "translator"), 120),
     Group(named("data", "batching filters"), named("data", "datamodule"), 200),
+    Group(named("verify.anyone", "protocol measures checks patterns faults"), ["verify.anyone.anyone"], 120),
 ]  # fmt: skip
 MODULES = {module: group for group in GROUPS for module in group.modules}
 
@@ -658,7 +659,7 @@ def warm_up(modules: Iterable[str]) -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main([*PYTEST_OPTIONS, "--collect-only", *files])
     for name in list(sys.modules):
-        if name.split(".")[0] == "minitrans" or name == "conftest" or name.startswith("test_"):
+        if name.split(".")[0] in ("minitrans", "conftest", "toy") or name.startswith("test_"):
             del sys.modules[name]
 
 

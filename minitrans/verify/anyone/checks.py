@@ -8,7 +8,7 @@ import torch
 
 from minitrans.verify.anyone import faults, measures
 from minitrans.verify.anyone.patterns import patterns
-from minitrans.verify.anyone.protocol import CachedModel, Case
+from minitrans.verify.anyone.protocol import CachedModel, Case, ask
 from minitrans.verify.check import (
     LOWER,
     Caught,
@@ -256,7 +256,7 @@ def variant(case: Case[Any], name: str) -> Case[Any]:
     """
     if name not in case.model.variants:
         raise NotOfferedError(f"nothing is said of a way to run it with {name}")
-    return replace(case, model=case._asked(case.model.variants[name]))
+    return replace(case, model=ask(case.model.variants[name]))
 
 
 def random_case(model: CachedModel[Any], seed: int = 1) -> Case[Any]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.verify.anyone.protocol import CachedModel, Case
+from minitrans.verify.anyone.protocol import CachedModel, Case, ask
 from minitrans.verify.check import Deviation, NotOfferedError, compare, deviation, worst
 
 SHORT = 5  # tokens that are fed in literally every split
@@ -186,7 +186,7 @@ def future_gradient(case: Case[Any]) -> Deviation:
     hook = case.model.embedding().register_forward_hook(keep)
     try:
         with torch.enable_grad():
-            logits = case._asked(case.model.full_pass, memory, case.tokens)[0]
+            logits = ask(case.model.full_pass, memory, case.tokens)[0]
     finally:
         hook.remove()
     if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:

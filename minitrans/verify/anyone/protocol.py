@@ -171,28 +171,28 @@ class Case(Generic[Cache]):
 
     def memory(self) -> Any:
         """That of the sources."""
-        return self._asked(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
+        return ask(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
 
     @torch.no_grad()
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units."""
-        return self._in_units(self._asked(self.model.full_pass, self.memory(), self.tokens, mask))
+        return self._in_units(ask(self.model.full_pass, self.memory(), self.tokens, mask))
 
     @torch.no_grad()
     def new_cache(self, capacity: int | None = None) -> Cache:
         """An empty cache for the sources; without a capacity, for all of the tokens."""
         rows, length = self.tokens.shape
-        return self._asked(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
+        return ask(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
     @torch.no_grad()
     def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units."""
-        return self._in_units(self._asked(self.model.feed, tokens, cache, mask))
+        return self._in_units(ask(self.model.feed, tokens, cache, mask))
 
     @torch.no_grad()
     def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
         """The cache with the given rows."""
-        return self._asked(self.model.select_rows, cache, rows)
+        return ask(self.model.select_rows, cache, rows)
 
     def others(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
@@ -202,12 +202,16 @@ class Case(Generic[Cache]):
     def _in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
         return [numbers[0] / self.unit, *numbers[1:]]
 
-    @staticmethod
-    def _asked(function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of the model's returns; where it raises, the model does not offer that."""
-        try:
-            return function(*arguments)
-        except NotOfferedError:
-            raise
-        except Exception as error:
-            raise NotOfferedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+
+def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a model's returns.
+
+    Raises:
+        NotOfferedError: It raises anything at all.
+    """
+    try:
+        return function(*arguments)
+    except NotOfferedError:
+        raise
+    except Exception as error:
+        raise NotOfferedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
