@@ -40,11 +40,12 @@ def imported(texts: Iterable[str]) -> set[str]:
 
 
 def declared(requirements: Iterable[str]) -> set[str]:
-    """The modules that lines of pyproject.toml install; one like minitrans[export] stands for those of an extra."""
+    """The modules that lines of pyproject.toml install; one like minitrans[export] stands for those of extras."""
     found = set()
     for line in requirements:
-        if extra := re.fullmatch(r"minitrans\[(\w+)\]", line):
-            found |= declared(PROJECT["optional-dependencies"][extra[1]])
+        if extras := re.fullmatch(r"minitrans\[(.*)\]", line):
+            for extra in extras[1].split(","):
+                found |= declared(PROJECT["optional-dependencies"][extra])
         else:
             name = re.match(r"[\w-]+", line)[0].lower().replace("-", "_")  # type: ignore[index]
             found.add(MODULES.get(name, name))
@@ -60,7 +61,7 @@ ALL = imported(sources("minitrans", "scripts", "tests"))
 @pytest.mark.parametrize(
     ("used", "may"),
     [
-        (PACKAGE, RUNTIME | EXTRA["export"]),
+        (PACKAGE, RUNTIME | EXTRA["export"] | EXTRA["hf"]),
         (imported(sources("scripts")), RUNTIME | EXTRA["bench"] | EXTRA["dev"]),
         (imported(sources("tests")), RUNTIME | EXTRA["dev"]),
     ],
@@ -107,5 +108,5 @@ def test_control_an_import_is_found_in_any_form(line: str) -> None:
 
 
 def test_control_lines_are_read_in_any_form() -> None:
-    lines = ["a-b[c]>=1,<2", "PyYAML", "D==3", "minitrans[export]", "e; python_version < '3.12'"]
-    assert declared(lines) == {"a_b", "yaml", "d", "ctranslate2", "e"}
+    lines = ["a-b[c]>=1,<2", "PyYAML", "D==3", "minitrans[export,hf]", "e; python_version < '3.12'"]
+    assert declared(lines) == {"a_b", "yaml", "d", "ctranslate2", "transformers", "e"}
