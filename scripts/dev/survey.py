@@ -7,12 +7,15 @@ fault put around a model is caught by no check.
 """
 
 import argparse
+import contextlib
+import io
 import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import transformers
 import yaml
 
@@ -72,9 +75,33 @@ class Row(NamedTuple):
 INTRODUCTION = """
 Every check of [anyone's model](your-model.md) on a small model of each architecture, with random weights, in
 transformers {version}: the largest deviation in float64, in shares of the largest logit; or in the dtype that is
-named, where a model does not run in float64. What exceeds its tolerance, 1e-12 in float64, stands in bold, with a note;
-what is not offered (–) has one too. The last column: of the faults that can be put around a model, how many the checks
-caught. `scripts/dev/survey.py` makes this page anew, in minutes.
+named, where a model does not run in float64. What exceeds its tolerance, 1e-12 in float64, stands in bold, with a
+note; what is not offered (–) has one too. The last column: of the faults that can be put around a model, and that it
+has not got already, how many the checks caught. `scripts/dev/survey.py` makes this page anew, in minutes.
+"""
+HEAD = """
+import torch
+from transformers import *
+
+def new(config, dtype=torch.float64):
+    "A model with random weights, none of which is 0 or 1."
+    torch.manual_seed(0)
+    model = (AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM).from_config(config).eval()
+    for p in model.parameters():
+        p.data += 0.1 * torch.randn_like(p)
+    return model.to(dtype)
+
+def off(a, b):
+    "The largest difference, in shares of the largest number."
+    return f"{float((a - b).abs().max() / b.abs().max()):.0e}"
+
+def cached(model, ids, chunks, name="past_key_values", cache=None):
+    "The logits of a decoder alone, fed in chunks through a cache."
+    cache = cache or DynamicCache(config=model.config)
+    return torch.cat([model(x, **{name: cache}, use_cache=True).logits for x in ids.split(chunks, 1)], 1)
+
+torch.manual_seed(1)
+ids = torch.randint(3, 53, (3, 7))
 """
 KINDS = {
     "theirs": "a fault of the library",
@@ -149,12 +176,20 @@ def document(tables: Mapping[str, Sequence[Row]], notes: Sequence[Note]) -> str:
     ]
     for title, rows in tables.items():
         lines += ["", f"## {title}", "", *table(rows, notes)]
-    lines += ["", "## Notes", ""]
+    lines += ["", "## Notes", "", "Each program below shows one of them without our code. They begin with", ""]
+    lines += ["```python", HEAD.strip(), "```", ""]
     for i, note in enumerate(notes, 1):
         lines += [f'<a id="note-{i}"></a>**{i}** ({KINDS[note.kind]}). {" ".join(note.words.split())}', ""]
         if note.shown:
-            lines += ["```python", note.shown.strip(), "```", ""]
+            lines += ["```python", note.shown.strip(), "```", "", "```text", printed_by(note.shown), "```", ""]
     return "\n".join(lines)
+
+
+def printed_by(program: str) -> str:
+    """What a note's program prints after HEAD."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, torch.no_grad():
+        exec(HEAD + program, {})
+    return out.getvalue().strip()
 
 
 def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES) -> int:

@@ -18,9 +18,12 @@ from minitrans.verify.check import (
     ROUNDINGS,
     Caught,
     Check,
+    Deviation,
     Measurement,
+    NotOfferedError,
     Report,
     Result,
+    compare,
     deviation,
     group,
     number,
@@ -50,6 +53,40 @@ def test_a_deviation_is_the_largest_difference_of_two_elements() -> None:
     b = torch.tensor([[1.0, -2.5, 300.0]], dtype=torch.float64)
     assert deviation(a, a) == 0.0
     assert deviation(a, b) == deviation(b, a) == 297.0
+
+
+def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
+    """Rows come first, positions last but one, whatever lies between."""
+    for shape in ((3, 4, 5), (3, 2, 4, 5)):
+        a = torch.zeros(shape, dtype=torch.float64)
+        b = a.clone()
+        b[2, ..., 1, 4], b[0, ..., 2, 0], b[1, ..., 3, 3] = 0.25, 9.0, 0.5
+        found = deviation(a, b)
+        assert found == 9.0
+        assert found.first(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
+        assert found.first(0.3) == "position 2 of row 0 is the first that differs, by 9"
+        moved = found.found("fed one by one", 7)
+        assert moved == 9.0
+        assert moved.first(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
+        b[0, ..., 0, 0] = NAN
+        assert deviation(a, b).first(0.1) == "position 0 of row 0 is the first that differs, by NaN"
+        assert found.first(10.0) == ""
+    assert deviation(torch.zeros(2), torch.ones(2)).first(0.0) == ""
+
+
+def test_the_worst_keeps_what_is_known_of_it() -> None:
+    known = Deviation(2.0).found("so and so")
+    assert worst([1.0, known, 0.5]).first(0.0) == "so and so"
+    assert math.isnan(worst([known, NAN]))
+    assert worst([INF, known]) == INF
+
+
+def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
+    few, many = torch.ones(1, 1, 2, 2), torch.ones(1, 1, 2, 3)
+    assert compare([few], [many]) == compare([many], [few]) == 1.0
+    many[..., 2] = 0.0
+    assert compare([few], [many]) == compare([many], [few]) == 0.0
+    assert compare([few[0]], [many[0]]) == INF  # of three axes the last is no number of keys
 
 
 @pytest.mark.parametrize("dtype", LOWER)
@@ -213,6 +250,37 @@ def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
         assert c["seconds"] > 0.0
         assert set(c["lower"]) <= {"float32", "bfloat16"}
         assert all(set(m) == {"measured", "tolerance"} for m in c["lower"].values())
+
+
+def lacking(subject: object) -> float:
+    raise NotOfferedError("there is no encoder")
+
+
+def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
+    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), lacking)
+    found = check.run({torch.float64: None}, may_lack=True)
+    assert (found.passed, found.offered, found.measured, found.detail) == (False, False, None, "there is no encoder")
+    assert Report([found, result("y")]).passed
+    assert not Report([found]).passed  # nothing was shown
+    failed = check.run({torch.float64: None})
+    assert (failed.passed, failed.offered, failed.measured) == (False, True, INF)
+    assert not Report([failed, result("y")]).passed
+
+
+def test_where_there_is_no_float64_the_first_dtype_is_measured() -> None:
+    seen: list[str] = []
+    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), lambda subject: seen.append(subject) or 1e-6)  # type: ignore[func-returns-value]
+    found = check.run({torch.float32: "float32", torch.bfloat16: "bfloat16"})
+    assert seen == ["float32"]
+    assert found.measured is None
+    assert found.passed
+    assert list(found.by_dtype) == ["float32"]
+
+
+def test_a_check_need_not_have_caught_anything_where_that_is_said() -> None:
+    caught = [Caught("s", "A fault.", ["x"])]
+    assert Report([result("x"), result("y")], caught).blind == ["y"]
+    assert Report([result("x"), result("y")], caught, all_catch=False).passed
 
 
 def test_the_json_has_the_sabotages_after_a_self_test() -> None:

@@ -57,6 +57,16 @@ def test_a_failed_check_is_seen(measured: float, shown: str) -> None:
     assert text.endswith("\n1 passed, 1 failed in 1.5 s\n")
 
 
+def test_what_is_not_offered_is_seen_and_said() -> None:
+    lacking = Result(
+        "two", "A chapter", "A claim.", "what", None, 1e-12, False, 0.5, {}, False, "there is no [encoder]"
+    )
+    text = printed([result("one"), lacking])
+    assert line_of(text, "two") == ["two", "A", "claim.", "1e-12", "not", "offered"]
+    assert "there is no [encoder]" in text
+    assert "1 passed, 0 failed, 1 not offered in " in text
+
+
 def test_what_passed_and_failed_is_counted_in_the_last_line() -> None:
     assert printed([result("one"), result("two"), result("three")]).endswith("\n3 passed, 0 failed in 2.2 s\n")
 

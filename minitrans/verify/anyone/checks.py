@@ -10,6 +10,7 @@ from minitrans.verify.anyone import faults, measures
 from minitrans.verify.anyone.patterns import patterns
 from minitrans.verify.anyone.protocol import CachedModel, Case, ask
 from minitrans.verify.check import (
+    CONTROL,
     LOWER,
     Caught,
     Check,
@@ -318,15 +319,16 @@ def report_on(cases: dict[torch.dtype, Case[Any]]) -> Report:
 
 
 def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
-    """Put each fault around a model that it can be put around.
+    """Put each fault around a model, if it does something to it and the model has not got it already.
 
     Yields:
-        For each fault the checks that fail, by far more than they do without it.
+        For each such fault the checks that fail, by far more than they do without it.
     """
     cases = cases_for(model)
     before = {each.id: each.run(cases, may_lack=True) for each in ANYONE}
     for fault in faults.FAULTS:
-        if fault.applies(next(iter(cases.values())).model):
+        lacks_it = any(m.measured <= CONTROL for id_ in fault.told_by for m in before[id_].by_dtype.values())
+        if lacks_it and fault.applies(next(iter(cases.values())).model):
             sabotaged = {dtype: replace(case, model=fault.around(case.model)) for dtype, case in cases.items()}
             noticed = [each.id for each in ANYONE if is_worse(each.run(sabotaged, may_lack=True), before[each.id])]
             yield Caught(fault.id, fault.fault, noticed)

@@ -150,34 +150,38 @@ class Fault:
         id: Its name.
         fault: What is wrong, in one sentence.
         around: Makes the faulty model.
+        told_by: Ids of the checks that are there to tell it.
     """
 
     id: str
     fault: str
     around: type[Around]
+    told_by: tuple[str, ...]
 
     def applies(self, model: CachedModel[Any]) -> bool:
-        """Whether a model has what the fault spoils."""
-        ids = torch.full((2, 2), model.ordinary[0])
+        """Whether it does anything to a model."""
+        ids = torch.tensor(list(model.ordinary)[:2]).expand(2, 2)
         try:
             memory = model.encode(ids, ids == ids) if model.has_source else None
-            cache = model.new_cache(memory, 2, 4)
-            model.feed(ids[:, :1], cache)
-            if self.around is PositionsAhead:
-                model.shift_positions(cache, 1)
+            caches = [model.new_cache(memory, 2, 4) for _ in range(2)]
+            for cache in caches:
+                model.feed(ids[:, :1], cache)
             if self.around is RowsSwapped:
-                model.select_rows(cache, torch.tensor([1, 0]))
+                model.select_rows(caches[0], torch.tensor([1, 0]))
             if self.around is PaddingSeen:
                 return model.has_source or model.takes_mask
+            if self.around is PositionsAhead:  # distances alone count for some
+                model.shift_positions(caches[0], 1)
+                return not torch.equal(*(model.feed(ids[:, 1:], cache)[0] for cache in caches))
         except Exception:
             return False
         return True
 
 
 FAULTS = [
-    Fault("positions.ahead", "After the first feed positions are one too high.", PositionsAhead),
-    Fault("mask.late", "Each token is given something of what the next one sees.", MaskLate),
-    Fault("cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut),
-    Fault("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped),
-    Fault("padding.seen", "All padding passes for real.", PaddingSeen),
+    Fault("positions.ahead", "After the first feed positions are one too high.", PositionsAhead, ("steps",)),
+    Fault("mask.late", "Each token is given something of what the next one sees.", MaskLate, ("causal.prefix",)),
+    Fault("cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut, ("steps",)),
+    Fault("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped, ("rows",)),
+    Fault("padding.seen", "All padding passes for real.", PaddingSeen, ("source.padding", "padding.left")),
 ]

@@ -58,6 +58,16 @@ SMALL: dict[str, object] = {
     "initializer_range": 0.1,
 }
 
+# What else small models of some architectures need: settings that have to agree, and that go by other names.
+OWN: dict[str, dict[str, object]] = {
+    "falcon_mamba": {"state_size": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "mamba": {"state_size": 4},
+    "mamba2": {"num_heads": 8, "n_groups": 2, "state_size": 4, "chunk_size": SPAN},  # hidden_size * expand = heads * 8
+    "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
+    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": SPAN},  # the third attends
+}
+
 
 @dataclass
 class State:
@@ -65,7 +75,7 @@ class State:
 
     Attributes:
         cache: Theirs.
-        memory: What the encoder gave, and its mask; None for a decoder alone.
+        memory: What the encoder gave, and the ids and the mask of the source; None for a decoder alone.
         mask: bool (B, T), which of the tokens so far are real; None: all.
         fed: How many tokens those are.
     """
@@ -134,7 +144,10 @@ class HuggingFace(CachedModel[State]):
 
     def select_rows(self, cache: State, rows: Tensor) -> State:
         """By `reorder_cache`, as beam search does."""
-        cache.cache.reorder_cache(rows)
+        if isinstance(cache.cache, list):
+            cache.cache = [x[rows] for x in cache.cache]
+        else:
+            cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
         return State(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
 
@@ -157,13 +170,14 @@ class EncoderDecoder(HuggingFace):
         super().__init__(model, **how)
         self.first = _first_token(model)
 
-    def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor]:
-        """What the encoder gives, and the mask."""
-        return self.model.get_encoder()(input_ids=src_ids, attention_mask=src_mask.long(), return_dict=True), src_mask
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """What the encoder gives, the ids, and the mask."""
+        mask = src_mask.long()
+        return self.model.get_encoder()(input_ids=src_ids, attention_mask=mask, return_dict=True), src_ids, mask
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
-        """Without a cache."""
-        return self._numbers(self._run(memory, tokens, use_cache=False), tokens.size(1))
+        """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
+        return self._numbers(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """Two caches of theirs, for the target and the source."""
@@ -176,10 +190,10 @@ class EncoderDecoder(HuggingFace):
         return self._numbers(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
 
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
-        encoded, src_mask = memory
+        encoded, _, src_mask = memory
         return self.model(
             encoder_outputs=copy.copy(encoded),
-            attention_mask=src_mask.long(),
+            attention_mask=src_mask,
             decoder_input_ids=tokens,
             **self._flags(),
             **how,
@@ -187,7 +201,8 @@ class EncoderDecoder(HuggingFace):
 
     def embedding(self) -> nn.Module:
         """The decoder's."""
-        return self.model.get_decoder().get_input_embeddings()
+        decoder = self.model.get_decoder()
+        return decoder.embed_tokens if hasattr(decoder, "embed_tokens") else decoder.get_input_embeddings()
 
 
 class DecoderOnly(HuggingFace):
@@ -200,6 +215,8 @@ class DecoderOnly(HuggingFace):
         super().__init__(model, **how)
         self._mask_alone = mask_alone
         self._takes = set(inspect.signature(model.forward).parameters)
+        names = "past_key_values", "cache_params", "state"
+        self._cache_name = next((name for name in names if name in self._takes), names[0])
         self.variants = {**self.variants, "mask alone": lambda: self._varied(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
@@ -208,7 +225,11 @@ class DecoderOnly(HuggingFace):
         return self._numbers(output, tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
-        """One of theirs."""
+        """One of theirs; a `state` is None, and is given back."""
+        if self._cache_name == "state":
+            if self._static:
+                raise NotOfferedError("its state is of a fixed size")
+            return State(None)
         return State(self._new(rows, capacity))
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
@@ -216,9 +237,12 @@ class DecoderOnly(HuggingFace):
         cache.fed += tokens.size(1)
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
-        name = "past_key_values" if "past_key_values" in self._takes else "cache_params"
-        how = self._padding(cache.mask, tokens)
+        name, first = self._cache_name, cache.fed == tokens.size(1)
+        # those with cache_params want a mask of the tokens that are fed, and none when they generate
+        how = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
         output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags())
+        if name == "state":
+            cache.cache = output.state
         return self._numbers(output, cache.fed)
 
     def _padding(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
@@ -253,21 +277,18 @@ def _first_token(model: Any) -> int:
 def _rows_of(memory: Any, rows: Tensor) -> Any:
     if memory is None:
         return None
-    encoded, mask = memory
+    encoded, *source = memory
     chosen = copy.copy(encoded)
     for name, value in encoded.items():
         if isinstance(value, Tensor):
             chosen[name] = value[rows]
-    return chosen, mask[rows]
+    return chosen, *(x[rows] for x in source)
 
 
 def architectures() -> dict[str, Callable[..., HuggingFace]]:
     """The names of all architectures, and which kind each is; one that is both is an encoder-decoder."""
-    causal, both = (
-        modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    )
-    return {**dict.fromkeys(causal, DecoderOnly), **dict.fromkeys(both, EncoderDecoder)}
+    causal = dict.fromkeys(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly)
+    return {**causal, **dict.fromkeys(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder)}
 
 
 def small_model(architecture: str, seed: int = 0, **settings: object) -> HuggingFace:
@@ -276,18 +297,18 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
     Args:
         architecture: Such as "marian" or "gpt2".
         seed: Of the numbers.
-        settings: Settings of its own, in place of those of SMALL.
+        settings: Settings of its own, in place of those of SMALL and OWN.
 
     Raises:
         UserError: There is no such architecture.
     """
     kind = architectures().get(architecture)
     if kind is None:
-        raise UserError(
-            f"transformers {transformers.__version__} has no encoder-decoder or decoder called {architecture}"
-        )
+        raise UserError(f"transformers {transformers.__version__} knows no {architecture} that decodes")
     config_class = transformers.CONFIG_MAPPING[architecture]
-    config = config_class(**{**_small_settings(config_class), **settings})
+    config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
+    if kind is DecoderOnly and hasattr(config, "is_decoder"):
+        config.is_decoder = True  # BERT and its like have a causal mask only then
     auto = transformers.AutoModelForSeq2SeqLM if kind is EncoderDecoder else transformers.AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -299,9 +320,16 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
 
 
 def _small_settings(config_class: Any) -> dict[str, object]:
+    """What there is of SMALL in a configuration, and in the configurations inside it."""
     known = set(inspect.signature(config_class.__init__).parameters) | {*getattr(config_class, "attribute_map", {})}
     known |= set(getattr(config_class, "__annotations__", {}))
-    return {name: value for name, value in SMALL.items() if name in known}
+    found = {name: value for name, value in SMALL.items() if name in known}
+    for name, part in getattr(config_class, "sub_configs_defaults", {}).items():
+        model_type = getattr(part, "model_type", "")
+        own_class = transformers.CONFIG_MAPPING[model_type] if hasattr(part, "init_kwargs") else part
+        more = getattr(part, "init_kwargs", None) or {}
+        found[name] = {"model_type": model_type, **_small_settings(own_class), **more}
+    return found
 
 
 def load(name: str) -> HuggingFace:

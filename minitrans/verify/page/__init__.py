@@ -50,6 +50,7 @@ def page(report: Report, subject: Subject | str) -> str:
         c = subject.model.config
         name = f"a model of {c.n_layers}+{c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads"
         pictures = {
+            "config": c,
             "masks": figures.masks(),
             "attention": figures.attention(subject),
             "decoding": figures.decoding(subject),
