@@ -374,8 +374,8 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
     """What is measured on somebody else's model, and its name."""
     from dataclasses import replace
 
-    if args.run or args.data:
-        raise UserError("--model takes the place of a run: give one of them, and no --data with it")
+    if args.run or args.data or args.compiled != "auto":
+        raise UserError("--model takes the place of a model of ours: give no RUN, --data or --compiled with it")
     from minitrans.verify.anyone import NotOfferedError, run, self_test
     from minitrans.verify.anyone.hugging_face import load
 

@@ -133,7 +133,7 @@ def _(case: Case[Any]) -> float:
 @check(
     "reach",
     "Every token does change the logits at its own position and at the next.",
-    f"tokens and positions where another token moves them by less than {LEAST:.0e}",
+    f"tokens and positions where another token moves them by less than {number(LEAST)}",
     tolerance=0.0,
 )
 def _(case: Case[Any]) -> float:

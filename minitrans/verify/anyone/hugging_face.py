@@ -285,26 +285,32 @@ def _rows_of(memory: Any, rows: Tensor) -> Any:
     return chosen, *(x[rows] for x in source)
 
 
-def architectures() -> dict[str, Callable[..., HuggingFace]]:
-    """The names of all architectures, and which kind each is; one that is both is an encoder-decoder."""
-    causal = dict.fromkeys(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly)
-    return {**causal, **dict.fromkeys(modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder)}
+def architectures() -> dict[str, tuple[str, Callable[..., HuggingFace]]]:
+    """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
+    found: dict[str, tuple[str, Callable[..., HuggingFace]]] = {}
+    kinds: list[tuple[dict[str, str], Callable[..., HuggingFace]]] = [
+        (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
+        (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
+    ]
+    for names, kind in kinds:
+        found |= {key: (name, kind) for name, class_name in names.items() for key in (name, class_name)}
+    return found
 
 
 def small_model(architecture: str, seed: int = 0, **settings: object) -> HuggingFace:
     """A small model of an architecture, in which every parameter is random, norms and biases too.
 
     Args:
-        architecture: Such as "marian" or "gpt2".
+        architecture: Such as "marian", "MarianMTModel" or "gpt2".
         seed: Of the numbers.
         settings: Settings of its own, in place of those of SMALL and OWN.
 
     Raises:
         UserError: There is no such architecture.
     """
-    kind = architectures().get(architecture)
-    if kind is None:
+    if architecture not in architectures():
         raise UserError(f"transformers {transformers.__version__} knows no {architecture} that decodes")
+    architecture, kind = architectures()[architecture]
     config_class = transformers.CONFIG_MAPPING[architecture]
     config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
     if kind is DecoderOnly and hasattr(config, "is_decoder"):
@@ -336,8 +342,8 @@ def load(name: str) -> HuggingFace:
     """A model in float32.
 
     Args:
-        name: A folder with a config and weights; or the name of an architecture, such as "marian", for a small random
-            model of it; or a name on the hub.
+        name: A folder with a config and weights; or an architecture, such as "marian" or "MarianMTModel", for a small
+            random model of it; or a name on the hub.
 
     Raises:
         UserError: There is no such model, or it does not decode.

@@ -74,6 +74,10 @@ def test_a_folder_with_weights_is_measured(tmp_path: Path, capsys: Capture) -> N
     assert "not offered" in page
 
 
+def test_a_class_stands_for_its_architecture() -> None:
+    assert hugging_face.load("MarianMTModel").name == hugging_face.load("marian").name
+
+
 def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> None:
     assert cli.main(["verify", "--model", "gpt2", "--self-test"]) == 1
     out = " ".join(capsys.readouterr().out.split())
@@ -87,8 +91,10 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
     [
         (["./gone"], "--model ./gone is no folder with a model"),
         (["{tmp}"], "cannot be loaded, from a folder or the hub: "),
-        (["gpt2", "run"], "--model takes the place of a run: give one of them, and no --data with it"),
-        (["gpt2", "--data", "x"], "--model takes the place of a run: give one of them, and no --data with it"),
+        *(
+            (["gpt2", *more], "--model takes the place of a model of ours: give no RUN, --data or --compiled with it")
+            for more in (["run"], ["--data", "x"], ["--compiled", "off"])
+        ),
     ],
 )
 def test_what_is_no_model_is_told_in_a_line(flags: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
