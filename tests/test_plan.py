@@ -129,6 +129,14 @@ def test_all_sizes_and_dtypes_are_known(sizes: dict[str, Any], dtype: torch.dtyp
     assert {tensor.dtype for tensor in (*tensors(plan), plan.positions)} == {dtype}
 
 
+def test_of_two_dtypes_the_first_parameters_is_named() -> None:
+    model = random_model(1, tie_embeddings=False)
+    model.tgt_embedding.float()
+    words = r"tgt_embedding\.weight is torch\.float32 on cpu, src_embedding\.weight torch\.float64 on cpu"
+    with pytest.raises(UnknownArchitectureError, match=words):
+        read_plan(model)
+
+
 def test_a_model_on_another_device_is_known() -> None:
     assert read_plan(random_model(1).to("meta")).source.device.type == "meta"
 

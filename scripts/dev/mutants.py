@@ -181,6 +181,61 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
+    "admission._fall_back": {
+        "if mode >= 'require':": "off never gets there, and auto comes before it",
+    },
+    "compiled.kernels._flat": {
+        "return parameters[1].new_empty(sum((parameter.numel() for parameter in parameters)))":
+            "all parameters have one dtype and one device",
+    },
+    "compiled.library": {
+        "COMPILE = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC']": "as right, and slower",
+        "if platform == 'x86_64':": "as right, and slower",
+    },
+    "compiled.library._compile": {
+        "compiler = shlex.split(os.environ.get('CXX', '')) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))"
+        "[:1]": "c++ is one of them",
+        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, _processor(), compiler])"
+        ".encode())": "any key of the same things serves",
+        "with tempfile.TemporaryDirectory() as folder:": "there is one file system here",
+        "for step in ([*COMPILE, '-c', source, '-o', compiled], ['-shared', '-fopenmp', compiled, '-o', linked]):":
+            "subprocess takes paths too",
+        "library = ctypes.CDLL(path)": "CDLL takes paths too",
+    },
+    "compiled.library._processor": {
+        "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",
+        "return next((line for line in lines if line.startswith(('Features', 'flags'))), lines[0])":
+            "no file has both",
+    },
+    "compiled.probe": {
+        f"{name} = torch.tensor({ids})": "any tokens serve"
+        for name, ids in (("SRC_IDS", "[[3, 270, 5, 299, 2], [5, 7, 2, 0, 0]]"),
+                          ("TGT_IN", "[[1, 9, 9, 0], [1, 10, 280, 12]]"),
+                          ("TGT_OUT", "[[8, 10, 2, 0], [10, 280, 12, 2]]"),
+                          ("TGT_OUT", "[[8, 9, 2, 0], [280, 10, 12, 2]]"))
+    },
+    "compiled.probe._small_model": {
+        "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
+    },
+    "compiled.probe._difference_in_training": {
+        "return": "nothing is no difference either",
+    },
+    "compiled.probe._training_both_ways": {
+        "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
+            "compiled code is told its dtype",
+        "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
+        "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
+    },
+    "compiled.probe._difference_in_steps": {
+        "torch.manual_seed(0)": "any random numbers serve",
+    },
+    "compiled.probe._steps_both_ways": {
+        "log_p = F.log_softmax(model.step(fed[:, None], cache)[:, -1].double(), dim=-1)":
+            "the only element is the first and the last",
+    },
+    "compiled.training.linear_cross_entropy": {
+        "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
+    },
     "compiled.training._draw": {
         "return kernels.Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
         "return kernels.Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",

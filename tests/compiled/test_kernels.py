@@ -296,6 +296,13 @@ def forget() -> None:
     probe.forget()
 
 
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
+def test_a_processor_is_known_by_what_it_can_do() -> None:
+    name, _, abilities = library._processor().partition(":")
+    assert name.strip() in ("flags", "Features")
+    assert {"avx2", "sse2", "asimd"} & set(abilities.split())
+
+
 @pytest.mark.usefixtures("_uncached")
 def test_a_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     source = tmp_path / "source.cpp"

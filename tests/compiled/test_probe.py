@@ -56,6 +56,14 @@ def found(dtype: torch.dtype = torch.float64, model: Transformer | None = None) 
     return reasons[0], reasons[1]
 
 
+@pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
+def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -> None:
+    """Compiled code goes other ways for one head than for more, and for one layer."""
+    plan = read_plan(model_of(n_heads=n_heads, d_model=24, n_layers=n_heads))
+    config = probe._architecture(plan).config
+    assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
+
+
 # -- No fault -------------------------------------------------------------------------------------------------------
 
 SIZES: list[dict[str, Any]] = [
@@ -315,19 +323,22 @@ def test_a_gradient_that_is_added_to_another_is_noticed(monkeypatch: Patch) -> N
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fault", ["log_p", "order", "double", "nan", "rows", "source"])
+@pytest.mark.parametrize("fault", ["log_p", "third", "order", "double", "least", "nan", "rows", "source"])
 def test_a_stepper_that_is_slightly_wrong_is_noticed(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
     next_tokens, begin = CompiledStepper.next_tokens, CompiledStepper.begin
 
     def wrong(self: CompiledStepper, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
         log_p, ids = next_tokens(self, tokens, rows, n)
         if self.dtype == dtype:
-            if fault == "log_p":
+            if fault == "log_p" or (fault == "third" and len(rows.blocks) == 3):
                 log_p = log_p * SLIGHTLY[dtype]
             elif fault == "order":
                 ids = ids.roll(1, 1) if dtype != torch.bfloat16 else ids.flip(1)  # in which neighbours are alike
             elif fault == "double":
                 ids[:, 0] = ids[:, 1]
+            elif fault == "least":  # each time the next one in its place, with all that belongs to it
+                log_p[ids == 2] = log_p[ids == 3]
+                ids[ids == 2] = 3
             elif fault == "nan":
                 log_p[0, 7] = torch.nan
         return log_p, ids
@@ -348,8 +359,10 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(fault: str, dtype: torch.dt
     assert not in_training
     if fault == "nan":
         assert in_decoding.startswith("compiled code is not finite in the log-probabilities of step 1 (")
-    elif fault == "double":
+    elif fault in ("double", "least"):
         assert "in the tokens of step 1 (" in in_decoding
+    elif fault == "third":
+        assert "in the log-probabilities of step 3 (" in in_decoding
     else:
         assert "in the log-probabilities of step " in in_decoding
 
