@@ -86,6 +86,8 @@ def verify_flags(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--data", metavar="PATH", help="the run's corpus, if it is not at data.path of its config.yaml")
     parser.add_argument("--self-test", action="store_true", help="sabotage the code, and show which checks notice")
+    parser.add_argument("--sabotage", metavar="ID", help="break one thing, and show which claims fail")
+    parser.add_argument("--list", action="store_true", help="list the sabotages")
     parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_common(parser)
@@ -339,6 +341,12 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.page import make_folder, write_page
     from minitrans.verify.report import print_report
 
+    if args.list:
+        from minitrans.verify.measuring import sabotages_for
+
+        width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
+        print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
+        return 0
     if args.report:
         make_folder(Path(args.report))  # before minutes are spent on what cannot be written
     report, subject = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
@@ -357,9 +365,17 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
 
     from rich.progress import track
 
-    from minitrans.verify.measuring import run, sabotages_for, self_test
+    from minitrans.verify.measuring import run, sabotaged, sabotages_for, self_test
     from minitrans.verify.subject import fresh_model, random_subject, run_subject
 
+    if args.sabotage:
+        if args.run or args.data or args.self_test:
+            raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
+        with progress.status("measuring"):
+            report = sabotaged(args.sabotage, args.compiled)
+        return replace(report, checks=[result for result in report.checks if not result.passed]), random_subject(
+            fresh_model()
+        )
     with progress.status("measuring"):
         subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
         report = run(subject=subject, compiled=args.compiled)
@@ -374,8 +390,10 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
     """What is measured on somebody else's model, and its name."""
     from dataclasses import replace
 
-    if args.run or args.data or args.compiled != "auto":
-        raise UserError("--model takes the place of a model of ours: give no RUN, --data or --compiled with it")
+    if args.run or args.data or args.sabotage or args.compiled != "auto":
+        raise UserError(
+            "--model takes the place of a model of ours: give no RUN, --data, --sabotage or --compiled with it"
+        )
     from minitrans.verify.anyone import NotOfferedError, run, self_test
     from minitrans.verify.anyone.hugging_face import load
 

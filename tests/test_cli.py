@@ -528,6 +528,41 @@ def test_verify_writes_a_page_and_says_where(tiny_run: Path, tmp_path: Path, cap
     assert "cannot make the folder" in fails(capsys, "verify", "--report", tmp_path / "file" / "proof")
 
 
+def test_one_sabotage_shows_the_claims_that_fail(capsys: Capture) -> None:
+    assert cli.main(["verify", "--sabotage", "positions.restart", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    failed = [check["id"] for check in found["checks"]]
+    assert {"cache.steps", "cache.chunks", "cache.score"} <= set(failed)
+    assert not any(check["passed"] for check in found["checks"])
+    assert all(check["measured"] is None or check["measured"] > check["tolerance"] for check in found["checks"])
+    assert found["sabotages"] == [
+        {"id": "positions.restart", "fault": "Positions begin at 0 again in every step.", "caught_by": failed}
+    ]
+    assert cli.main(["verify", "--sabotage", "positions.restart"]) == 1
+    out = capsys.readouterr().out
+    assert "position 1 of row 0 is the first that differs" in out
+    assert f"0 passed, {len(failed)} failed" in out
+
+
+def test_the_sabotages_are_listed(capsys: Capture) -> None:
+    assert cli.main(["verify", "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in measuring.sabotages_for("auto")]
+    assert "positions.restart        Positions begin at 0 again in every step." in lines
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["position.restart"], "there is no sabotage position.restart (see --list); the nearest is positions.restart"),
+        (["mask.leak", "run"], "--sabotage breaks a fresh model: give no RUN, --data or --self-test with it"),
+        (["mask.leak", "--self-test"], "--sabotage breaks a fresh model: give no RUN, --data or --self-test with it"),
+    ],
+)
+def test_what_cannot_be_sabotaged_is_told(flags: list[str], words: str, capsys: Capture) -> None:
+    assert fails(capsys, "verify", "--sabotage", *flags) == words
+
+
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:

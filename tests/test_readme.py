@@ -1,4 +1,4 @@
-"""What the README tells a reader to do can be done."""
+"""What the README and the guides tell a reader to do can be done, and their links lead somewhere."""
 
 import re
 import shlex
@@ -14,18 +14,47 @@ from minitrans.verify.sabotage import SABOTAGES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
 
 
-def test_its_commands_have_the_flags_it_gives_them() -> None:
-    commands = [shlex.split(line.split("  #")[0])[1:] for line in README.splitlines() if "    minitrans " in line]
-    assert {command for command, *_ in commands} == {*cli.COMMANDS}
-    for words in commands:
+def commands(page: str) -> list[list[str]]:
+    """The words of each command line of ours on a page."""
+    lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", page, re.M)
+    return [shlex.split(line.split(" #")[0]) for line in lines]
+
+
+def test_it_shows_every_command() -> None:
+    assert {command for command, *_ in commands(README)} == {*cli.COMMANDS}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_commands_have_the_flags_they_are_given(path: Path) -> None:
+    for words in commands(PAGES[path]):
         assert cli.parse_command(words)[0] == words[0]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", PAGES[path]):
+        if not target.startswith("https://"):
+            name, _, anchor = target.partition("#")
+            file = path.parent / name if name else path
+            assert file.exists(), target
+            text = file.read_text(encoding="utf-8") if anchor else ""
+            titles = [
+                re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in re.findall(r"^#+ (.*)", text, re.M)
+            ]
+            assert not anchor or anchor in titles or f'<a id="{anchor}"></a>' in text, target
+
+
+def test_it_can_be_read_at_a_sitting() -> None:
+    assert len(README.splitlines()) <= 180
 
 
 def test_its_make_targets_are_there() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in set(re.findall(r"make (\w+)", "\n".join(re.findall(r"^    make .*|`make \w+`", README, re.M)))):
+    text = "\n".join(PAGES.values())
+    for target in set(re.findall(r"make (\w+)", "\n".join(re.findall(r"^    make .*|`make \w+`", text, re.M)))):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
@@ -52,4 +81,5 @@ def test_its_file_map_is_complete() -> None:
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
 def test_its_numbers_of_checks_and_sabotages_are_right() -> None:
     assert f"{len(CHECKS)} passed, 0 failed" in README
-    assert f"sabotages the code in {len(SABOTAGES)} ways" in " ".join(README.split())
+    verification = PAGES[ROOT / "docs" / "verification.md"]
+    assert f"sabotages the code in {len(SABOTAGES)} ways" in " ".join(verification.split())

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from minitrans.admission import Mode, is_measured
+from minitrans.arguments import unknown
 from minitrans.model.transformer import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
@@ -53,6 +54,21 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
             subjects = {torch.float64: random_subject(fresh_model())}
             failed = [check.id for check in chosen if not check.run(subjects).passed]
         yield Caught(sabotage.id, sabotage.fault, failed)
+
+
+def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
+    """Apply one sabotage, and measure every claim on a fresh model made under it, float64.
+
+    Raises:
+        UserError: There is no such sabotage; or as for `run`.
+    """
+    chosen, known = checks_for(compiled), {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
+    if id_ not in known:
+        raise unknown(f"there is no sabotage {id_} (see --list)", id_, known)
+    with known[id_].applied():
+        results = [check.run({torch.float64: random_subject(fresh_model())}) for check in chosen]
+    caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
+    return Report(results, [caught], all_catch=False)
 
 
 def checks_for(compiled: Mode) -> list[Check]:

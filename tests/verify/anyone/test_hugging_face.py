@@ -92,8 +92,11 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
         (["./gone"], "--model ./gone is no folder with a model"),
         (["{tmp}"], "cannot be loaded, from a folder or the hub: "),
         *(
-            (["gpt2", *more], "--model takes the place of a model of ours: give no RUN, --data or --compiled with it")
-            for more in (["run"], ["--data", "x"], ["--compiled", "off"])
+            (
+                ["gpt2", *more],
+                "--model takes the place of a model of ours: give no RUN, --data, --sabotage or --compiled with it",
+            )
+            for more in (["run"], ["--data", "x"], ["--sabotage", "mask.leak"], ["--compiled", "off"])
         ),
     ],
 )

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+"""Writes docs/claims.md: every claim that `minitrans verify` measures, and every sabotage, from the code."""
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from minitrans.verify.check import CHECKS, FLOAT64, name_of, number
+from minitrans.verify.measuring import SABOTAGES
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
+INTRODUCTION = """
+# The claims, and the sabotages
+
+What `minitrans verify` measures, in the order in which it teaches attention. The ids C1 to C26 number what texts on
+attention claim or get wrong; the others have names. A claim passes in float64 when what is measured is at most 1e-12,
+or what stands behind it in brackets; most are measured in float32 and bfloat16 too. `scripts/dev/claims.py` writes this
+page from the code.
+"""
+
+
+def document() -> str:
+    """The page."""
+    return "\n".join([INTRODUCTION.strip(), "", *claims(), *sabotages()])
+
+
+def claims() -> Iterator[str]:
+    """A table for each chapter."""
+    for title, checks in groupby(CHECKS, lambda check: check.group):
+        yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
+        for check in checks:
+            at_most = "" if check.tolerance == FLOAT64 else f" [{number(check.tolerance)}]"
+            also = ", ".join(map(name_of, check.lower))
+            yield f"| `{check.id}` | {check.claim} | {check.what}{at_most} | {also} |"
+        yield ""
+
+
+def sabotages() -> Iterator[str]:
+    """The table of what can be broken."""
+    yield from (
+        "## The sabotages",
+        "",
+        "`minitrans verify --sabotage ID` breaks one thing and shows which claims fail.",
+        "",
+    )
+    yield from ("| id | what is broken |", "|---|---|")
+    for sabotage in SABOTAGES:
+        yield f"| `{sabotage.id}` | {sabotage.fault} |"
+    yield ""
+
+
+def main() -> int:
+    """Write the page."""
+    OUTPUT.write_text(document(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""The page of claims is what the code says."""
+
+import re
+
+import pytest
+from claims import OUTPUT, document
+from conftest import HAS_FOLDER
+
+from minitrans.verify.check import CHECKS
+
+
+@pytest.mark.skipif(not HAS_FOLDER, reason="the claims about compiled code are not there")
+def test_the_page_is_up_to_date() -> None:
+    pytest.importorskip("ctranslate2")
+    assert OUTPUT.read_text(encoding="utf-8") == document(), "run scripts/dev/claims.py"
+
+
+def test_every_claim_has_a_row() -> None:
+    rows = re.findall(r"^\| `([^`]+)` \|", document().split("## The sabotages")[0], re.MULTILINE)
+    assert rows == [check.id for check in CHECKS]
+    numbered = {id_.split(".")[0] for id_ in rows if re.match(r"C\d", id_)}
+    assert numbered == {f"C{i}" for i in range(1, 27)}
