@@ -16,13 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans import cli, verify
+from minitrans import cli
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.errors import UserError
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.verify import measuring
 from minitrans.verify.check import Report
 
 AWKWARD = [
@@ -295,7 +296,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
             data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(verify, "run", lambda **_: fresh_report)
+            patch.setattr(measuring, "run", lambda **_: fresh_report)
             written = run("verify", broken_run)
     finally:
         (broken_run / "config.yaml").write_bytes(whole)

@@ -81,7 +81,7 @@ has not got already, how many the checks caught. `scripts/dev/survey.py` makes t
 """
 HEAD = """
 import torch
-from transformers import *
+from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
 
 def new(config, dtype=torch.float64):
     "A model with random weights, none of which is 0 or 1."

@@ -10,6 +10,7 @@ import survey
 from survey import NOTES, OUTPUT, Note, as_entry, main, printed_by, read_notes
 
 Capture = pytest.CaptureFixture[str]
+SHORT = {"name": "short", "architecture": "gpt2", "settings": {"n_positions": 12}}
 # As the project promises; and five of each kind are measured in the tests of anyone's model.
 PROMISED = {
     *("marian", "m2m_100", "bart", "mbart", "pegasus", "pegasus_x", "blenderbot", "plbart", "led", "bigbird_pegasus"),
@@ -18,10 +19,22 @@ PROMISED = {
 }
 
 
+@pytest.fixture(scope="module")
+def rows() -> dict[str, survey.Row]:
+    """What is measured of the entries, once."""
+    entries = [as_entry("gpt2"), as_entry(SHORT)]
+    return {entry.name: survey.measure(entry) for entry in entries}
+
+
+@pytest.fixture(autouse=True)
+def _measured_once(rows: dict[str, survey.Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(survey, "measure", lambda entry: rows[entry.name])
+
+
 def notes_file(folder: Path, *notes: dict[str, object]) -> Path:
     file = folder / "notes.yaml"
-    listed = ["gpt2", {"name": "short", "architecture": "gpt2", "settings": {"n_positions": 12}}]
-    file.write_text(yaml.safe_dump({"entries": {"Decoders": listed}, "notes": list(notes)}), encoding="utf-8")
+    listed = {"entries": {"Decoders": ["gpt2", SHORT]}, "notes": list(notes)}
+    file.write_text(yaml.safe_dump(listed), encoding="utf-8")
     return file
 
 
@@ -63,8 +76,8 @@ def test_what_no_model_of_a_table_offers_is_no_column(tmp_path: Path, capsys: Ca
     assert "source.padding" not in head
 
 
-def test_a_fault_that_nothing_catches_is_a_question(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = survey.measure(as_entry("gpt2"))
+def test_a_fault_that_nothing_catches_is_a_question(rows: dict[str, survey.Row]) -> None:
+    row = rows["gpt2"]
     blind = row._replace(caught=[type(row.caught[0])("cache.cut", "A fault.", [])])
     assert list(survey.questions([blind])) == [("gpt2", "padding.left-mask-alone"), ("gpt2", "cache.cut")]
 
