@@ -1,0 +1,146 @@
+"""The lesson runs and prints what it shows; what it names is there and does what it says, in both languages."""
+
+import contextlib
+import io
+import re
+from collections.abc import Iterator
+from importlib import import_module
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrans.verify.check import CHECKS
+from minitrans.verify.measuring import SABOTAGES
+from minitrans.verify.subject import fresh_model, random_subject
+
+DOCS = Path(__file__).parents[1] / "docs"
+ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("attention.md", "attention.zh.md"))
+LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
+LABELS_IN_CHINESE = ("- 阅读：", "- 检查：", "- 破坏：")
+LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
+MAY_BE_ABSENT = ("compiled.", "export.")
+CHECK_OF = {check.id: check for check in CHECKS if not check.id.startswith(MAY_BE_ABSENT)}
+SABOTAGE_OF = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MAY_BE_ABSENT)}
+
+
+def chapters(lesson: str) -> list[str]:
+    return lesson.split("\n## ")[1:]
+
+
+def blocks(chapter: str) -> list[tuple[str, str]]:
+    """The language and the text of each block of code."""
+    return re.findall(r"^```(\w+)\n(.*?)^```$", chapter, re.M | re.S)
+
+
+def named(chapter: str, label: str) -> list[str]:
+    """What the one line with this label has in backquotes."""
+    (line,) = (line for line in chapter.splitlines() if line.startswith(label))
+    return re.findall(r"`(\S+?)`", line)
+
+
+def unlike(lesson: str) -> list[str]:
+    """Run the chapters in order; the titles of those that print something else than they show."""
+    scope: dict[str, object] = {}
+    found = []
+    for chapter in chapters(lesson):
+        (python, code), (text, shown) = blocks(chapter)
+        assert (python, text) == ("python", "text")
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            exec(code, scope)
+        if printed.getvalue() != shown:
+            found.append(chapter.splitlines()[0])
+    return found
+
+
+def absent(lesson: str) -> list[str]:
+    """What the lesson names that is not there."""
+    found = []
+    for chapter in chapters(lesson):
+        read, proved, broken = (named(chapter, label) for label in LABELS)
+        links = re.findall(LINK, chapter)
+        assert [name for name, _ in links] == read
+        for name, file in links:
+            module = import_module(file.replace("/", "."))
+            try:
+                found += [name] if attrgetter(name)(module).__module__ != module.__name__ else []
+            except AttributeError:
+                found.append(name)
+        found += [id_ for id_ in proved if id_ not in CHECK_OF]
+        found += [id_ for id_ in broken if id_ not in SABOTAGE_OF]
+    return found
+
+
+def in_common(lesson: str, labels: tuple[str, ...]) -> list[object]:
+    """For each chapter what has to be the same in every language."""
+    return [
+        (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [named(chapter, label) for label in labels])
+        for chapter in chapters(lesson)
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    """The lesson sets a seed and a dtype."""
+    dtype = torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]):
+        yield
+    torch.set_default_dtype(dtype)
+
+
+def test_it_prints_what_it_shows() -> None:
+    assert unlike(ENGLISH) == []
+
+
+def test_control_an_output_with_another_digit_is_noticed() -> None:
+    assert unlike(ENGLISH.replace("[[0.64, 0.24, 0.09, 0.03]]", "[[0.64, 0.24, 0.09, 0.04]]")) == [
+        "3. Why is the mask put in before the softmax?"
+    ]
+
+
+def test_control_a_fault_in_the_package_is_noticed() -> None:
+    with SABOTAGE_OF["mask.after-softmax"].applied():
+        assert "3. Why is the mask put in before the softmax?" in unlike(ENGLISH)
+
+
+def test_what_it_names_is_there() -> None:
+    assert absent(ENGLISH) == []
+
+
+@pytest.mark.parametrize(
+    ("there", "not_there"),
+    [
+        ("`C5.variance`", "`C5.median`"),
+        ("`C9`", "`compiled.loss`"),
+        ("`scale.missing`", "`scale.double`"),
+        ("[`batch_loss`]", "[`loss_of_batch`]"),
+    ],
+)
+def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there: str) -> None:
+    assert there in ENGLISH
+    assert set(absent(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
+
+
+@pytest.mark.parametrize("chapter", chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])
+def test_each_fault_of_a_chapter_is_noticed_by_its_checks_and_each_check_notices_one(chapter: str) -> None:
+    proved, broken = (named(chapter, label) for label in LABELS[1:])
+    noticed = {}
+    for id_ in broken:
+        with SABOTAGE_OF[id_].applied():
+            subjects = {torch.float64: random_subject(fresh_model())}
+            noticed[id_] = {check for check in proved if not CHECK_OF[check].run(subjects).passed}
+    assert [id_ for id_ in broken if not noticed[id_]] == []
+    assert set().union(*noticed.values()) == set(proved)
+
+
+def test_both_languages_have_the_same_chapters_code_outputs_and_ids() -> None:
+    assert in_common(CHINESE, LABELS_IN_CHINESE) == in_common(ENGLISH, LABELS)
+    assert len(chapters(ENGLISH)) == 14
+
+
+@pytest.mark.parametrize("shown", ["show(weights)", "[15.0]", "`C25`", "`mask.fill-inf`", "[`masked_softmax`]"])
+def test_control_a_language_that_differs_is_noticed(shown: str) -> None:
+    assert shown in CHINESE
+    other = CHINESE.replace(shown, shown.replace("s", "z").replace("5", "6"))
+    assert in_common(other, LABELS_IN_CHINESE) != in_common(ENGLISH, LABELS)
