@@ -143,7 +143,7 @@ def _read(parser: ArgumentParser, file: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"cannot read --config {file}: {error.strerror}; give the path of a YAML file") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}; mend it") from error
+        raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}; correct it") from error
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
     known = [*parser.get_defaults().keys()]

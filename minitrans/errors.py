@@ -1,4 +1,4 @@
-"""The one exception that means "the user can mend this"."""
+"""The one exception that means "the user can put this right"."""
 
 
 class UserError(Exception):

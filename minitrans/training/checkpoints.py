@@ -48,7 +48,7 @@ class CheckpointFiles(TorchCheckpointIO):
         try:
             write_file(path, content.getvalue())
         except UserError as error:
-            raise UserError(f"{error}; mend that, and --resume goes on from the checkpoint before") from error
+            raise UserError(f"{error}; put that right, and --resume goes on from the checkpoint before") from error
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -130,7 +130,7 @@ class Checkpoints(Checkpoint):
         self.previous: dict[int, Any] = {}
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Mend what Lightning does not do by itself in a run that is resumed."""
+        """Put right what Lightning does not do by itself in a run that is resumed."""
         # It loses its way where an epoch ends, unless it counts steps.
         trainer.fit_loop.epoch_loop.max_steps = int(trainer.estimated_stepping_batches)
         # It forgets that a run has stopped early.

@@ -54,7 +54,7 @@ class TrainingConfig:
         checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
         checkpoint_minutes: Minutes after which one is written in any case.
         keep_checkpoints: How many of them are kept, besides the best weights.
-        precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is quick at.
+        precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is fast at.
         init_from: Run folder whose weights and tokenizer training begins with; without one, both are made anew.
     """
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: what the user asks for, or what its device is quick at."""
+"""The arithmetic of a run: what the user asks for, or what its device is fast at."""
 
 from typing import Literal, NamedTuple
 
