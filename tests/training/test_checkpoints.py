@@ -343,7 +343,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
-        "mend that, and --resume goes on from the checkpoint before"
+        "put that right, and --resume goes on from the checkpoint before"
     )
     assert train(corpus, run_dir, "--resume") == 0
     assert train(corpus, tmp_path / "whole") == 0

@@ -1,4 +1,4 @@
-"""The arithmetic of a run is what the user asks for, or what the device is quick at; and it is said once."""
+"""The arithmetic of a run is what the user asks for, or what the device is fast at; and it is said once."""
 
 import inspect
 from pathlib import Path
