@@ -8,7 +8,7 @@ import torch
 
 from minitrans.verify.anyone import faults, measures
 from minitrans.verify.anyone.patterns import patterns
-from minitrans.verify.anyone.protocol import CachedModel, Case, ask
+from minitrans.verify.anyone.protocol import CachedModel, Case
 from minitrans.verify.check import (
     CONTROL,
     LOWER,
@@ -85,7 +85,7 @@ def _(case: Case[Any]) -> float:
     lower=LOWER,
 )
 def _(case: Case[Any]) -> float:
-    return measures.step_deviation(variant(case, "static"))
+    return measures.step_deviation(case.run_in("static"))
 
 
 @check(
@@ -95,7 +95,7 @@ def _(case: Case[Any]) -> float:
     lower=LOWER,
 )
 def _(case: Case[Any]) -> float:
-    return measures.step_deviation(variant(case, "weights"))
+    return measures.step_deviation(case.run_in("weights"))
 
 
 check = group("What may be seen", ANYONE)
@@ -190,7 +190,7 @@ def _(case: Case[Any]) -> float:
     lower=LOWER,
 )
 def _(case: Case[Any]) -> float:
-    return measures.target_padding_deviation(variant(case, "mask alone"), "left")
+    return measures.target_padding_deviation(case.run_in("mask alone"), "left")
 
 
 @check(
@@ -247,17 +247,6 @@ def _(case: Case[Any]) -> float:
 
 
 # -- Asking ---------------------------------------------------------------------------------------------------------
-
-
-def variant(case: Case[Any], name: str) -> Case[Any]:
-    """The case with the model run in another way.
-
-    Raises:
-        NotOfferedError: The model has no such way.
-    """
-    if name not in case.model.variants:
-        raise NotOfferedError(f"nothing is said of a way to run it with {name}")
-    return replace(case, model=ask(case.model.variants[name]))
 
 
 def random_case(model: CachedModel[Any], seed: int = 1) -> Case[Any]:

@@ -33,14 +33,20 @@ class Pattern:
 
 
 def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
-    """For the ids of checks that failed, the first known pattern that explains it and fits, in words."""
+    """For the ids of checks that failed, the first known pattern that explains it and fits, in words.
+
+    A check that runs the model in another way is explained by what the model does when it is run in that way.
+    """
     found: dict[str, str] = {}
     for pattern in PATTERNS:
-        explained = [
-            id_ for id_ in pattern.checks if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found
-        ]
-        if explained and _fits(pattern, case):
-            found |= dict.fromkeys(explained, f"this looks like: {pattern.name}")
+        tried: dict[str | None, bool] = {}
+        for id_ in pattern.checks:
+            if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found:
+                way = WAYS.get(id_)
+                if way not in tried:
+                    tried[way] = _fits(pattern, case if way is None else case.run_in(way))
+                if tried[way]:
+                    found[id_] = f"this looks like: {pattern.name}"
     return found
 
 
@@ -96,17 +102,23 @@ def sees_all(case: Case[Any]) -> bool:
     return tokens_ahead(case) == case.tokens.size(1) - 1
 
 
+def attends_to_source_padding(case: Case[Any]) -> bool:
+    """What stands in the source's padding matters."""
+    return not measures.padding_token_deviation(case) <= SEEN
+
+
+def counts_source_padding(case: Case[Any]) -> bool:
+    """What stands there does not, but how much of it there is."""
+    return bool(measures.padding_token_deviation(case) <= rounding(case.model.dtype))
+
+
 def attends_to_padding(case: Case[Any]) -> bool:
-    """What stands in the padding matters: that of the source, or on the left of a prompt."""
-    if case.model.has_source:
-        return not measures.padding_token_deviation(case) <= SEEN
+    """What stands in the padding on the left of a prompt matters."""
     return _left_padding_matters(case)
 
 
 def counts_padding(case: Case[Any]) -> bool:
-    """What stands in the padding does not matter, but how much of it there is."""
-    if case.model.has_source:
-        return bool(measures.padding_token_deviation(case) <= rounding(case.model.dtype))
+    """What stands there does not, but how much of it there is."""
     return not _left_padding_matters(case)
 
 
@@ -190,14 +202,17 @@ def shares_memory(case: Case[Any]) -> bool:
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
 STEPS = (*CACHED, "rows", "caches.two", "caches.alternating", "batch", "source.padding")
 CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
-PADDING = ("source.padding", "source.padding-token", "padding.right", "padding.left", "padding.left-mask-alone")
+SOURCE = ("source.padding", "source.padding-token")
+PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
+NUMBERS = (*STEPS, *CAUSAL, *SOURCE, *PADDING)
+WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone"}  # see `CachedModel.variants`
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
-    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*STEPS, *CAUSAL, *PADDING, "random"),
-            draws_random_numbers),
-    Pattern("something inside is computed in float32", (*STEPS, *CAUSAL, *PADDING), computes_in_float32, FLOAT32),
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
+    Pattern("something inside is computed in float32", NUMBERS, computes_in_float32, FLOAT32),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_the_next),
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all),
+    Pattern("padding is attended to", SOURCE, attends_to_source_padding),
     Pattern("padding is attended to", PADDING, attends_to_padding),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING, counts_padding),
     Pattern("positions begin again at every step", STEPS, positions_restart),
@@ -209,4 +224,5 @@ PATTERNS = [
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
     Pattern("two caches share memory, or the model holds the cache", ("caches.two", "caches.alternating"),
             shares_memory),
+    Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
 ]  # fmt: skip

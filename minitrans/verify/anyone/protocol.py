@@ -169,6 +169,16 @@ class Case(Generic[Cache]):
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
+    def run_in(self, way: str) -> "Case[Any]":
+        """The same with the model run in another way, one of its variants.
+
+        Raises:
+            NotOfferedError: It has no such way.
+        """
+        if way not in self.model.variants:
+            raise NotOfferedError(f"nothing is said of a way to run it with {way}")
+        return replace(self, model=ask(self.model.variants[way]))
+
     def memory(self) -> Any:
         """That of the sources."""
         return ask(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None

@@ -1,6 +1,7 @@
 """A model of nobody's: two layers of attention with one head, and faults that it can be given one at a time."""
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,24 +14,31 @@ V, D, LAYERS, MAX_LEN = 13, 8, 2, 20
 
 @dataclass
 class ToyCache:
-    """The source with its mask, each layer's keys and values, and how many tokens have been fed."""
+    """The source with its mask, each layer's keys and values, and what has been fed."""
 
     memory: tuple[Tensor, Tensor]
     keys: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     values: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
-    fed: int = 0
+    real: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
     last: Tensor | None = None
+    ahead: int = 0
 
 
 class Toy(CachedModel[ToyCache]):
     """Right, unless it is given a fault."""
 
     has_source = True
+    takes_mask = True
 
-    def __init__(self, fault: str = "", dtype: torch.dtype = torch.float64) -> None:
-        """Make it with random weights, the same every time."""
-        self.fault, self.dtype = fault, dtype
+    def __init__(self, fault: str = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
+        """Make it with random weights, the same every time; it may return its attention weights too."""
+        self.fault, self.dtype, self.returns_weights = fault, dtype, weights
         self.ordinary, self.first, self.max_len = range(3, V), 1, MAX_LEN
+        self.variants = {
+            "weights": partial(Toy, fault, dtype, weights=True),
+            "static": partial(Toy, "positions restart" if fault == "static" else fault, dtype),
+            "mask alone": partial(Toy, "padding counted" if fault == "mask alone" else fault, dtype),
+        }
         random = torch.Generator().manual_seed(0)
         self.tokens = nn.Embedding(V, D)
         self.weights = {
@@ -55,9 +63,10 @@ class Toy(CachedModel[ToyCache]):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         n = tokens.size(1)
+        real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         ahead = {"mask late": 1, "no mask": n}.get(self.fault, 0)
         seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead
-        return [self._run(tokens, torch.arange(n), seen, ToyCache(memory))]
+        return self._run(tokens, self._positions(real), seen, ToyCache(memory, real=real))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> ToyCache:
         self.newest = ToyCache(memory)
@@ -65,57 +74,81 @@ class Toy(CachedModel[ToyCache]):
 
     def copy_cache(self, cache: ToyCache) -> ToyCache:
         keys, values = ([list(layer) for layer in kind] for kind in (cache.keys, cache.values))
-        return ToyCache(cache.memory, keys, values, cache.fed, cache.last)
+        return ToyCache(cache.memory, keys, values, cache.real, cache.last, cache.ahead)
 
     def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
         if self.fault == "shared":
             assert self.newest is not None
             cache = self.newest
-        n, start = tokens.size(1), cache.fed
-        positions = torch.arange(n) + (0 if self.fault == "positions restart" else start)
+        n = tokens.size(1)
+        new = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
+        start = 0 if cache.real is None else cache.real.size(1)
+        cache.real = new if cache.real is None else torch.cat([cache.real, new], 1)
+        positions = self._positions(new if self.fault == "positions restart" else cache.real)[:, -n:]
         queries = torch.arange(n) + (0 if self.fault == "wrong corner" and n > 1 else start)
-        seen = torch.arange(start + n) <= queries[:, None]
         fed = tokens
         if self.fault == "stale" and cache.last is not None:
             fed = torch.cat([cache.last, tokens[:, :-1]], 1)
-        cache.last, cache.fed = tokens[:, -1:], start + n
-        return [self._run(fed, positions, seen, cache)]
+        cache.last = tokens[:, -1:]
+        numbers = self._run(
+            fed, positions + (cache.ahead if start else 0), torch.arange(start + n) <= queries[:, None], cache
+        )
+        if self.fault == "weights" and self.returns_weights:
+            numbers[1:] = [w.roll(1, -1) for w in numbers[1:]]
+        return numbers
+
+    def shift_positions(self, cache: ToyCache, by: int) -> None:
+        cache.ahead = by
 
     def select_rows(self, cache: ToyCache, rows: Tensor) -> ToyCache:
         result = self.copy_cache(cache)
         old = torch.arange(len(rows)) % len(cache.memory[0])
+        if self.fault == "rows reversed":
+            rows = rows.flip(0)
         of_target = old if self.fault in ("target rows", "all rows") else rows
         of_source = old if self.fault in ("source rows", "all rows") else rows
         result.memory = cache.memory[0][of_source], cache.memory[1][of_source]
         result.keys, result.values = (
             [[x[of_target] for x in layer] for layer in kind] for kind in (cache.keys, cache.values)
         )
+        result.real = cache.real if cache.real is None else cache.real[of_target]
         self.newest = result
         return result
 
     def embedding(self) -> nn.Module:
         return self.tokens
 
-    def _run(self, tokens: Tensor, positions: Tensor, seen: Tensor, cache: ToyCache) -> Tensor:
+    def _positions(self, real: Tensor) -> Tensor:
+        """int64 (B, T): how many real tokens there are before each."""
+        if self.fault == "padding counted":
+            return torch.arange(real.size(1)).expand_as(real)
+        return (real.long().cumsum(1) - 1).clamp(min=0)
+
+    def _run(self, tokens: Tensor, positions: Tensor, seen: Tensor, cache: ToyCache) -> list[Tensor]:
         w = self.weights
         x = self.tokens(tokens) + w["positions"][positions]
         memory, src_mask = cache.memory
+        assert cache.real is not None
+        seen = seen & (torch.ones_like(cache.real) if self.fault == "own padding seen" else cache.real)[:, None]
+        weights = []
         for i in range(LAYERS):
             cache.keys[i].append(x @ w[f"own.k.{i}"])
             cache.values[i].append(x @ w[f"own.v.{i}"])
             k, v, own = torch.cat(cache.keys[i], 1), torch.cat(cache.values[i], 1), seen
             if self.fault == "cache cut" and len(cache.keys[i]) > 1:
-                k, v, own = k[:, -3:], v[:, -3:], seen[:, -3:]
-            x = x + self._attention(x @ w[f"own.q.{i}"], k, v, own)
+                k, v, own = k[:, -3:], v[:, -3:], seen[..., -3:]
+            looked = self._weights(x @ w[f"own.q.{i}"], k, own)
+            weights.append(looked[:, None])
+            x = x + looked @ v
             q, k, v = x @ w[f"source.q.{i}"], memory @ w[f"source.k.{i}"], memory @ w[f"source.v.{i}"]
-            x = x + self._attention(q, k, v, src_mask[:, None])
+            x = x + self._weights(q, k, src_mask[:, None]) @ v
             if self.fault == "dropout":
                 x = x * (torch.rand_like(x) > 0.1)
             x = x.tanh()
-        return x @ w["out"]
+        return [x @ w["out"], *(weights if self.returns_weights else [])]
 
-    def _attention(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(~seen, torch.finfo(q.dtype).min)
         if self.fault == "float32":
-            return (torch.softmax(scores.float(), -1)).to(q.dtype) @ v
-        return torch.softmax(scores, -1) @ v
+            return torch.softmax(scores.float(), -1).to(q.dtype)
+        return torch.softmax(scores, -1)
