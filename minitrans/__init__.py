@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minitrans import explain as explain
     from minitrans import verify as verify
+    from minitrans.explain import explain as explain
     from minitrans.model.attention import MultiHeadAttention as MultiHeadAttention
     from minitrans.model.transformer import Transformer as Transformer
     from minitrans.model.transformer import TransformerConfig as TransformerConfig

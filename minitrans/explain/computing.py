@@ -1,6 +1,6 @@
 """What there is to see in a translation, as numbers.
 
-Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `D` d_model, `V` vocabulary. Tensors are on the CPU.
+Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabulary. What is found is on the CPU.
 """
 
 import logging
@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from minitrans.errors import UserError
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import likeliest_tokens
+from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.translator import Attention, Translation, Translator
@@ -86,7 +87,7 @@ class Explained:
         return cast(Attention, self.translation.attention)
 
 
-def explain(translator: Translator, texts: Sequence[str]) -> list[Explained]:
+def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
     """Translate each text greedily, and look at how; a blank one is left out, with a logged warning.
 
     Raises:
@@ -98,19 +99,21 @@ def explain(translator: Translator, texts: Sequence[str]) -> list[Explained]:
         if translation.attention is None:
             logger.warning("text %d is blank: it is left out", number)
         else:
-            found.append(_explain(translator.bundle, text, translation, translation.attention))
+            found.append(_look(translator.bundle, text, translation, translation.attention))
     if not found:
         raise UserError("there is no text to explain; give one that is not blank")
     return found
 
 
 @torch.no_grad()
-def _explain(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> Explained:
+def _look(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> Explained:
     model, tokenizer = bundle.model, bundle.tokenizer
     source, target = ([tokenizer.id_of(piece) for piece in pieces] for pieces in (attention.source, attention.target))
     padding = [tokenizer.pad_id] * min(N_PADDED, model.config.max_len - len(source))
     device = model.positions.device
-    src_ids, tgt_in, tgt_out = (torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:]))
+    src_ids, tgt_in, tgt_out = (
+        torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])
+    )
 
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
@@ -150,7 +153,8 @@ def _explain(bundle: Bundle, text: str, translation: Translation, attention: Att
                 ),
                 _largest(of_step - logits[:, t]),
                 max(
-                    _largest(cached_decoder[:, :, t] - within[:, :, t]), _largest(cached_cross[:, :, t] - across[:, :, t])
+                    _largest(cached_decoder[:, :, t] - within[:, :, t]),
+                    _largest(cached_cross[:, :, t] - across[:, :, t]),
                 ),
             )
         )
@@ -172,10 +176,11 @@ def _explain(bundle: Bundle, text: str, translation: Translation, attention: Att
 def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> dict[Kind, Tensor]:
     """For each kind (L, H): log-probability of int64 (1, T) `tgt_out` with one head switched off."""
     model = deepcopy(model)  # it gets hooks, and others may be translating with it
+    encoder, decoder = cast(list[EncoderLayer], model.encoder.layers), cast(list[DecoderLayer], model.decoder.layers)
     of_kind: dict[Kind, list[MultiHeadAttention]] = {
-        "encoder": [layer.self_attn for layer in model.encoder.layers],
-        "decoder": [layer.self_attn for layer in model.decoder.layers],
-        "cross": [layer.cross_attn for layer in model.decoder.layers],
+        "encoder": [layer.self_attn for layer in encoder],
+        "decoder": [layer.self_attn for layer in decoder],
+        "cross": [layer.cross_attn for layer in decoder],
     }
     n = model.config.n_heads
     src_ids, tgt_in, tgt_out = (ids.expand(n, -1) for ids in (src_ids, tgt_in, tgt_out))  # row h: head h is off

@@ -17,7 +17,9 @@ from minitrans.files import write_file
 from minitrans.verify.page.render import TEMPLATES as SHARED
 
 MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
-TEMPLATES = SHARED.overlay(loader=ChoiceLoader([PackageLoader("minitrans.explain"), PackageLoader("minitrans.verify.page")]))
+TEMPLATES = SHARED.overlay(
+    loader=ChoiceLoader([PackageLoader("minitrans.explain"), PackageLoader("minitrans.verify.page")])
+)
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,4 @@ def _label(piece: str) -> str:
 
 def _width(text: str) -> int:
     """How many characters of a terminal a text takes; a Chinese one takes two, a combining one none."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
-    )
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

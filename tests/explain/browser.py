@@ -5,6 +5,7 @@ import fcntl
 import itertools
 import json
 import os
+import select
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +14,13 @@ from typing import Any
 
 COMMAND = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--hide-scrollbars",
+        "about:blank",
+    ),
 ]
 PATIENCE = 30  # seconds
 
@@ -28,7 +35,7 @@ class Browser:
 
     def __init__(self, commands: int, answers: int) -> None:
         """Take the two ends of the pipe, and open an empty page."""
-        self._commands, self._answers = commands, os.fdopen(answers, "rb", buffering=0)
+        self._commands, self._answers = commands, answers
         self._left, self._numbers, self._session = b"", itertools.count(1), ""
         self.errors: list[str] = []
         self.requests: list[str] = []
@@ -51,7 +58,8 @@ class Browser:
 
     def _next(self) -> dict[str, Any]:
         while b"\0" not in self._left:
-            more = self._answers.read(1 << 20)
+            assert select.select([self._answers], [], [], PATIENCE)[0], "the browser is silent"
+            more = os.read(self._answers, 1 << 20)
             assert more, "the browser has gone"
             self._left += more
         message, _, self._left = self._left.partition(b"\0")
@@ -75,6 +83,19 @@ class Browser:
         self.send("Emulation.setEmulatedMedia", features=[scheme])
         self.send("Page.navigate", url=path.as_uri())
         self.wait_for(f"location.href === {json.dumps(path.as_uri())} && document.readyState === 'complete'")
+
+    @contextlib.contextmanager
+    def in_frame(self) -> Iterator[None]:
+        """Scripts run in the page's only frame, which has a process of its own."""
+        (frame,) = (each for each in self.send("Target.getTargets")["targetInfos"] if each["type"] == "iframe")
+        session = self.send("Target.attachToTarget", targetId=frame["targetId"], flatten=True)["sessionId"]
+        self._session, outside = session, self._session
+        try:
+            for domain in ("Runtime", "Log", "Network"):
+                self.send(f"{domain}.enable")
+            yield
+        finally:
+            self._session = outside
 
     def run(self, script: str) -> Any:
         """The value of an expression."""
@@ -126,17 +147,14 @@ def started(chromium: str, folder: Path) -> Iterator[Browser]:
     theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]  # where 3 and 4 are not
     for end in (theirs_in, theirs_out):
         os.close(end)
-    words = [chromium, *COMMAND, f"--user-data-dir={folder}"]
+    words = [chromium, f"--user-data-dir={folder}", *COMMAND]
     shell = ["bash", "-c", f'exec "$0" "$@" 3<&{theirs[0]} 4>&{theirs[1]}', *words]
     with subprocess.Popen(shell, pass_fds=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         for end in theirs:
             os.close(end)
         try:
-            browser = Browser(ours_out, ours_in)
-            yield browser
-            browser._session = ""
-            browser.send("Browser.close")
+            yield Browser(ours_out, ours_in)
         finally:
-            os.close(ours_out)  # without its pipe it ends by itself
-            browser._answers.close()
+            for end in (ours_out, ours_in):  # without its pipe it ends by itself
+                os.close(end)
             process.wait(PATIENCE)

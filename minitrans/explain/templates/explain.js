@@ -9,8 +9,9 @@ const PACE = 900; // milliseconds a step
 
 /* What is looked at: `weights` and the rest of `sentence` come with `number`. */
 const state = { number: 0, step: 0, kind: "cross", layer: page.layers.length - 1, head: MEAN, query: null };
-let sentence, weights, playing = null;
+let sentence, weights, playing = null, drawnFor = 0; // the last: a width
 
+const main = document.querySelector("main");
 const byId = (id) => document.getElementById(id);
 
 // -- elements -------------------------------------------------------------------------------------------------------
@@ -49,8 +50,7 @@ const short = (label) => ([...label].length > 14 ? `${[...label].slice(0, 13).jo
 const percent = (p) => (p < 0.0005 ? "< 0.1%" : `${(100 * p).toFixed(1)}%`);
 const decimal = (x) => x.toFixed(3).replace("-", "−");
 const tiny = (x) => (x === 0 ? "0" : x.toExponential(1).replace("-", "−"));
-const layerName = (layer) => `layer ${page.layers[layer]}`;
-const headName = (head) => (head === MEAN ? "average of the heads" : `head ${head + 1}`);
+const mapName = (layer, head) => `layer ${page.layers[layer]}, ${head === MEAN ? "average of the heads" : `head ${head + 1}`}`;
 
 function label(piece) {
   if (piece === sentence.target[0]) return "BOS";
@@ -158,7 +158,7 @@ function drawGrid(kind) {
     const y = layer * (height + gap);
     parts.push(text(-8, y + height / 2 + 4, `${number}`, { class: "row" }));
     for (let head = 0; head < columns; head += 1) {
-      const name = `${KINDS[kind]}, ${layerName(layer)}, ${headName(head)}`;
+      const name = `${KINDS[kind]}, ${mapName(layer, head)}`;
       const map = svg("g", {
         class: "pick", tabindex: 0, role: "button", "aria-label": name, "data-layer": layer, "data-head": head,
         transform: `translate(${head * (side + gap)} ${y})`,
@@ -194,7 +194,7 @@ function markChosen() {
 }
 
 function drawChosen() {
-  byId("chosen").textContent = `${KINDS[state.kind]}, ${layerName(state.layer)}, ${headName(state.head)}`;
+  byId("chosen").textContent = `${KINDS[state.kind]}, ${mapName(state.layer, state.head)}`;
   markChosen();
   drawMap();
   drawLines();
@@ -304,14 +304,15 @@ function drawSlots() {
   const { steps } = sentence, { read: reads, held, source_kept: kept } = steps[state.step];
   const columns = padded(), left = 62;
   const cell = Math.max(9, Math.min(22, (roomIn("slots") - left) / Math.max(steps.length, columns.length)));
-  const parts = [];
+  const parts = [], titles = [];
   let y = 0;
   const slot = (i, className, title) =>
     parts.push(titled(svg("rect", { x: i * cell, y, width: cell - 1, height: cell - 1, class: className,
       ...(className === "masked" ? { fill: "url(#hatch)" } : {}) }), title));
   reads.forEach((n, layer) => {
     y += 14;
-    parts.push(text(-left, y, `Layer ${layer + 1}: ${held} in the cache, ${n - held} added, ${n} read; of the source ${columns.length} read`));
+    titles.push(`Layer ${layer + 1}: ${held} in the cache, ${n - held} added; ${n} and ${columns.length} read`);
+    parts.push(text(-left, y, titles.at(-1)));
     y += 6;
     parts.push(text(-8, y + cell / 2 + 3, "target", { class: "row weak" }));
     read().forEach((piece, t) => slot(t, t < held ? "held" : t < n ? "added" : "free",
@@ -322,7 +323,7 @@ function drawSlots() {
       slot(k, forbids("cross", 0, k) ? "masked" : "source", `${piece}: computed before the first step`));
     y += cell + 8;
   });
-  const width = Math.max(cell * Math.max(steps.length, columns.length), 330 - left);
+  const width = Math.max(cell * Math.max(steps.length, columns.length), widest(titles) + 4 - left);
   picture("slots", "Keys and values in the cache", { width, height: y, left }, ...parts);
   byId("held").textContent =
     `A square is the key and the value of one piece, in all heads: light, read from the cache; with a rim, added at this `
@@ -365,7 +366,7 @@ function drawRows() {
   picture("rows", "The same row from the cache and from the full pass", { width, height: y, left }, ...parts);
   const all = sentence.steps.map((each) => Math.max(each.logits, each.weights));
   byId("differences").replaceChildren(
-    `${layerName(layer)}, ${headName(head)}, step ${step + 1}. Largest difference `,
+    `Step ${step + 1}, ${mapName(layer, head)}. Largest difference `,
     html("span", { class: "numbered" },
       `in these rows: ${tiny(Math.max(...differences))}; at this step over all layers and heads: ${tiny(worst)}, and over `
       + `the logits: ${tiny(logits)}; over all steps and both: ${tiny(Math.max(...all))}.`));
@@ -376,7 +377,9 @@ function drawRows() {
 function drawWorth(kind) {
   const { log_prob: base, without } = sentence, left = 54;
   const largest = Math.max(1e-9, ...Object.values(without).flat(2).map((value) => Math.abs(value - base)));
-  const room = Math.max(120, Math.min(roomIn(`worth-${kind}`), 420) - left - 100);
+  const note = (value) => `${decimal(value)} (${value < base ? "" : "+"}${decimal(value - base)})`;
+  const beside = widest(without[kind].flat().map(note)) + 10;
+  const room = Math.max(120, Math.min(roomIn(`worth-${kind}`), 420) - left - beside);
   const parts = [];
   let y = 0;
   without[kind].forEach((heads, layer) => {
@@ -388,12 +391,12 @@ function drawWorth(kind) {
       const bar = svg("rect", { x: 0, y: y + 2, width, height: 12, ...look });
       parts.push(text(-6, y + 12, `head ${head + 1}`, { class: "row" }));
       parts.push(titled(bar, `${layer + 1}.${head + 1}: ${decimal(value)}, ${decimal(Math.abs(fall))} ${fall < 0 ? "higher" : "lower"}`));
-      parts.push(text(width + 6, y + 12, `${decimal(value)} (${fall > 0 ? "" : "+"}${decimal(-fall)})`));
+      parts.push(text(width + 6, y + 12, note(value)));
       y += 18;
     });
   });
   parts.push(svg("path", { d: `M0 4V${y}`, class: "axis" }));
-  picture(`worth-${kind}`, `${KINDS[kind]}: log-probability without each head`, { width: room + 100, height: y + 2, left }, ...parts);
+  picture(`worth-${kind}`, `${KINDS[kind]}: log-probability without each head`, { width: room + beside, height: y + 2, left }, ...parts);
 }
 
 // -- saving ---------------------------------------------------------------------------------------------------------
@@ -414,6 +417,7 @@ function standalone(drawn) {
     for (const name of ["class", "tabindex", "role"]) copies[i].removeAttribute(name);
   });
   const hatch = byId("hatch").cloneNode(true), line = getComputedStyle(byId("hatch").firstElementChild);
+  hatch.firstElementChild.removeAttribute("class");
   fill(hatch.firstElementChild, { stroke: line.stroke, "stroke-width": line.strokeWidth, fill: "none" }, []);
   const [x, y, width, height] = drawn.getAttribute("viewBox").split(" ");
   const paper = svg("rect", { x, y, width, height, fill: getComputedStyle(document.body).backgroundColor, stroke: "none" });
@@ -483,6 +487,7 @@ function play() {
 }
 
 function drawAll() {
+  drawnFor = main.clientWidth;
   for (const kind of Object.keys(KINDS)) {
     drawGrid(kind);
     drawWorth(kind);
@@ -500,7 +505,7 @@ function showSentence(number) {
   weights.cached = { decoder: unpack(cached.decoder, t, t), cross: unpack(cached.cross, t, s) };
   byId("text").textContent = sentence.text;
   byId("translation").textContent = sentence.translation;
-  byId("forbidden").textContent = String(sentence.forbidden);
+  byId("forbidden").textContent = tiny(sentence.forbidden);
   byId("log-prob").textContent = decimal(sentence.log_prob);
   byId("step").max = t;
   drawAll();
@@ -520,17 +525,12 @@ function listen() {
   });
   document.addEventListener("keydown", (event) => {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target.matches("input, select")) return;
+    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.target.matches("input, select, .picture")) return;
     event.preventDefault();
     stop();
     goTo(state.step + by);
   });
-  let width = innerWidth;
-  addEventListener("resize", () => {
-    if (innerWidth === width) return; // a phone's bars come and go
-    width = innerWidth;
-    drawAll();
-  });
+  new ResizeObserver(() => main.clientWidth !== drawnFor && drawAll()).observe(main);
 }
 
 page.sentences.forEach((each) => byId("sentence").append(html("option", {}, each.text)));
