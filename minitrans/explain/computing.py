@@ -39,7 +39,8 @@ class Step(NamedTuple):
         held: How many of them each layer's cache held before the step.
         source_kept: Whether keys and values of the source are still, bit by bit, what they were at first.
         logits: Largest difference between cache and full pass over the logits.
-        weights: The same over the attention weights of all heads of both kinds.
+        weights: The same over the decoder's attention weights, of all layers, heads and both kinds; the full pass's are
+            those of the translation's attention.
     """
 
     likeliest: list[tuple[str, float]]
@@ -118,16 +119,10 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     logits = model.output(hidden)  # (1, T, V)
-    among, within, across = (
-        _stacked(traces)
-        for traces in (
-            (trace.self_weights for trace in encoder),
-            (trace.self_weights for trace in decoder),
-            (trace.cross_weights for trace in decoder),
-        )
-    )
+    among = _stacked(trace.self_weights for trace in encoder)
+    within = _stacked(trace.self_weights for trace in decoder)
+    across = _stacked(trace.cross_weights for trace in decoder)
     n, length = len(source), tgt_in.size(1)
-    forbidden = among[..., :n, n:], across[..., n:], within.triu(1)
 
     cache = model.init_cache(memory, src_mask, length)
     at_first = [(layer.source.k.clone(), layer.source.v.clone()) for layer in cache.layers]
@@ -136,40 +131,42 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
     for t in range(length):
         held = cache.length
         hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
-        of_step = model.output(hidden)[:, 0]  # (1, V)
+        of_step = model.output(hidden)  # (1, 1, V)
         of_self = _stacked(trace.self_weights for trace in traces)
         cached_decoder[:, :, t, : of_self.size(-1)] = of_self[:, :, 0]
         cached_cross[:, :, t] = _stacked(trace.cross_weights for trace in traces)[:, :, 0]
-        log_p, ids = likeliest_tokens(of_step, N_LIKELIEST, model.config)
+        log_p, ids = likeliest_tokens(of_step[:, 0], N_LIKELIEST, model.config)
+        of_decoder = cached_decoder[:, :, t] - attention.decoder[:, :, t]
+        of_cross = cached_cross[:, :, t, :n] - attention.cross[:, :, t]
         steps.append(
             Step(
-                [(tokenizer.piece(id_), p) for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)],
-                float(_log_probs(of_step[:, None], tgt_out[:, t : t + 1])),
-                [of_self.size(-1)] * len(traces),
-                held,
-                all(
+                likeliest=[
+                    (tokenizer.piece(id_), p) for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
+                ],
+                taken=float(_log_probs(of_step, tgt_out[:, t : t + 1])),
+                read=[of_self.size(-1)] * len(traces),
+                held=held,
+                source_kept=all(
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
                 ),
-                _largest(of_step - logits[:, t]),
-                max(
-                    _largest(cached_decoder[:, :, t] - within[:, :, t]),
-                    _largest(cached_cross[:, :, t] - across[:, :, t]),
-                ),
+                logits=_largest(of_step[:, 0] - logits[:, t]),
+                weights=max(_largest(of_decoder), _largest(of_cross)),
             )
         )
+    forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
     return Explained(
-        text,
-        translation,
-        model.config,
-        (bundle.source, bundle.target),
-        float(_log_probs(logits, tgt_out)),
-        len(padding),
-        max(map(_largest, forbidden)),
-        cached_decoder,
-        cached_cross[..., :n],
-        steps,
-        _without_each_head(model, src_ids, tgt_in, tgt_out),
+        text=text,
+        translation=translation,
+        config=model.config,
+        languages=(bundle.source, bundle.target),
+        log_prob=float(_log_probs(logits, tgt_out)),
+        n_padded=len(padding),
+        forbidden=max(map(_largest, forbidden)),
+        cached_decoder=cached_decoder,
+        cached_cross=cached_cross[..., :n],
+        steps=steps,
+        without=_without_each_head(model, src_ids, tgt_in, tgt_out),
     )
 
 

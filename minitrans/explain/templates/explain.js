@@ -311,7 +311,7 @@ function drawSlots() {
       ...(className === "masked" ? { fill: "url(#hatch)" } : {}) }), title));
   reads.forEach((n, layer) => {
     y += 14;
-    titles.push(`Layer ${layer + 1}: ${held} in the cache, ${n - held} added; ${n} and ${columns.length} read`);
+    titles.push(`Layer ${layer + 1}: ${held} cached + ${n - held} added = ${n} read; of the source, ${columns.length}`);
     parts.push(text(-left, y, titles.at(-1)));
     y += 6;
     parts.push(text(-8, y + cell / 2 + 3, "target", { class: "row weak" }));
@@ -365,11 +365,10 @@ function drawRows() {
   }
   picture("rows", "The same row from the cache and from the full pass", { width, height: y, left }, ...parts);
   const all = sentence.steps.map((each) => Math.max(each.logits, each.weights));
-  byId("differences").replaceChildren(
-    `Step ${step + 1}, ${mapName(layer, head)}. Largest difference `,
-    html("span", { class: "numbered" },
-      `in these rows: ${tiny(Math.max(...differences))}; at this step over all layers and heads: ${tiny(worst)}, and over `
-      + `the logits: ${tiny(logits)}; over all steps and both: ${tiny(Math.max(...all))}.`));
+  byId("differences").textContent =
+    `Step ${step + 1}, ${mapName(layer, head)}. Largest difference in these rows: ${tiny(Math.max(...differences))}; at this `
+    + `step over all layers and heads: ${tiny(worst)}, and over the logits: ${tiny(logits)}; over all steps and both: `
+    + `${tiny(Math.max(...all))}.`;
 }
 
 // -- what each head is worth ----------------------------------------------------------------------------------------
