@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from minitrans import verify as verify
+    from minitrans.explain import explain as explain
     from minitrans.model.attention import MultiHeadAttention as MultiHeadAttention
     from minitrans.model.transformer import Transformer as Transformer
     from minitrans.model.transformer import TransformerConfig as TransformerConfig
@@ -26,8 +27,8 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     """Import a public name from its home (PEP 562)."""
-    if name == "verify":
-        return import_module("minitrans.verify")
+    if name in ("explain", "verify"):
+        return import_module(f"minitrans.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'minitrans' has no attribute {name!r}")

@@ -102,6 +102,15 @@ def export_flags(parser: ArgumentParser) -> None:
     add_common(parser, compiled=False)
 
 
+def explain_flags(parser: ArgumentParser) -> None:
+    """What to translate, and where to show how it came about."""
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("--input", metavar="F", help="file of texts, one a line")
+    parser.add_argument("-o", "--output", metavar="F", help="page to write; without one, lines on standard output")
+    add_common(parser)
+
+
 def add_decoding(parser: ArgumentParser) -> None:
     """How to translate."""
     parser.add_argument("--batch-tokens", type=PositiveInt, default=4096, help="source tokens in a batch")
@@ -442,6 +451,32 @@ def export_command(args: Namespace) -> int:
     return 0
 
 
+def explain_command(args: Namespace) -> int:
+    """Show how translations come about: where each head looks, what the cache holds, what each head is worth."""
+    import shutil
+
+    from minitrans.text.lines import read_lines
+
+    if args.texts and args.input:
+        raise UserError("texts and --input are both given; give one")
+    if not args.texts and not args.input:
+        raise UserError("there is no text to explain; give one after RUN, or --input")
+    texts = args.texts or read_lines(args.input)
+    import minitrans
+    from minitrans.explain.terminal import draw
+    from minitrans.serving.translator import Translator
+
+    found = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
+    if args.output:
+        found.save(args.output)
+        print(f"page: {args.output}", file=sys.stderr)
+        return 0
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    pictures = ("\n".join(draw(sentence, width)) + "\n" for sentence in found.sentences)
+    sys.stdout.buffer.write("\n".join(pictures).encode())
+    return 0
+
+
 def start_workers(run: str, args: Namespace) -> "Workers":
     """The processes that translate with a run."""
     from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
@@ -510,6 +545,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
     "translate": (translate_flags, translate_command),
     "evaluate": (evaluate_flags, evaluate_command),
     "verify": (verify_flags, verify_command),
+    "explain": (explain_flags, explain_command),
     "export": (export_flags, export_command),
 }
 

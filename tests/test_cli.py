@@ -676,6 +676,7 @@ NEEDED = {
     "translate": ["r"],
     "evaluate": ["r", "--source", "s", "--reference", "t"],
     "verify": ["r"],
+    "explain": ["r", "a"],
     "export": ["r", "--output", "o"],
 }
 

@@ -29,6 +29,7 @@ ORDER = [
     "arguments",
     "training",
     "verify",
+    "explain",
     "cli",
     "__main__",
 ]

@@ -58,7 +58,8 @@ def test_its_make_targets_are_there() -> None:
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_its_python_example_runs(tiny_run: Path) -> None:
+def test_its_python_example_runs(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # it writes a page
     (example,) = re.findall(r"```python\n(.*?)```", README, re.S)
     scope: dict[str, object] = {}
     exec(example.replace("runs/en-zh", str(tiny_run)), scope)

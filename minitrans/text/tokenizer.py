@@ -193,6 +193,11 @@ class Tokenizer:
         text: str = self._processor.id_to_piece(id_)
         return text
 
+    def id_of(self, piece: str) -> int:
+        """Return the id of what `piece` gives: no two have the same text."""
+        id_: int = self._processor.piece_to_id(piece)
+        return id_
+
 
 def _normalize(line: str) -> str:
     return clean(line.replace(_SPACE, " "))

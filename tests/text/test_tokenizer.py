@@ -247,3 +247,8 @@ def test_ids_are_read_back_from_the_file() -> None:
 def test_config_is_checked(values: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         TokenizerConfig(**values)  # type: ignore[arg-type]
+
+
+def test_a_piece_leads_back_to_its_id(tokenizer: Tokenizer) -> None:
+    ids = range(tokenizer.vocab_size)
+    assert [tokenizer.id_of(tokenizer.piece(id_)) for id_ in ids] == [*ids]

@@ -1,0 +1,30 @@
+"""How translations came about: what every head looked at, step by step, from the cache and from the full pass.
+
+`minitrans.explain` is this folder, and can be called: `minitrans.explain(translator, text)`.
+"""
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+from minitrans.explain.computing import look
+from minitrans.explain.page import Explanation
+from minitrans.serving.translator import Translator
+
+
+def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:
+    """Translate one text or several, greedily, and show how; a blank one is left out, with a logged warning.
+
+    Raises:
+        UserError: All are blank, or there are none.
+    """
+    return Explanation(look(translator, [texts] if isinstance(texts, str) else texts))
+
+
+class _Callable(ModuleType):
+    """A folder's name belongs to the folder as soon as that is imported; so what is called is the folder."""
+
+    __call__ = staticmethod(explain)
+
+
+sys.modules[__name__].__class__ = _Callable

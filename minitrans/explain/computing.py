@@ -1,0 +1,214 @@
+"""What there is to see in a translation, as numbers.
+
+Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabulary. What is found is on the CPU.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.errors import UserError
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.decoding import likeliest_tokens
+from minitrans.model.layers import DecoderLayer, EncoderLayer
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.translator import Attention, Translation, Translator
+
+Kind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+N_PADDED = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
+N_LIKELIEST = 5
+
+logger = logging.getLogger("minitrans")
+
+
+class Step(NamedTuple):
+    """One step of a decode from the cache, beside the same row of the full masked pass.
+
+    Attributes:
+        likeliest: The likeliest next pieces and their log-probabilities, the best first.
+        taken: Log-probability of the piece that was taken.
+        read: How many keys, and as many values, each layer's self-attention read.
+        held: How many of them each layer's cache held before the step.
+        source_kept: Whether keys and values of the source are still, bit by bit, what they were at first.
+        logits: Largest difference between cache and full pass over the logits.
+        weights: The same over the decoder's attention weights, of all layers, heads and both kinds; the full pass's are
+            those of the translation's attention.
+    """
+
+    likeliest: list[tuple[str, float]]
+    taken: float
+    read: list[int]
+    held: int
+    source_kept: bool
+    logits: float
+    weights: float
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A text, its translation, and how that came about.
+
+    Attributes:
+        text: The source.
+        translation: What `Translator.translate` gives, its attention included.
+        config: The model's sizes.
+        languages: From which to which.
+        log_prob: Log-probability of the translation, EOS included, in nats.
+        n_padded: Pieces of padding that steps and full pass had after the source.
+        forbidden: Largest weight of a key that a mask forbids, the future or padding.
+        cached_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 beyond.
+        cached_cross: (L, H, T, S) cross-attention's.
+        steps: T of them.
+        without: For each kind (L, H): log-probability of the same translation with one head switched off.
+    """
+
+    text: str
+    translation: Translation
+    config: TransformerConfig
+    languages: tuple[str, str]
+    log_prob: float
+    n_padded: int
+    forbidden: float
+    cached_decoder: Tensor
+    cached_cross: Tensor
+    steps: list[Step]
+    without: dict[Kind, Tensor]
+
+    @property
+    def attention(self) -> Attention:
+        """The translation's."""
+        return cast(Attention, self.translation.attention)
+
+
+def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
+    """Translate each text greedily, and look at how; a blank one is left out, with a logged warning.
+
+    Raises:
+        UserError: All are blank, or there are none.
+    """
+    found = []
+    translations = translator.translate(texts, return_attention=True)
+    for number, (text, translation) in enumerate(zip(texts, translations, strict=True), 1):
+        if translation.attention is None:
+            logger.warning("text %d is blank: it is left out", number)
+        else:
+            found.append(_look(translator.bundle, text, translation, translation.attention))
+    if not found:
+        raise UserError("there is no text to explain; give one that is not blank")
+    return found
+
+
+@torch.no_grad()
+def _look(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> Explained:
+    model, tokenizer = bundle.model, bundle.tokenizer
+    source, target = ([tokenizer.id_of(piece) for piece in pieces] for pieces in (attention.source, attention.target))
+    padding = [tokenizer.pad_id] * min(N_PADDED, model.config.max_len - len(source))
+    device = model.positions.device
+    src_ids, tgt_in, tgt_out = (
+        torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])
+    )
+
+    memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
+    hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
+    logits = model.output(hidden)  # (1, T, V)
+    among = _stacked(trace.self_weights for trace in encoder)
+    within = _stacked(trace.self_weights for trace in decoder)
+    across = _stacked(trace.cross_weights for trace in decoder)
+    n, length = len(source), tgt_in.size(1)
+
+    cache = model.init_cache(memory, src_mask, length)
+    at_first = [(layer.source.k.clone(), layer.source.v.clone()) for layer in cache.layers]
+    cached_decoder, cached_cross = torch.zeros_like(within), torch.zeros_like(across)
+    steps = []
+    for t in range(length):
+        held = cache.length
+        hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
+        of_step = model.output(hidden)  # (1, 1, V)
+        of_self = _stacked(trace.self_weights for trace in traces)
+        cached_decoder[:, :, t, : of_self.size(-1)] = of_self[:, :, 0]
+        cached_cross[:, :, t] = _stacked(trace.cross_weights for trace in traces)[:, :, 0]
+        log_p, ids = likeliest_tokens(of_step[:, 0], N_LIKELIEST, model.config)
+        of_decoder = cached_decoder[:, :, t] - attention.decoder[:, :, t]
+        of_cross = cached_cross[:, :, t, :n] - attention.cross[:, :, t]
+        steps.append(
+            Step(
+                likeliest=[
+                    (tokenizer.piece(id_), p) for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
+                ],
+                taken=float(_log_probs(of_step, tgt_out[:, t : t + 1])),
+                read=[of_self.size(-1)] * len(traces),
+                held=held,
+                source_kept=all(
+                    torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
+                    for layer, (k, v) in zip(cache.layers, at_first, strict=True)
+                ),
+                logits=_largest(of_step[:, 0] - logits[:, t]),
+                weights=max(_largest(of_decoder), _largest(of_cross)),
+            )
+        )
+    forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
+    return Explained(
+        text=text,
+        translation=translation,
+        config=model.config,
+        languages=(bundle.source, bundle.target),
+        log_prob=float(_log_probs(logits, tgt_out)),
+        n_padded=len(padding),
+        forbidden=max(map(_largest, forbidden)),
+        cached_decoder=cached_decoder,
+        cached_cross=cached_cross[..., :n],
+        steps=steps,
+        without=_without_each_head(model, src_ids, tgt_in, tgt_out),
+    )
+
+
+def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> dict[Kind, Tensor]:
+    """For each kind (L, H): log-probability of int64 (1, T) `tgt_out` with one head switched off."""
+    model = deepcopy(model)  # it gets hooks, and others may be translating with it
+    encoder, decoder = cast(list[EncoderLayer], model.encoder.layers), cast(list[DecoderLayer], model.decoder.layers)
+    of_kind: dict[Kind, list[MultiHeadAttention]] = {
+        "encoder": [layer.self_attn for layer in encoder],
+        "decoder": [layer.self_attn for layer in decoder],
+        "cross": [layer.cross_attn for layer in decoder],
+    }
+    n = model.config.n_heads
+    src_ids, tgt_in, tgt_out = (ids.expand(n, -1) for ids in (src_ids, tgt_in, tgt_out))  # row h: head h is off
+
+    def log_probs(attention: MultiHeadAttention) -> Tensor:
+        handle = attention.w_o.register_forward_pre_hook(lambda _, inputs: (_one_off_each_row(inputs[0], n),))
+        found = _log_probs(model(src_ids, tgt_in), tgt_out)
+        handle.remove()
+        return found.cpu()
+
+    return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
+
+
+def _one_off_each_row(heads: Tensor, n: int) -> Tensor:
+    """Concatenated heads (n, T, n * Dh), head h of row h zeroed: W_o gets nothing from it."""
+    split = heads.unflatten(-1, (n, -1))
+    off = torch.eye(n, dtype=torch.bool, device=heads.device)[:, None, :, None]
+    return split.masked_fill(off, 0.0).flatten(-2)
+
+
+def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Of each row of ids, int64 (B, T), under logits (B, T, V): (B,), float32 at least."""
+    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
+    return log_p.gather(-1, ids[..., None]).sum((1, 2))
+
+
+def _stacked(layers: Iterable[Tensor | None]) -> Tensor:
+    """Each layer's weights of one sentence, (1, H, Tq, Tk) -> (L, H, Tq, Tk)."""
+    return torch.cat([weights for weights in layers if weights is not None]).cpu()
+
+
+def _largest(x: Tensor) -> float:
+    """The largest absolute value; 0 where there is none."""
+    return float(x.abs().max()) if x.numel() else 0.0

@@ -1,0 +1,122 @@
+"""An explanation as one page that stands alone: it opens from disk and loads nothing from anywhere."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from jinja2 import ChoiceLoader, PackageLoader
+from markupsafe import Markup
+from torch import Tensor
+
+from minitrans.explain.computing import KINDS, Explained
+from minitrans.files import write_file
+from minitrans.verify.page.render import TEMPLATES as SHARED
+
+MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
+TEMPLATES = SHARED.overlay(
+    loader=ChoiceLoader([PackageLoader("minitrans.explain"), PackageLoader("minitrans.verify.page")])
+)
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How translations came about: a page to save; in a notebook it shows itself.
+
+    Attributes:
+        sentences: What was found for each text, at least one.
+    """
+
+    sentences: Sequence[Explained]
+
+    @cached_property
+    def html(self) -> str:
+        """The page."""
+        return page(self.sentences)
+
+    def save(self, path: str | Path) -> None:
+        """Write the page to a file.
+
+        Raises:
+            UserError: It cannot be written.
+        """
+        write_file(path, self.html)
+
+    def _repr_html_(self) -> str:
+        """A frame of its own, so that neither its styles nor its names meet those of a notebook."""
+        frame = (
+            '<iframe title="minitrans explain" sandbox="allow-scripts allow-downloads" '
+            'style="width: 100%; height: 50rem; border: 0" srcdoc="{}"></iframe>'
+        )
+        return str(Markup(frame).format(self.html))
+
+
+def page(sentences: Sequence[Explained]) -> str:
+    """The page of these sentences, in as many of the last layers as there is room for."""
+    config = sentences[0].config
+    n_layers, n_sentences = fitting([_size(sentence) for sentence in sentences], config.n_layers)
+    script = TEMPLATES.get_template("explain.js").render()
+    data = {
+        "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
+        "heads": config.n_heads,
+        "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
+    }
+    return TEMPLATES.get_template("explain.html").render(
+        config=config,
+        languages=sentences[0].languages,
+        n_layers=n_layers,
+        n_shown=n_sentences,
+        n_sentences=len(sentences),
+        # No "<" is left: what a text holds cannot end the element that holds it.
+        data=Markup(json.dumps(data).replace("<", "\\u003c")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
+    """How many of the last layers, and of the first sentences, fit on a page; at least one of each.
+
+    Args:
+        sizes: Bytes that one layer of each sentence takes.
+        n_layers: How many layers there are.
+    """
+    shown = max(1, min(n_layers, MOST_BYTES // sum(sizes)))
+    fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MOST_BYTES]
+    return shown, max(fit, default=1)
+
+
+def _size(sentence: Explained) -> int:
+    """Bytes that one layer takes on the page."""
+    of = sentence.attention
+    numbers = (of.encoder, of.decoder, of.cross, sentence.cached_decoder, sentence.cached_cross)
+    return sum(weights[0].numel() for weights in numbers) * 16 // 3
+
+
+def _as_json(sentence: Explained, n_layers: int) -> dict[str, object]:
+    """What the script needs to know, for the last `n_layers` layers."""
+    attention, translation = sentence.attention, sentence.translation
+    return {
+        "text": sentence.text,
+        "translation": translation.text,
+        "source": attention.source,
+        "target": attention.target,
+        "log_prob": sentence.log_prob,
+        "padded": sentence.n_padded,
+        "forbidden": sentence.forbidden,
+        "full": {kind: _packed(getattr(attention, kind)[-n_layers:]) for kind in KINDS},
+        "cached": {
+            "decoder": _packed(sentence.cached_decoder[-n_layers:]),
+            "cross": _packed(sentence.cached_cross[-n_layers:]),
+        },
+        "steps": [step._asdict() for step in sentence.steps],
+        "without": {kind: log_probs.tolist() for kind, log_probs in sentence.without.items()},
+    }
+
+
+def _packed(weights: Tensor) -> str:
+    """(L, H, Tq, Tk) of any dtype -> their bytes as float32, little-endian, in base64."""
+    return base64.b64encode(weights.float().contiguous().numpy().astype("<f4").tobytes()).decode()

@@ -1,0 +1,144 @@
+"""What an explanation says is what the translator and the model say."""
+
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrans.errors import UserError
+from minitrans.explain.computing import KINDS, Explained, look
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.cache import KeyValues
+from minitrans.model.transformer import Transformer
+from minitrans.serving.translator import Translator
+
+TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def found(translator: Translator) -> list[Explained]:
+    return look(translator, TEXTS)
+
+
+def test_translation_and_attention_are_the_translators(translator: Translator, found: list[Explained]) -> None:
+    expected = translator.translate(TEXTS, return_attention=True)
+    assert [each.translation.text for each in found] == [each.text for each in expected]
+    for one, other in zip(found, expected, strict=True):
+        assert other.attention is not None
+        assert one.attention.source == other.attention.source
+        assert one.attention.target == other.attention.target
+        for kind in KINDS:
+            assert torch.equal(getattr(one.attention, kind), getattr(other.attention, kind))
+
+
+def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: list[Explained]) -> None:
+    for each in found:
+        pieces = each.attention.target[1:]
+        assert [step.likeliest[0][0] for step in each.steps] == pieces
+        assert [step.likeliest[0][1] for step in each.steps] == pytest.approx([step.taken for step in each.steps])
+        for step in each.steps:
+            log_probs = [log_p for _, log_p in step.likeliest]
+            assert len(log_probs) == 5
+            assert log_probs == sorted(log_probs, reverse=True)
+            assert sum(map(math.exp, log_probs)) <= 1.0001
+        assert sum(step.taken for step in each.steps) == pytest.approx(each.log_prob, abs=1e-4)
+        assert each.log_prob / len(pieces) == pytest.approx(each.translation.score, abs=1e-4)
+
+
+def test_the_cache_gives_what_the_full_pass_gives(found: list[Explained]) -> None:
+    for each in found:
+        assert each.forbidden == 0
+        assert each.n_padded == 2
+        assert each.cached_decoder.shape == each.attention.decoder.shape
+        assert each.cached_cross.shape == each.attention.cross.shape
+        assert (each.cached_decoder - each.attention.decoder).abs().max() < 1e-5
+        assert (each.cached_cross - each.attention.cross).abs().max() < 1e-5
+        for t, step in enumerate(each.steps):
+            assert step.held == t
+            assert step.read == [t + 1] * each.config.n_layers
+            assert step.source_kept
+            assert 0 <= step.weights < 1e-5
+            assert 0 <= step.logits < 1e-3
+
+
+def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = KeyValues.write
+
+    def shifted(self: KeyValues, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return write(self, k + offset, v - offset, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(KeyValues, "write", shifted)
+        steps = look(Translator(translator.bundle, "off"), TEXTS[:1])[0].steps
+    assert steps[0].weights < 1e-5
+    assert max(step.weights for step in steps) > 1e-3
+    assert max(step.logits for step in steps) > 1e-3
+
+
+def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[Explained]) -> None:
+    model, each = translator.bundle.model, found[0]
+    ids = translator.bundle.tokenizer.id_of
+    src_ids = torch.tensor([[*map(ids, each.attention.source)]])
+    target = [*map(ids, each.attention.target)]
+    assert [translator.bundle.tokenizer.piece(id_) for id_ in target] == each.attention.target
+    for kind in KINDS:
+        assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
+        side, name = ("encoder" if kind == "encoder" else "decoder"), ("cross_attn" if kind == "cross" else "self_attn")
+        attention = model.get_submodule(f"{side}.layers.0.{name}")
+        assert isinstance(attention, MultiHeadAttention)
+        for head in range(each.config.n_heads):
+            columns = attention.w_o.weight[:, head * attention.d_head : (head + 1) * attention.d_head]
+            kept = columns.detach().clone()
+            with torch.no_grad():
+                columns.zero_()
+                expected = log_prob(model, src_ids, target)
+                columns.copy_(kept)
+            assert float(each.without[kind][0, head]) == pytest.approx(expected, abs=1e-4)
+            assert expected != pytest.approx(each.log_prob, abs=1e-6)
+
+
+def log_prob(model: Transformer, src_ids: torch.Tensor, target: list[int]) -> float:
+    log_p = model(src_ids, torch.tensor([target[:-1]])).log_softmax(-1)
+    return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))
+
+
+def test_the_translators_model_is_left_as_it_is(translator: Translator) -> None:
+    before = [parameter.clone() for parameter in translator.bundle.model.parameters()]
+    look(translator, TEXTS[:1])
+    assert all(not module._forward_pre_hooks for module in translator.bundle.model.modules())
+    for old, new in zip(before, translator.bundle.model.parameters(), strict=True):
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> None:
+    (each,) = look(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
+    assert each.cached_cross.dtype == dtype
+    if dtype == torch.float64:
+        assert max(step.logits for step in each.steps) < 1e-10
+
+
+def test_a_text_as_long_as_the_model_takes(translator: Translator) -> None:
+    (each,) = look(translator, ["love " * 40])
+    assert len(each.attention.source) == each.config.max_len
+    assert each.n_padded == 0
+
+
+def test_a_blank_text_is_left_out_with_a_line(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "minitrans"):
+        (each,) = look(translator, [" ", TEXTS[0]])
+    assert each.text == TEXTS[0]
+    assert caplog.messages == ["text 1 is blank: it is left out"]
+
+
+@pytest.mark.parametrize("texts", [[], ["", "\u2581"]])
+def test_nothing_to_explain_is_the_users_error(translator: Translator, texts: list[str]) -> None:
+    with pytest.raises(UserError, match=r"^there is no text to explain; give one that is not blank$"):
+        look(translator, texts)

@@ -1,0 +1,141 @@
+"""The page holds the numbers, stands alone, is small, and takes no text for markup."""
+
+import base64
+import hashlib
+import html as escapes
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import minitrans
+from minitrans.errors import UserError
+from minitrans.explain.computing import KINDS
+from minitrans.explain.page import MOST_BYTES, Explanation, fitting, page
+from minitrans.serving.translator import Translator
+
+TEXTS = ["I love you.", "Machine learning is fun."]
+NASTY = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+@pytest.fixture(scope="module")
+def explanation(translator: Translator) -> Explanation:
+    return minitrans.explain(translator, TEXTS)
+
+
+def data_of(html: str) -> dict[str, Any]:
+    """The numbers that the page holds."""
+    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    data: dict[str, Any] = json.loads(found)
+    return data
+
+
+def unpacked(packed: str, like: Tensor) -> Tensor:
+    return torch.from_numpy(np.frombuffer(base64.b64decode(packed), "<f4").copy()).view(like.shape)
+
+
+def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: Explanation) -> None:
+    data = data_of(explanation.html)
+    expected = translator.translate(TEXTS, return_attention=True)
+    assert len(data["sentences"]) == 2
+    assert (data["layers"], data["heads"]) == ([1], 2)
+    for text, one, sentence, other in zip(TEXTS, data["sentences"], explanation.sentences, expected, strict=True):
+        assert other.attention is not None
+        assert (one["text"], one["translation"]) == (text, other.text)
+        assert (one["source"], one["target"]) == (other.attention.source, other.attention.target)
+        for kind in KINDS:
+            weights = getattr(other.attention, kind)
+            assert torch.equal(unpacked(one["full"][kind], weights), weights)
+            assert one["without"][kind] == sentence.without[kind].tolist()
+        assert torch.equal(unpacked(one["cached"]["decoder"], sentence.cached_decoder), sentence.cached_decoder)
+        assert torch.equal(unpacked(one["cached"]["cross"], sentence.cached_cross), sentence.cached_cross)
+        assert one["log_prob"] == sentence.log_prob
+        for step, known in zip(one["steps"], sentence.steps, strict=True):
+            assert step == known._asdict() | {"likeliest": [list(each) for each in known.likeliest]}
+
+
+def test_the_page_loads_nothing_and_runs_its_own_script_alone(explanation: Explanation) -> None:
+    html = explanation.html
+    *_, script = re.findall(r"<script>(.*?)</script>", html, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'\"" in html
+    assert re.findall(r"""\s(?:src|srcset|poster|href)=["'](?!#)""", html) == []
+    outside = html.replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"https?:|@import|@font-face|innerHTML|document\.write|eval\(", outside) == []
+    assert set(re.findall(r"url\((.*?)\)", html)) == {"#hatch"}
+
+
+def test_what_a_text_holds_is_text(translator: Translator) -> None:
+    html = minitrans.explain(translator, NASTY).html
+    assert html.count("<script") == html.count("</script") == 2
+    assert "<b>" not in html
+    assert "<!--" not in html
+    assert data_of(html)["sentences"][0]["text"] == NASTY
+
+
+def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: Explanation) -> None:
+    shown = explanation._repr_html_()
+    (inside,) = re.findall(
+        r'^<iframe [^>]*sandbox="allow-scripts allow-downloads"[^>]* srcdoc="([^"]*)"></iframe>$', shown
+    )
+    assert escapes.unescape(inside) == explanation.html
+
+
+def test_the_page_is_small(explanation: Explanation) -> None:
+    assert len(explanation.html.encode()) < 100_000
+    assert "To keep the page small" not in explanation.html
+
+
+@pytest.mark.parametrize(
+    ("sizes", "n_layers", "expected"),
+    [
+        ([100], 6, (6, 1)),
+        ([MOST_BYTES // 3], 6, (3, 1)),
+        ([MOST_BYTES // 2, MOST_BYTES // 4], 2, (1, 2)),
+        ([MOST_BYTES // 2, MOST_BYTES // 4, MOST_BYTES // 2], 2, (1, 2)),
+        ([MOST_BYTES * 2, 1], 2, (1, 1)),
+    ],
+)
+def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
+    assert fitting(sizes, n_layers) == expected
+
+
+def test_what_is_left_out_is_said_and_the_last_layers_stay(
+    explanation: Explanation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = explanation.sentences[0]
+    encoder, decoder, cross = (torch.cat([x * 0, x * 0, x]) for x in first.attention[2:])
+    deep = replace(
+        first,
+        config=replace(first.config, n_layers=3),
+        translation=first.translation._replace(
+            attention=first.attention._replace(encoder=encoder, decoder=decoder, cross=cross)
+        ),
+        cached_decoder=first.cached_decoder.repeat(3, 1, 1, 1),
+        cached_cross=first.cached_cross.repeat(3, 1, 1, 1),
+    )
+    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 1)
+    html = page([deep, deep])
+    assert "it shows the attention of the last 1 of 3 layers." in html
+    assert "it shows the first 1 of 2 sentences." in html
+    data = data_of(html)
+    assert data["layers"] == [3]
+    assert torch.equal(unpacked(data["sentences"][0]["full"]["cross"], cross[2:]), cross[2:])
+
+
+def test_the_page_is_saved(explanation: Explanation, tmp_path: Path) -> None:
+    explanation.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == explanation.html
+    with pytest.raises(UserError, match=r"cannot write .*/gone/page.html: No such file or directory"):
+        explanation.save(tmp_path / "gone" / "page.html")

@@ -1,0 +1,87 @@
+"""The terminal's view, and the command."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import minitrans
+from minitrans import cli
+from minitrans.explain.computing import Explained
+from minitrans.explain.terminal import draw
+from minitrans.serving.translator import Translator
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def found(tiny_run: Path) -> Explained:
+    return minitrans.explain(Translator.load(tiny_run), "I love you.").sentences[0]
+
+
+def with_weights(found: Explained, source: list[str], target: list[str], cross: torch.Tensor) -> Explained:
+    attention = found.attention._replace(source=source, target=target, cross=cross)
+    return replace(found, text="a\x1b[2Jb", translation=found.translation._replace(text="译", attention=attention))
+
+
+def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: Explained) -> None:
+    cross = torch.zeros(2, 2, 3, 4)
+    cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
+    cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
+    drawn = with_weights(found, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
+    assert list(draw(drawn, 80)) == [
+        "a [2Jb → 译",
+        "     ␣I saw ? EOS",
+        "我们 ██",
+        "a       ▒▒▒ ▓",
+        "EOS           ▓▓▓",
+    ]
+
+
+def test_columns_that_do_not_fit_stand_below(found: Explained) -> None:
+    cross = torch.full((1, 1, 1, 4), 0.25)
+    drawn = with_weights(found, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
+    assert list(draw(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
+    assert list(draw(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
+
+
+def test_the_command_prints_each_text(
+    tiny_run: Path, found: Explained, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert cli.main(["explain", str(tiny_run), "I love you.", " ", "I love you."]) == 0
+    captured = capsys.readouterr()
+    one = "\n".join(draw(found, 10_000)) + "\n"
+    assert captured.out == f"{one}\n{one}"
+    assert caplog.messages == ["text 2 is blank: it is left out"]
+
+
+def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "texts").write_text("I love you.\nMachine learning is fun.\n")
+    path = tmp_path / "page.html"
+    assert cli.main(["explain", str(tiny_run), "--input", str(tmp_path / "texts"), "-o", str(path)]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", f"page: {path}\n")
+    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "RUN must be given; see minitrans explain --help"),
+        (["RUN"], "there is no text to explain; give one after RUN, or --input"),
+        (["RUN", "a", "--input", "b"], "texts and --input are both given; give one"),
+        (["RUN", ""], "there is no text to explain; give one that is not blank"),
+        (["RUN", "I love you.", "-o", "/gone/page.html"], "cannot write /gone/page.html: No such file or directory"),
+        (
+            ["RUN", "--input", "/gone"],
+            "cannot read /gone: No such file or directory; give the path of a readable text file",
+        ),
+        (["/gone", "a"], "/gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(tiny_run: Path, words: list[str], message: str, capsys: Capture) -> None:
+    assert cli.main(["explain", *(str(tiny_run) if word == "RUN" else word for word in words)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[-1] == f"minitrans: error: {message}"
