@@ -577,7 +577,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
     monkeypatch.setattr(measuring, "SABOTAGES", measuring.SABOTAGES[:1])
     assert cli.main(["verify", "--self-test"]) == 1
-    assert "1 sabotages, 1 caught; checks that caught none: " in capsys.readouterr().out
+    assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
 
 
 def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
