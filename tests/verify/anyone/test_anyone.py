@@ -16,9 +16,10 @@ from minitrans.verify.anyone.faults import FAULTS
 from minitrans.verify.anyone.measures import step_deviation
 from minitrans.verify.check import Result
 
+OF_STEPS = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
 # What the toy's faults look like, in the words of the pattern, and checks that must notice.
 NAMED = {
-    "positions restart": ("positions begin again at every step", "steps chunks greedy lengths score"),
+    "positions restart": ("positions begin again at every step", OF_STEPS),
     "mask late": ("the causal mask is one late", "causal.prefix causal.values causal.gradient steps"),
     "no mask": ("there is no causal mask", "causal.prefix causal.values causal.gradient steps"),
     "padding seen": ("padding is attended to", "source.padding source.padding-token"),
@@ -200,6 +201,15 @@ def test_logits_are_measured_by_the_largest() -> None:
     small, large = random_case(Toy()), random_case(Large())
     assert large.unit == pytest.approx(1e6 * small.unit)
     assert step_deviation(large) < 1e-13
+
+
+def test_logits_come_first_and_weights_after_them() -> None:
+    case = random_case(Toy())
+    logits, *weights = case.run_in("weights").full_pass()
+    assert torch.equal(logits, case.full_pass()[0])
+    assert logits.abs().max() == 1.0
+    assert [tuple(w.shape) for w in weights] == [(3, 1, 9, 9)] * 2
+    assert all(torch.allclose(w.sum(-1), torch.ones(()).double()) for w in weights)
 
 
 def test_the_windows_and_the_longest_position_are_crossed() -> None:
