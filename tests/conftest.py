@@ -25,11 +25,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrans import admission, cli, verify
+from minitrans import admission, cli
 from minitrans.model.cache import DecoderCache
 from minitrans.model.loss import ROWS, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.verify import measuring  # which registers all checks and sabotages
 from minitrans.verify.check import Report
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
@@ -282,7 +283,7 @@ def logits_made(loss_of: LinearLoss) -> int:
 @pytest.fixture(scope="session")
 def fresh_report() -> Report:
     """What all checks measure on a fresh model."""
-    return verify.run()
+    return measuring.run()
 
 
 @pytest.fixture(scope="session")

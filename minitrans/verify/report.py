@@ -8,25 +8,34 @@ from rich.table import Table
 
 from minitrans.verify.check import LOWER, Report, name_of, number, rounding
 
+NARROW = 120  # columns: below, an id in a column of its own leaves too little for the claim
+
 
 def print_report(report: Report, console: Console) -> None:
-    """Print one row for each check, and the verdict; plain text when the console is not a terminal."""
+    """Print one row for each check, and the verdict; plain text when the console is not a terminal.
+
+    On a narrow one, a check's id stands above its claim.
+    """
+    narrow = console.width < NARROW
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("check", no_wrap=True)
-    table.add_column("claim, and what is measured")
+    if not narrow:
+        table.add_column("check", no_wrap=True)
+    table.add_column("claim, and what is measured", overflow="fold")
     table.add_column("float64", justify="right", no_wrap=True)
     table.add_column("at most", justify="right", no_wrap=True)
     lower = [name_of(dtype) for dtype in LOWER]
     for dtype in LOWER:
         table.add_column(f"{name_of(dtype)}\n<= {number(rounding(dtype))}", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
+    table.add_column("")
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)
-        table.add_row("", f"[bold]{title}[/]")
+        table.add_row(*([] if narrow else [""]), f"[bold]{title}[/]")
         for r in results:
+            lines = [f"[bold]{r.id}[/]"] if narrow else []
+            lines += [escape(r.claim), f"[dim]{escape(r.what)}[/]", *([escape(r.detail)] if r.detail else [])]
             table.add_row(
-                r.id,
-                f"{escape(r.claim)}\n[dim]{escape(r.what)}[/]" + (f"\n{escape(r.detail)}" if r.detail else ""),
+                *([] if narrow else [r.id]),
+                "\n".join(lines),
                 number(r.measured),
                 number(r.tolerance),
                 *(number(r.lower[name].measured) if name in r.lower else "" for name in lower),

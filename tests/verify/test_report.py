@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from minitrans.verify.anyone.checks import ANYONE
 from minitrans.verify.check import CHECKS, Caught, Measurement, Report, Result
 from minitrans.verify.report import print_report
 
@@ -39,6 +40,16 @@ def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
     for r, place in zip(results, places, strict=True):
         assert max(i for i in chapters if i < place) == chapters[titles.index(r.group)]
     assert len([line for line in lines if line.endswith(" pass")]) == len(CHECKS)
+
+
+def test_on_a_narrow_terminal_nothing_is_cut() -> None:
+    file = io.StringIO()
+    results = [Result(c.id, c.group, c.claim, c.what, 1e-15, c.tolerance, True, 0.1, {}) for c in (*CHECKS, *ANYONE)]
+    print_report(Report(results), Console(file=file, width=80))
+    text = file.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    assert all(f"\n{r.id} " in text for r in results)
 
 
 def test_a_line_has_the_numbers_and_the_verdict() -> None:
