@@ -1,6 +1,5 @@
 """Our own model as the checks of anyone's model see it: every number that its decoder computes is among the numbers."""
 
-import torch
 from torch import Tensor, nn
 
 from minitrans.model.cache import DecoderCache
@@ -63,9 +62,3 @@ def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Case[Decoder
     """A model of ours, sources (B, S) padded on the right, and targets (B, T), which begin with BOS."""
     src_mask = padding_mask(src_ids, model.config.pad_id)[:, 0, 0]
     return Case(Ours(model), tgt_in, src_ids, src_mask)
-
-
-@torch.no_grad()
-def full_pass(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
-    """All numbers of the full masked pass."""
-    return case_of(model, src_ids, tgt_in).full_pass()

@@ -34,7 +34,7 @@ from minitrans.verify.anyone.protocol import Case as AnyCase
 from minitrans.verify.check import FLOAT64, LOWER, NotOfferedError, compare, rounding, worst
 from minitrans.verify.checks.masks import all_weights
 from minitrans.verify.measuring import sabotages_for
-from minitrans.verify.ours import case_of, full_pass, numbers
+from minitrans.verify.ours import case_of, numbers
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does
@@ -168,7 +168,7 @@ def change_deviation(case: Case, t: int, later: Tensor) -> tuple[float, float]:
     model, src_ids, tgt_in, _ = case
     split = t + 1, tgt_in.size(1) - t - 1
     one, other = (
-        [x.split(split, -2) for x in full_pass(model, src_ids, tgt)]
+        [x.split(split, -2) for x in case_of(model, src_ids, tgt).full_pass()]
         for tgt in (tgt_in, torch.cat([tgt_in[:, : t + 1], later], 1))
     )
     before, after = (compare([x[i] for x in other], [x[i] for x in one]) for i in (0, 1))
@@ -291,7 +291,7 @@ def test_a_source_of_padding_alone_steps_like_the_full_pass_and_disturbs_no_othe
     assert chunk_deviation(*case._replace(src_ids=emptied).fed) <= case.tolerance
     others = [i for i in range(len(src_ids)) if i != row]
     if others:
-        got, want = (full_pass(model, ids, tgt_in) for ids in (emptied, src_ids))
+        got, want = (case_of(model, ids, tgt_in).full_pass() for ids in (emptied, src_ids))
         assert compare([x[others] for x in got], [x[others] for x in want]) <= case.tolerance
 
 

@@ -102,12 +102,9 @@ class HuggingFace(CachedModel[State]):
         spans = (getattr(config, name, None) for name in WINDOWS)
         self.spans = sorted({size for size in spans if isinstance(size, int) and size > 0})
         self.variants = {
-            "weights": lambda: self._varied(self._eager(), weights=True),
-            "static": lambda: self._varied(self.model, static=True),
+            "weights": lambda: type(self)(self._eager(), weights=True),
+            "static": lambda: type(self)(self.model, static=True),
         }
-
-    def _varied(self, model: Any, **how: bool) -> "HuggingFace":
-        return type(self)(model, **how)
 
     def _eager(self) -> Any:
         """A copy that computes attention in the open."""
@@ -117,7 +114,7 @@ class HuggingFace(CachedModel[State]):
 
     def to(self, dtype: torch.dtype) -> "HuggingFace":
         """The same around a copy in another dtype."""
-        return self._varied(copy.deepcopy(self.model).to(dtype), weights=self._weights, static=self._static)
+        return type(self)(copy.deepcopy(self.model).to(dtype))
 
     def _new(self, rows: int, capacity: int) -> Any:
         """An empty cache of theirs."""
@@ -217,7 +214,7 @@ class DecoderOnly(HuggingFace):
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
         self._cache_name = next((name for name in names if name in self._takes), names[0])
-        self.variants = {**self.variants, "mask alone": lambda: self._varied(self.model, mask_alone=True)}
+        self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
