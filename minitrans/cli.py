@@ -90,7 +90,7 @@ def verify_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the sabotages")
     parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_common(parser)
+    add_common(parser, threads=1)  # the products are tiny: threads would wait for each other longer than they compute
 
 
 def export_flags(parser: ArgumentParser) -> None:
@@ -127,11 +127,12 @@ def add_decoding(parser: ArgumentParser) -> None:
     add_common(parser)
 
 
-def add_common(parser: ArgumentParser, compiled: bool = True) -> None:
+def add_common(parser: ArgumentParser, compiled: bool = True, threads: int | None = None) -> None:
     """Who computes, with how many threads."""
     if compiled:
         add_compiled(parser)
-    parser.add_argument("--threads", type=PositiveInt, help="CPU threads, of all processes together; else all cores")
+    text = "CPU threads" if threads else "CPU threads, of all processes together; else all cores"
+    parser.add_argument("--threads", type=PositiveInt, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
