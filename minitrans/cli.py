@@ -138,7 +138,14 @@ def add_common(parser: ArgumentParser, compiled: bool = True) -> None:
 def add_references(parser: ArgumentParser, required: bool) -> None:
     """What to score on."""
     parser.add_argument("--source", metavar="F", required=required, help="file to translate")
-    parser.add_argument("--reference", metavar="F", required=required, help="right translations, line by line")
+    parser.add_argument(
+        "--reference",
+        metavar="F",
+        action="append",
+        required=required,
+        help="right translations, line by line; may be given several times: any of them is right, and an empty line in "
+        "a file after the first is none",
+    )
     parser.add_argument(
         "--tokenize",
         type=Literal["none", "13a", "intl", "zh", "char"],
@@ -282,7 +289,7 @@ def evaluate_command(args: Namespace) -> int:
     """Translate a file and score it against references: BLEU, chrF, exact match."""
     from dataclasses import asdict
 
-    sources, references = read_pairs(args)
+    sources, references, others = read_references(args)
     from minitrans.serving.bundle import load_bundle
 
     bundles = [load_bundle(Path(run)) for run in args.run]
@@ -295,7 +302,8 @@ def evaluate_command(args: Namespace) -> int:
     outputs = [translate_timed(run, sources, args) for run in args.run]
     from minitrans.serving.scoring import compare, spread
 
-    scores = compare([translations for translations, _ in outputs], references, bundles[0].target, args.tokenize)
+    texts = [translations for translations, _ in outputs]
+    scores = compare(texts, references, bundles[0].target, args.tokenize, others)
     several = len(scores) > 1
     if args.json:
         runs: list[dict[str, object]] = [
@@ -319,18 +327,22 @@ def evaluate_command(args: Namespace) -> int:
     return 0
 
 
-def read_pairs(args: Namespace) -> tuple[list[str], list[str]]:
-    """The lines of --source and of --reference."""
+def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
+    """The lines of --source, of the first --reference, and of each other one."""
     from minitrans.text.lines import read_lines
 
-    sources, references = read_lines(args.source), read_lines(args.reference)
-    if len(sources) != len(references):
-        raise UserError(
-            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
-        )
+    sources, (references, *others) = read_lines(args.source), map(read_lines, args.reference)
+    for name, lines in zip(args.reference, (references, *others), strict=True):
+        if len(sources) != len(lines):
+            raise UserError(f"{args.source} has {len(sources)} lines, {name} has {len(lines)}; they must be as many")
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
-    return sources, references
+    for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
+        if others and clean(source) and not clean(reference):
+            raise UserError(
+                f"{args.reference[0]}, line {number} is empty; the first of several references must be complete"
+            )
+    return sources, references, others
 
 
 def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> tuple[list[str], float]:
@@ -421,7 +433,7 @@ def export_command(args: Namespace) -> int:
     """Write the model for another engine; with --source and --reference, score what that translates."""
     if (args.source is None) != (args.reference is None):
         raise UserError("--source and --reference go together; give both or neither")
-    pairs = read_pairs(args) if args.source else None
+    pairs = read_references(args) if args.source else None
     try:
         from minitrans.serving import export
     except ModuleNotFoundError as error:
@@ -437,12 +449,12 @@ def export_command(args: Namespace) -> int:
 
     from minitrans.serving.scoring import compare
 
-    sources, references = pairs
+    sources, references, others = pairs
     outputs = {"minitrans float32": translator.translate(sources)}
     for compute_type in ("float32", "int8"):
         engine = export.load_engine(folder, compute_type, torch.get_num_threads())
         outputs[f"ctranslate2 {compute_type}"] = export.engine_translate(engine, translator.bundle, sources)
-    scores = compare(list(outputs.values()), references, translator.bundle.target, args.tokenize)
+    scores = compare(list(outputs.values()), references, translator.bundle.target, args.tokenize, others)
     print_scores(list(zip(outputs, scores, strict=True)))
     ours = outputs["minitrans float32"]
     for name, theirs in list(outputs.items())[1:]:

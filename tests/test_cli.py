@@ -500,6 +500,29 @@ def test_evaluate_refuses_files_of_different_length(tiny_run: Path, tmp_path: Pa
     assert "a.zh has 1;" in message
 
 
+def test_evaluate_with_several_references(
+    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
+) -> None:
+    source, own = Path(own_words[1]), Path(own_words[3]).read_text(encoding="utf-8").splitlines()
+    first, second = tmp_path / "first.zh", tmp_path / "second.zh"
+    first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
+    second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
+    evaluate = ["evaluate", str(tiny_run), "--source", str(source), "--json"]
+    exact = []
+    for files in ([first], [first, second], [first, second, own_words[3]]):
+        assert cli.main([*evaluate, *(word for file in files for word in ("--reference", str(file)))]) == 0
+        found = json.loads(capsys.readouterr().out)
+        exact.append(found["exact_match"])
+    assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
+    assert (found["bleu_signature"][:9], found["bleu"]) == ("nrefs:var", pytest.approx(100))
+
+    message = fails(capsys, *evaluate, "--reference", second, "--reference", first)
+    assert f"{second}, line 4 is empty; the first of several references must be complete" in message
+    (tmp_path / "short.zh").write_text("a\n")
+    message = fails(capsys, *evaluate, "--reference", first, "--reference", tmp_path / "short.zh")
+    assert f"{source} has 15 lines, {tmp_path / 'short.zh'} has 1;" in message
+
+
 def test_evaluate_refuses_an_empty_file(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "a.en").write_text("")
     assert "is empty" in fails(
