@@ -77,7 +77,7 @@ def score(
     )
 
 
-def by_line(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[list[str]]:
+def by_line(references: Sequence[str], others: Sequence[Sequence[str]] = ()) -> list[list[str]]:
     """The references of each line, clean: one at least, and those of the others that are not blank."""
     rows = zip(references, *others, strict=True)
     return [[clean(first), *filter(None, map(clean, further))] for first, *further in rows]
