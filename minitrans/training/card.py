@@ -35,7 +35,9 @@ A translation Transformer trained with minitrans on `{config.data.path}`.
 - Longest source or target: {sizes.max_len} tokens
 - Text: Unicode NFC, control characters and white space as single spaces, otherwise as it is; SentencePiece adds no rule
 - Kept: averaged weights at step {step:,}, the best BLEU on `valid`; seed {config.seed}
-- All settings: `config.yaml`; the training curve: `metrics.csv`
+- All settings: `config.yaml`; the numbers of the training curve: `metrics.csv`
+
+![The training curve: loss, BLEU and learning rate](curve.svg)
 
 | split | sentences | BLEU | chrF | exact match |
 |---|---:|---:|---:|---:|

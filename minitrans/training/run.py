@@ -45,6 +45,7 @@ from minitrans.training.callbacks import TrainingProgress, ValidationTranslation
 from minitrans.training.card import model_card
 from minitrans.training.checkpoints import (
     BEST,
+    METRICS,
     CheckpointFiles,
     Checkpoints,
     newest_checkpoint,
@@ -52,10 +53,11 @@ from minitrans.training.checkpoints import (
     step_of,
 )
 from minitrans.training.config import RunConfig
+from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
 
-CONFIG, CARD, CHECKPOINTS = "config.yaml", "README.md", "checkpoints"
+CONFIG, CARD, CURVE, CHECKPOINTS = "config.yaml", "README.md", "curve.svg", "checkpoints"
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
 
@@ -131,8 +133,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         scores[split] = score([t.text for t in translations], references, bundle.target)
         if split == "valid":
             bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
-    card = model_card(config, bundle, scores, step=best["global_step"])
-    write_file(run_dir / CARD, card)
+    write_file(run_dir / CURVE, training_curve(run_dir / METRICS, kept=best["global_step"]))
+    write_file(run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
     save_bundle(run_dir, bundle)
     return scores
 

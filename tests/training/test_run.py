@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -61,6 +62,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
         "checkpoints",
         "tensorboard",
         "README.md",
+        "curve.svg",
     }
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {
         "best.ckpt",
@@ -85,6 +87,22 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, capsys: 
     assert cli.main(["evaluate", str(tiny_run), *flags]) == 0
     bleu, chrf = re.findall(r"(?:BLEU|chrF) (\d+\.\d\d)", capsys.readouterr().out)
     assert f"| test | 15 | {bleu} | {chrf} |" in (tiny_run / "README.md").read_text()
+
+
+# -- Where there is no terminal ---------------------------------------------------------------------------------------
+
+
+def test_a_line_a_minute_says_how_far_it_is(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 25)).__next__  # seconds: each step takes 25
+    watch = SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
+    monkeypatch.setattr("minitrans.training.callbacks.time", watch)
+    assert cli.main(["train", *tiny_settings(corpus, max_steps=10), "--run-dir", str(tmp_path / "run")]) == 0
+    said = re.findall(
+        r"^step (\d+)/10  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", capsys.readouterr().err, re.M
+    )
+    assert said == [("3", "3"), ("6", "2"), ("9", "0")]
 
 
 def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run: Path) -> None:
