@@ -44,5 +44,5 @@ A translation Transformer trained with minitrans on `{config.data.path}`.
 {chr(10).join(rows)}
 
 Greedy decoding. BLEU: `{any_scores.bleu_signature}`; chrF: `{any_scores.chrf_signature}`. Only `valid` was used to \
-choose the weights.
+choose the weights, and the score below which a translation is marked "unsure".
 """

@@ -7,7 +7,7 @@ import logging
 import shutil
 import time
 import warnings
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -26,8 +26,18 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import TOKENIZER, Bundle, load_bundle, load_tokenizer, save_bundle
-from minitrans.serving.scoring import Scores, score
+from minitrans.serving.bundle import (
+    TOKENIZER,
+    WORDS,
+    Bundle,
+    load_bundle,
+    load_tokenizer,
+    load_words,
+    save_bundle,
+    save_words,
+)
+from minitrans.serving.confidence import choose_threshold
+from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer
@@ -104,7 +114,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
         raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if trainer.is_global_zero and not config.resume:
-        _make_run_dir(config, tokenizer)
+        _make_run_dir(config, tokenizer, start.words if start else None)
     threads = torch.get_num_threads()
     _fit(trainer, module, data, config, checkpoint)
     if not trainer.is_global_zero:
@@ -114,15 +124,32 @@ def train(config: RunConfig) -> dict[str, Scores]:
     best = read_checkpoint(run_dir / CHECKPOINTS / BEST)
     module.load_state_dict(best["state_dict"])
     bundle.model.to("cpu", torch.float32).eval()
+    bundle = replace(bundle, words=_find_words(config, data))
     translator = Translator(bundle, config.compiled)
     scores = {}
     for split in ("valid", *data.splits):
         sources, references = data.texts(split)
-        scores[split] = score(translator.translate(sources), references, bundle.target)
+        translations = translator.translate(sources, return_scores=True)
+        scores[split] = score([t.text for t in translations], references, bundle.target)
+        if split == "valid":
+            bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
     write_file(run_dir / CURVE, training_curve(run_dir / METRICS, kept=best["global_step"]))
     write_file(run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
     save_bundle(run_dir, bundle)
     return scores
+
+
+def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str] | None:
+    """The words that training has shown, also in the run whose weights it began with; None if not all are known.
+
+    Those of the other run are in the run folder: it may be gone by now.
+    """
+    words = data.words()
+    if words is None:
+        return None
+    if config.training.init_from is None:
+        return frozenset(words)
+    return load_words(config.run_dir) | words if (config.run_dir / WORDS).is_file() else None
 
 
 def _copy_weights(start: Transformer, model: Transformer) -> None:
@@ -181,14 +208,16 @@ def _check_resumed(config: RunConfig) -> None:
         unfinished.unlink()
 
 
-def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Begin the run folder, in place of the one that is there if that is to be overwritten."""
+def _make_run_dir(config: RunConfig, tokenizer: Tokenizer, words: frozenset[str] | None) -> None:
+    """Begin the run folder, in place of the one that is there if that is to be overwritten; `words` are the first."""
     if config.overwrite and config.run_dir.exists():
         shutil.rmtree(config.run_dir)
     try:
         config.run_dir.mkdir(parents=True, exist_ok=True)
         write_file(config.run_dir / CONFIG, config.text)
         tokenizer.save(config.run_dir / TOKENIZER)
+        if words is not None:
+            save_words(config.run_dir, words)
     except OSError as error:
         raise UserError(f"cannot write {config.run_dir}: {error.strerror}; give another --run-dir") from error
 

@@ -1,6 +1,7 @@
 """A run from its flags to its folder, and what may go wrong on the way."""
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,10 @@ from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 
 from minitrans import cli
+from minitrans.serving.bundle import load_bundle
+from minitrans.serving.confidence import choose_threshold
+from minitrans.serving.translator import Translator
+from minitrans.text.words import words
 from minitrans.training.callbacks import ValidationTranslations
 
 Capture = pytest.CaptureFixture[str]
@@ -52,6 +57,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
         "tokenizer.model",
         "model.safetensors",
         "model.json",
+        "words.txt",
         "metrics.csv",
         "checkpoints",
         "tensorboard",
@@ -109,6 +115,32 @@ def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run:
     assert curve[best["global_step"] - 1] == max(curve.values())
 
 
+def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path) -> None:
+    bundle = load_bundle(tiny_run)
+    sides = (
+        (tiny_run.parent / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "zh")
+    )
+    pairs = list(zip(*sides, strict=True))
+    short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
+    assert len(short) < len(pairs)  # those that the model cannot take are left out
+    found = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert found == sorted({word for source, _ in short for word in words(source)})
+    assert bundle.words == frozenset(found)
+
+
+def test_the_threshold_is_chosen_on_valid(tiny_run: Path) -> None:
+    sources, references = (
+        (tiny_run.parent / f"valid.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "zh")
+    )
+    translator = Translator.load(tiny_run)
+    found = choose_threshold(translator.translate(sources, return_scores=True), [[line] for line in references])
+    told = translator.bundle.threshold
+    assert told is not None
+    assert found is not None
+    assert told.score == pytest.approx(found.score, abs=1e-4)
+    assert told.chrf == found.chrf
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_others(corpus: Path, tmp_path: Path) -> None:
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         assert train(corpus, tmp_path / name, "--seed", seed) == 0
@@ -139,12 +171,30 @@ def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
     assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
 
 
+def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    """And where that is not told, nothing is said of words."""
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    sizes = json.loads((other / "model.json").read_text())
+    known = (other / "words.txt").read_text(encoding="utf-8").splitlines()
+    (other / "words.txt").write_text("love\nxyzzy\n")
+    (other / "model.json").write_text(json.dumps(sizes | {"words": 2}))
+    flags = ("--training.init_from", str(other))
+    assert train(corpus, tmp_path / "a", *flags, max_steps=1) == 0
+    assert load_bundle(tmp_path / "a").words == frozenset([*known, "xyzzy"])
+    del sizes["words"]
+    (other / "model.json").write_text(json.dumps(sizes))
+    assert train(corpus, tmp_path / "b", *flags, max_steps=1) == 0
+    assert load_bundle(tmp_path / "b").words is None
+    assert not (tmp_path / "b/words.txt").exists()
+
+
 def test_a_run_that_began_so_is_resumed_without_the_other(
     tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, whole, broken = tmp_path / "start", tmp_path / "whole", tmp_path / "broken"
     flags = ("--training.init_from", str(start))
     shutil.copytree(tiny_run, start)
+    (start / "words.txt").write_text((start / "words.txt").read_text().replace("love\n", "xyzzy\n"))
     assert train(corpus, whole, *flags, max_steps=45) == 0
     monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
     assert train(corpus, broken, *flags, max_steps=45) == 130
@@ -152,6 +202,7 @@ def test_a_run_that_began_so_is_resumed_without_the_other(
     shutil.rmtree(start)
     assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
+    assert (whole / "words.txt").read_bytes() == (broken / "words.txt").read_bytes()
 
 
 def test_weights_of_other_sizes_are_refused(tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -189,6 +240,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
+    for part in ("words.txt", "model.json"):
+        assert (whole / part).read_bytes() == (broken / part).read_bytes()
     assert (whole / "README.md").read_text() == (broken / "README.md").read_text().replace(str(broken), str(whole))
 
 
