@@ -1,5 +1,6 @@
 """A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`."""
 
+import hashlib
 import json
 import os
 from dataclasses import asdict, dataclass
@@ -18,7 +19,7 @@ from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
 # What no weight confirms: memory is taken for so many positions, and for the two small files.
-_POSITIONS = 1 << 28  # numbers in the table of positions, max_len times d_model
+POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
@@ -48,7 +49,12 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     bundle.tokenizer.save(folder / TOKENIZER)
     # A matrix that is tied has one name among the parameters, so it is saved once.
     write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
-    sizes = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
+    sizes = {
+        "source": bundle.source,
+        "target": bundle.target,
+        "model": asdict(bundle.model.config),
+        "sha256": {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)},
+    }
     write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
 
 
@@ -63,7 +69,7 @@ def load_bundle(folder: Path) -> Bundle:
     missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
-    config, source, target = _load_sizes(folder / SIZES)
+    config, source, target, digests = _load_sizes(folder / SIZES)
     tokenizer = load_tokenizer(folder)
     if config.vocab_size != tokenizer.vocab_size:
         raise UserError(
@@ -76,7 +82,16 @@ def load_bundle(folder: Path) -> Bundle:
                 f"{folder}: {name} is {getattr(config, name)} in the model, {getattr(tokenizer, name)} in the "
                 "tokenizer; the files come from different runs"
             )
-    return Bundle(_load_model(folder / WEIGHTS, config), tokenizer, source, target)
+    model = _load_model(folder / WEIGHTS, config)
+    for name in (WEIGHTS, TOKENIZER):
+        if name in digests and digests[name] != _sha256(folder / name):  # versions before wrote none
+            raise UserError(f"{folder / name} is not the file that {SIZES} tells of (sha256); copy or train it again")
+    return Bundle(model, tokenizer, source, target)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -94,7 +109,7 @@ def _check_size(path: Path) -> None:
         raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
 
 
-def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
+def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, dict[str, str]]:
     _check_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
@@ -103,9 +118,12 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str]:
             value = getattr(config, name)
             if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
                 raise TypeError(f"{name} is {value!r}")
-        if config.max_len * config.d_model > _POSITIONS:
+        if config.max_len * config.d_model > POSITIONS:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
-        return config, str(sizes["source"]), str(sizes["target"])
+        source, target = str(sizes["source"]), str(sizes["target"])
+        if not (source + target).isprintable():  # they are, on terminals and in READMEs
+            raise ValueError(f"source is {source!r}, target {target!r}")
+        return config, source, target, dict(sizes.get("sha256", {}))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
