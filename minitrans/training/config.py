@@ -235,11 +235,11 @@ def saved_settings(run: Path) -> dict[str, Any]:
         UserError: They cannot be read, or say where files are to go, as a stranger might.
     """
     path = run / CONFIG
-    settings = read_settings(path)
     try:
+        settings = read_settings(path)
         where = settings["data"].pop("cache_dir", None)
-    except (TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is damaged: it has no section data; train anew with --overwrite") from error
+    except (UserError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error}); train anew with --overwrite") from error
     if where is not None:
         raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
     return {"compiled": "auto"} | settings
