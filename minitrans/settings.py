@@ -16,11 +16,12 @@ _LARGEST, _DEEPEST = 1 << 16, 20  # bytes of a YAML file of settings, and how de
 
 
 class Range(NamedTuple):
-    """The smallest and the largest value, and why not more."""
+    """The smallest and the largest value, why not more, and, where that is not plain, why not less."""
 
     least: float
     most: float
     why: str
+    why_least: str = ""
 
 
 _COUNT = Range(1, 10**9, "nobody waits for more")
@@ -40,10 +41,8 @@ RANGES = {
     "model.max_len": _TOKENS,
     "model.dropout": _SHARE,
     "model.attention_dropout": _SHARE,
-    "tokenizer.vocab_size": Range(261, 10**6, "4 special ids and 256 bytes come first, and no text has more words"),
-    "tokenizer.character_coverage": Range(
-        0.98, 1, "it is a share, and spelling more in bytes costs more than it saves"
-    ),
+    "tokenizer.vocab_size": Range(261, 10**6, "no text has more words", "4 special ids and 256 bytes come first"),
+    "tokenizer.character_coverage": Range(0.98, 1, "it is a share", "of less, too much is spelled in bytes"),
     "data.batch_tokens": Range(1, 10**6, "a batch of more takes tens of gigabytes"),
     "data.workers": Range(0, CORES, _PROCESSES.why),
     "data.min_length": _TOKENS,
@@ -92,10 +91,10 @@ def check_range(setting: str, value: Any, name: str | None = None) -> None:
     """
     if setting not in RANGES or not isinstance(value, int | float):
         return
-    least, most, why = RANGES[setting]
+    least, most, why, why_least = RANGES[setting]
     if not least <= value <= most:
-        bound = f"at most {most}" if value > most else f"at least {least}"
-        raise UserError(f"{name or setting} is {brief(value)}; it must be {bound} ({why})")
+        bound, reason = (f"at most {most}", why) if value > most else (f"at least {least}", why_least)
+        raise UserError(f"{name or setting} is {brief(value)}; it must be {bound}{f' ({reason})' * bool(reason)}")
 
 
 def check_ranges(section: str, values: Mapping[str, Any]) -> None:

@@ -279,7 +279,7 @@ def test_a_terminal_is_prompted(tiny_run: Path) -> None:
         os.write(ours, b"\x04")
         assert process.wait(60) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == b"> > \n"
+        assert process.stderr.read() == b"a sentence a line; Ctrl-D ends\n> > \n"
     os.close(ours)
     os.close(theirs)
     assert first.strip()

@@ -111,9 +111,9 @@ def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> Ru
         ((), "model: [1, 2\n", "line 1"),
         (("--tokenizer.vocab_size", "100"), None, "tokenizer.vocab_size is 100"),
         (("--training.ema_decay", "1"), None, r"training.ema_decay is 1; it must be at most 0.999999 \("),
-        (("--training.learning_rate", "0"), None, r"training.learning_rate is 0; it must be at least 1e-38 \("),
-        (("--training.patience", "0"), None, r"training.patience is 0; it must be at least 1 \("),
-        (("--training.warmup_steps", "-1"), None, r"training.warmup_steps is -1; it must be at least 0 \("),
+        (("--training.learning_rate", "0"), None, r"training.learning_rate is 0; it must be at least 1e-38$"),
+        (("--training.patience", "0"), None, r"training.patience is 0; it must be at least 1$"),
+        (("--training.warmup_steps", "-1"), None, r"training.warmup_steps is -1; it must be at least 0$"),
         (("--data.target", "en"), None, "data.source and data.target are both en"),
     ],
 )
