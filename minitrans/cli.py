@@ -474,7 +474,6 @@ def explain_command(args: Namespace) -> int:
     if not args.texts and not args.input:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
-    import minitrans
     from minitrans.explain.terminal import draw
     from minitrans.serving.translator import Translator
 

@@ -417,6 +417,7 @@ def other_run(run: Path, folder: Path, **sizes: str) -> Path:
         folder / "model.safetensors",
     )
     told = json.loads((folder / "model.json").read_text())
+    del told["sha256"]  # as versions before wrote it
     (folder / "model.json").write_text(json.dumps(told | sizes))
     return folder
 
