@@ -171,7 +171,7 @@ def _check(parser: ArgumentParser, key: str, value: Any, name: str) -> None:
         return
     try:
         parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
-    except (TypeError, ArgumentError) as error:
+    except (TypeError, OverflowError, ArgumentError) as error:
         quotes = (
             "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
         )
