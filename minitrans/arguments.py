@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 from jsonargparse.typing import PositiveInt
 
 from minitrans.errors import UserError
+from minitrans.settings import RANGES, brief, check_range, read_settings
 
 PRINT_CONFIG = "--print-config"  # the only flag whose value, after "=", may be left out
 
@@ -137,13 +137,7 @@ def _read(parser: ArgumentParser, file: str) -> dict[str, Any]:
     Raises:
         UserError: It cannot be read, or has one that the parser does not know.
     """
-    try:
-        with open(file, encoding="utf-8") as stream:
-            tree = get_loader("yaml")(stream.read())
-    except OSError as error:
-        raise UserError(f"cannot read --config {file}: {error.strerror}; give the path of a YAML file") from error
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{file} is not YAML: {' '.join(str(error).split())}; correct it") from error
+    tree = read_settings(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
     known = [*parser.get_defaults().keys()]
@@ -151,7 +145,7 @@ def _read(parser: ArgumentParser, file: str) -> dict[str, Any]:
     for key, value in found.items():
         inner = next((name for name in known if name.startswith(f"{key}.")), None)
         if inner:
-            raise UserError(f"{file}: {key} is {value}; it must hold settings, such as {inner}")
+            raise UserError(f"{file}: {key} is {brief(value)}; it must hold settings, such as {inner}")
         if key not in known:
             raise unknown(f"{file}: there is no setting {key}", key, known)
     return found
@@ -170,18 +164,20 @@ def _check(parser: ArgumentParser, key: str, value: Any, name: str) -> None:
     """Have a value checked by itself.
 
     Raises:
-        UserError: It is not of the type that the setting `key`, which the user calls `name`, has.
+        UserError: It is not of the type that the setting `key`, which the user calls `name`, has, or out of its range.
     """
     kinds = next((_kinds(action) for action in parser._actions if action.dest == key), [])
     if not kinds:
         return
     try:
         parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
-    except (TypeError, ArgumentError) as error:
+    except (TypeError, OverflowError, ArgumentError) as error:
         quotes = (
             "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
         )
-        raise UserError(f"{name} is {value}; it must be {_in_words(kinds)}{quotes}") from error
+        raise UserError(f"{name} is {brief(value)}; it must be {_in_words(kinds)}{quotes}") from error
+    if key in RANGES:
+        check_range(key, get_loader("yaml")(value) if isinstance(value, str) else value, name)
 
 
 def _kinds(action: Action) -> list[Any]:

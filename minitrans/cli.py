@@ -5,6 +5,7 @@ usage; 130 interrupted.
 """
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -14,14 +15,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, BinaryIO, Literal, TextIO
 
 from jsonargparse import ArgumentParser, Namespace
 from jsonargparse.typing import PositiveInt
 
+import minitrans
 from minitrans.arguments import add_compiled, make_parser, parse, unknown
 from minitrans.errors import UserError
-from minitrans.text.lines import clean
+from minitrans.text.lines import visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -187,7 +190,7 @@ def distill_command(args: Namespace) -> int:
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
     """What has been trained."""
     print_scores(list(scores.items()))
-    print(f"run folder: {config.run_dir}")
+    print(f"run folder: {visible(str(config.run_dir))}")
 
 
 def translate_command(args: Namespace) -> int:
@@ -298,6 +301,15 @@ def open_input(file: str | int, name: str) -> BinaryIO:
 
 def prompted(stream: BinaryIO) -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
+    print("a sentence a line; Ctrl-D ends", file=sys.stderr)
+    if stream is sys.stdin.buffer and sys.stdout.isatty():
+        import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
+
+        with contextlib.suppress(EOFError):
+            while True:
+                yield input("> ").encode(errors="surrogateescape") + b"\n"
+        print(file=sys.stderr)
+        return
     while True:
         print("> ", end="", file=sys.stderr, flush=True)
         line = stream.readline()
@@ -371,7 +383,7 @@ def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[st
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
     for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
-        if others and clean(source) and not clean(reference):
+        if others and source.strip() and not reference.strip():
             raise UserError(
                 f"{args.reference[0]}, line {number} is empty; the first of several references must be complete"
             )
@@ -507,7 +519,6 @@ def explain_command(args: Namespace) -> int:
     if not args.texts and not args.input:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
-    import minitrans
     from minitrans.explain.terminal import draw
     from minitrans.serving.translator import Translator
 
@@ -545,6 +556,14 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     return translator
 
 
+class Visible(logging.Formatter):
+    """One line for a record, in which names from files cannot move the cursor."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Escape them."""
+        return visible(super().format(record))
+
+
 class StandardError(logging.StreamHandler[TextIO]):
     """Writes to what `sys.stderr` is by then: while there is a progress bar, above it."""
 
@@ -556,9 +575,9 @@ class StandardError(logging.StreamHandler[TextIO]):
 
 def start_log(debug: bool) -> None:
     """Warnings go to standard error; with --debug, more."""
-    logging.basicConfig(
-        format="minitrans: %(levelname)s: %(message)s", level=logging.WARNING, handlers=[StandardError()]
-    )
+    handler = StandardError()
+    handler.setFormatter(Visible("minitrans: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
     logging.addLevelName(logging.WARNING, "warning")
     if debug:
         logging.getLogger("minitrans").setLevel(logging.INFO)
@@ -568,7 +587,7 @@ def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
     """One line for each, then how they were computed."""
     for name, scores in named:
         print(
-            f"{name}: BLEU {scores.bleu:.2f}{certainty(scores.bleu_interval, scores.bleu_p)}  "
+            f"{visible(str(name))}: BLEU {scores.bleu:.2f}{certainty(scores.bleu_interval, scores.bleu_p)}  "
             f"chrF {scores.chrf:.2f}{certainty(scores.chrf_interval, scores.chrf_p)}  "
             f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
         )
@@ -609,6 +628,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
 def parse_command(argv: Sequence[str]) -> tuple[str, Namespace]:
     """The command and its flags. Only its own parser is filled: that of `train` takes seconds."""
     parser = make_parser("minitrans", "A translation Transformer which proves its own attention.")
+    parser.add_argument("--version", action="version", version=f"minitrans {minitrans.__version__}")
     commands = parser.add_subcommands(dest="command", metavar="COMMAND", title="commands")
     parsers = {name: make_parser("", " ".join((run.__doc__ or "").split())) for name, (_, run) in COMMANDS.items()}
     for name, of_command in parsers.items():
@@ -637,20 +657,59 @@ def run_command(argv: Sequence[str]) -> int:
     return run(args)
 
 
+@contextlib.contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end a command as Ctrl-C does, so that what is half written is removed."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        before = signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def in_words(error: Exception) -> str | None:
+    """What an exception tells the user; None if nobody has thought of it."""
+    if isinstance(error, UserError):
+        return " ".join(line.strip() for line in str(error).splitlines())
+    if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
+        return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
+        forget_output()
+        return f"cannot write {error.filename or 'the output'}: {error.strerror}; make room, or write elsewhere"
+    return None
+
+
+def forget_output() -> None:
+    """Let Python end without trying once more to write what cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
     try:
-        return run_command(argv)
-    except UserError as error:
-        if "--debug" in argv:
+        with ended_by_sigterm():
+            code = run_command(argv)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where a fault can still be told
+            return code
+    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
+        forget_output()
+        return 0
+    except (UserError, MemoryError, OSError, RuntimeError) as error:
+        if "--debug" in argv or (told := in_words(error)) is None:
             raise
-        print(f"minitrans: error: {clean(str(error))}", file=sys.stderr)  # a name in it may hold a line break
+        print(f"minitrans: error: {visible(told)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

@@ -1,5 +1,6 @@
 """Files and folders that are written whole or not at all."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator
@@ -64,3 +65,27 @@ def folder_aside(path: Path) -> Iterator[Path]:
         raise UserError(f"cannot write the folder {path}: {error.strerror}; name another one") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """Hold a file, made if it is not there, against all other processes. A process that dies lets go.
+
+    Raises:
+        UserError: Another process holds it, or it cannot be made.
+    """
+    with _opened(path) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(
+                f"{path.parent} is in use by another process; wait for its end, or name another folder"
+            ) from error
+        yield
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open(path, "ab")
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error

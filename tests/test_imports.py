@@ -19,6 +19,7 @@ MODEL = PACKAGE / "model"
 ORDER = [
     "errors",
     "files",
+    "settings",
     "model",
     "plan",
     "compiled",

@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import sentencepiece
-import yaml
 from datasets import Dataset, DatasetDict, IterableDataset, ReadInstruction
 
 from minitrans.data.filters import (
@@ -39,7 +38,8 @@ from minitrans.data.filters import (
 )
 from minitrans.errors import UserError
 from minitrans.files import open_aside
-from minitrans.text.lines import clean, iter_lines, read_lines
+from minitrans.settings import check_ranges, read_settings
+from minitrans.text.lines import clean, iter_lines
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
@@ -108,16 +108,13 @@ class DataConfig:
         for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
             if not value:
                 raise UserError(f"data.{flag} is empty; give one")
+            if flag != "path" and not value.isprintable():
+                raise UserError(f"data.{flag} is {value!r}; a language's name has no such characters")
         if self.source == self.target:
             raise UserError(f"data.source and data.target are both {self.source}; they must differ")
         if self.columns[0] == self.columns[1]:
             raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
-        for flag in ("batch_tokens", "min_length", "max_length", "max_length_ratio", "shuffle_buffer"):
-            value = getattr(self, flag)
-            if value is not None and value < 1:
-                raise UserError(f"data.{flag} is {value}; it must be at least 1")
-        if self.workers < 0:
-            raise UserError(f"data.workers is {self.workers}; it must be at least 0")
+        check_ranges("data", vars(self))
         if self.streaming and self.workers:
             raise UserError(f"data.workers is {self.workers}; with data.streaming it must be 0")
         for split, part in (self.splits or {}).items():
@@ -234,21 +231,24 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     """Load the corpus that a run was trained on, or another one of the same languages.
 
     Args:
-        run: The run folder; the section `data` of its config.yaml says which corpus.
+        run: The run folder; the section `data` of its config.yaml says which corpus, by a path from the working folder,
+            or from the run folder or one above it. Where to keep what is read it does not say: it may be a stranger's.
         path: Used instead of `data.path`.
 
     Raises:
         UserError: The run has no usable config.yaml, or `load_corpus` fails.
     """
-    text = "\n".join(read_lines(run / "config.yaml"))
+    settings = read_settings(run / "config.yaml")
     try:
-        config = DataConfig(**yaml.safe_load(text)["data"])
-    except Exception as error:  # whatever YAML and the settings make of a damaged file
+        config = DataConfig(**settings["data"] | {"cache_dir": None})  # what is read is written to the user's own
+    except Exception as error:  # whatever the settings make of a damaged file
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
+    places = [Path(), run, *run.resolve().parents]  # it may have been moved, and the command be given anywhere
+    found = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
     try:
-        return load_corpus(config)
+        return load_corpus(replace(config, path=str(found)))
     except UserError as error:
         raise UserError(f"{error}; if the run's corpus has moved, say with --data where it is") from error
 

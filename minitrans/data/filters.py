@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
-from minitrans.text.lines import clean
+from minitrans.text.lines import LONG, clean
 
 logger = logging.getLogger("minitrans")
 
@@ -45,9 +45,11 @@ def hash_pairs(pairs: pa.Table) -> Hashes:
 def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     hashes = [np.empty(0, np.uint64)]
     for chunk in lines.chunks:
-        cleaned = pc.utf8_normalize(chunk, "NFC").to_pylist()
-        for row in np.flatnonzero(pc.match_substring_regex(chunk, _UNCLEAN).to_numpy(zero_copy_only=False)):
-            cleaned[row] = clean(cleaned[row])
+        long = pc.greater(pc.binary_length(chunk), LONG)  # which Arrow may take minutes to normalize
+        cleaned = pc.utf8_normalize(pc.if_else(long, "", chunk), "NFC").to_pylist()
+        unclean = pc.or_(long, pc.match_substring_regex(chunk, _UNCLEAN))
+        for row in np.flatnonzero(unclean.to_numpy(zero_copy_only=False)):
+            cleaned[row] = clean(chunk[row].as_py())
         digests = b"".join(hashlib.blake2b(line.encode(), digest_size=8).digest() for line in cleaned)
         hashes.append(np.frombuffer(digests, np.uint64))
     return np.concatenate(hashes)

@@ -1,5 +1,6 @@
 """A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`, `words.txt`."""
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # What no weight confirms: memory is taken for so many positions, and for the small files.
-_POSITIONS = 1 << 28  # numbers in the table of positions, max_len times d_model
+POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
@@ -72,6 +73,7 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
         sizes["words"] = len(bundle.words)
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
+    sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
     write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
 
 
@@ -95,7 +97,7 @@ def load_bundle(folder: Path) -> Bundle:
     missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
-    config, source, target, n_words, threshold = _load_sizes(folder / SIZES)
+    config, source, target, n_words, threshold, digests = _load_sizes(folder / SIZES)
     tokenizer = load_tokenizer(folder)
     if config.vocab_size != tokenizer.vocab_size:
         raise UserError(
@@ -111,7 +113,16 @@ def load_bundle(folder: Path) -> Bundle:
     words = None if n_words is None else load_words(folder)
     if words is not None and len(words) != n_words:
         raise UserError(f"{folder / WORDS} is damaged ({len(words)} words, not {n_words}); train the run again")
-    return Bundle(_load_model(folder / WEIGHTS, config), tokenizer, source, target, words, threshold)
+    model = _load_model(folder / WEIGHTS, config)
+    for name in (WEIGHTS, TOKENIZER):
+        if name in digests and digests[name] != _sha256(folder / name):  # versions before wrote none
+            raise UserError(f"{folder / name} is not the file that {SIZES} tells of (sha256); copy or train it again")
+    return Bundle(model, tokenizer, source, target, words, threshold)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def load_tokenizer(folder: Path) -> Tokenizer:
@@ -142,8 +153,8 @@ def _check_size(path: Path) -> None:
         raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
 
 
-def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None]:
-    """The sizes, the languages, how many words are listed, the threshold; runs from before have neither of the last."""
+def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
+    """Sizes, languages, how many words are listed, the threshold, hashes; runs from before lack the last three."""
     _check_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
@@ -152,14 +163,17 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Th
             value = getattr(config, name)
             if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
                 raise TypeError(f"{name} is {value!r}")
-        if config.max_len * config.d_model > _POSITIONS:
+        if config.max_len * config.d_model > POSITIONS:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
         threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
         if threshold and not (
             isinstance(threshold.score, float | int) and isinstance(threshold.chrf, float | int | None)
         ):
             raise TypeError(f"threshold is {threshold}")
-        return config, str(sizes["source"]), str(sizes["target"]), sizes.get("words"), threshold
+        source, target = str(sizes["source"]), str(sizes["target"])
+        if not (source + target).isprintable():  # they are, on terminals and in READMEs
+            raise ValueError(f"source is {source!r}, target {target!r}")
+        return config, source, target, sizes.get("words"), threshold, dict(sizes.get("sha256", {}))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 

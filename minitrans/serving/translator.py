@@ -222,14 +222,16 @@ class Translator:
     ) -> list[list[Translation]]:
         """All that beam search finds for each line, the best first: up to `beam` translations.
 
-        The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0.
+        The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
+        those that spell the same text, only the best is returned.
         """
         sources = self._sources(lines, first_line)
         found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        return [
-            [self._translation(h, unknown, source) for h in hypotheses]
-            for hypotheses, unknown, source in zip(found, map(self.unknown, lines), sources, strict=True)
-        ]
+        best: list[dict[str, Translation]] = [{} for _ in found]
+        for texts, hypotheses, unknown, source in zip(best, found, map(self.unknown, lines), sources, strict=True):
+            for translation in (self._translation(h, unknown, source) for h in hypotheses):
+                texts.setdefault(translation.text, translation)
+        return [[*texts.values()] for texts in best]
 
     def sample(
         self,
@@ -352,6 +354,8 @@ class Translator:
 
     def _sources(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
         """The ids of each line."""
+        if isinstance(lines, str):
+            raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
         return [self._source_ids(line, number) for number, line in enumerate(lines, first_line)]
 
     def _source_ids(self, line: str, number: int) -> list[int]:

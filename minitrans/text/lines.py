@@ -1,6 +1,7 @@
 """Lines of text: reading them exactly, and cleaning them for the tokenizer. Standard library only."""
 
 import codecs
+import io
 import os
 import queue
 import re
@@ -8,6 +9,8 @@ import stat
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,6 +18,10 @@ from minitrans.errors import UserError
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+LONGEST = 1 << 22  # bytes of a line; more is no text, and perhaps a few kilobytes that unpack to gigabytes
+LONG = 2_000  # characters; of shorter lines no number of marks on a letter takes long to put in order
+_MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
 
 
 def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
@@ -28,9 +35,11 @@ def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
         name: What to call the stream in a message.
 
     Raises:
-        UserError: A line is not valid UTF-8.
+        UserError: A line is not valid UTF-8, or longer than any text.
     """
-    for number, raw in enumerate(stream, start=1):
+    for number, raw in enumerate(_pieces(stream), start=1):
+        if len(raw) > LONGEST:
+            raise UserError(f"{name}, line {number}: it has more than {LONGEST} bytes; break it into sentences")
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
             if not raw:  # a mark alone is an empty file, not an empty line
@@ -41,6 +50,13 @@ def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
             raise UserError(
                 f"{name}, line {number}: byte {error.start + 1} is not valid UTF-8; convert the text to UTF-8"
             ) from error
+
+
+def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
+    """The lines of a stream; of a file, no more of a long one than shows that it is too long."""
+    if isinstance(stream, io.IOBase):
+        return iter(partial(stream.readline, LONGEST + 1), b"")
+    return stream
 
 
 def read_ahead(stream: BinaryIO, name: str, most: int) -> Iterator[list[str]]:
@@ -113,7 +129,25 @@ def clean(line: str) -> str:
 
     Unicode NFC; control characters and every kind of white space and line break become a space, runs of them one
     space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
-    characters stay: the zero-width joiner holds an emoji together. Cleaning twice changes nothing more.
+    characters stay: the zero-width joiner holds an emoji together. Of a long line, a letter keeps 30 combining marks.
+    Cleaning twice changes nothing more.
     """
+    if len(line) > LONG:
+        line = _without_heaps(line)
     line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
     return " ".join(_SURROGATE.sub("\ufffd", line).split())
+
+
+def _without_heaps(line: str) -> str:
+    """Decompose a line, and leave out combining marks beyond the first `_MARKS` in a row."""
+    kept, marks = [], 0
+    for char in chain.from_iterable(unicodedata.normalize("NFD", char) for char in line):
+        marks = marks + 1 if unicodedata.combining(char) else 0
+        if marks <= _MARKS:
+            kept.append(char)
+    return "".join(kept)
+
+
+def visible(text: str) -> str:
+    r"""Text for a message or a label: what moves a cursor, breaks the line or turns it round is escaped, as `\x1b`."""
+    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

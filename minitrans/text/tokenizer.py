@@ -12,11 +12,11 @@ import sentencepiece
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
+from minitrans.settings import check_ranges
 from minitrans.text.lines import clean
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
-_FIXED_PIECES = 4 + 256  # with byte fallback every byte is a piece
 _SPACE = "\u2581"  # SentencePiece's own mark for a space; in the text itself it cannot be told from one
 
 ModelType = Literal["unigram", "bpe"]
@@ -38,17 +38,11 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.vocab_size <= _FIXED_PIECES:
-            raise UserError(
-                f"tokenizer.vocab_size is {self.vocab_size}; it must be above {_FIXED_PIECES} "
-                f"(4 special ids and 256 bytes)"
-            )
+        check_ranges("tokenizer", vars(self))
         if self.model_type not in get_args(ModelType):
             raise UserError(
                 f"tokenizer.model_type is {self.model_type!r}; it must be {' or '.join(get_args(ModelType))}"
             )
-        if not 0.98 <= self.character_coverage <= 1:
-            raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
 
 
 class Tokenizer:

@@ -1,5 +1,6 @@
 """What happens around the training steps: translating the validation split and showing progress."""
 
+import logging
 import time
 from collections.abc import Sequence
 from itertools import chain
@@ -15,9 +16,11 @@ from minitrans.admission import Mode
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
+from minitrans.text.lines import visible
 from minitrans.training.module import TranslationModule
 from minitrans.training.processes import gather, n_processes, rank
 
+logger = logging.getLogger("minitrans")
 N_SAMPLES = 3
 SECONDS_BETWEEN_LINES = 60.0  # where there is no terminal to show a bar
 
@@ -42,17 +45,24 @@ class ValidationTranslations(Callback):
         share = -(-len(self.sources) // n_processes())
         start = rank() * share
         translator = Translator(self.bundle, self.compiled)
-        own = translator.translate(self.sources[start : start + share], first_line=start + 1)
+        level = logger.level
+        if self.samples:  # a line that is cut has been named at the first validation
+            logger.setLevel(logging.ERROR)
+        try:
+            own = translator.translate(self.sources[start : start + share], first_line=start + 1)
+        finally:
+            logger.setLevel(level)
         translations = list(chain.from_iterable(gather(own)))
         scores = score(translations, self.references, self.bundle.target)
         found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
         pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes
         stride = max(1, len(translations) // N_SAMPLES)
-        self.samples = list(zip(self.sources[::stride], translations[::stride], strict=True))[:N_SAMPLES]
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
+        shown = map(visible, self.sources[::stride])
+        self.samples = list(zip(shown, translations[::stride], strict=True))[:N_SAMPLES]
+        for board in trainer.loggers:
+            if isinstance(board, TensorBoardLogger):
                 text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
-                logger.experiment.add_text("samples", text, trainer.global_step - 1)
+                board.experiment.add_text("samples", text, trainer.global_step - 1)
 
 
 class TrainingProgress(ProgressBar):

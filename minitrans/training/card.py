@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import Scores
+from minitrans.text.lines import visible
 from minitrans.training.config import RunConfig
 
 
@@ -25,9 +26,9 @@ def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], 
     any_scores = next(iter(scores.values()))
     return f"""# {bundle.source} -> {bundle.target}
 
-A translation Transformer trained with minitrans on `{config.data.path}`.
+A translation Transformer trained with minitrans on `{visible(config.data.path)}`.
 
-    minitrans translate {config.run_dir} "..."
+    minitrans translate {visible(str(config.run_dir))} "..."
 
 - Parameters: {n_parameters:,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \

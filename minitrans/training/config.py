@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from jsonargparse import ArgumentParser, Namespace
@@ -15,13 +15,14 @@ from minitrans.arguments import add_compiled, make_parser, parse
 from minitrans.data.corpus import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
+from minitrans.serving.bundle import POSITIONS
+from minitrans.settings import check_range, check_ranges, memory, read_settings
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 
-# What of Lightning's Trainer a run may set. The rest is set by `minitrans`, or serves no purpose here.
+# What of Lightning's Trainer a run may set, beside its accelerator and its strategy. The rest is set by `minitrans`, or
+# serves no purpose here.
 TRAINER_SETTINGS = {
-    "accelerator",
-    "strategy",
     "devices",
     "num_nodes",
     "max_epochs",
@@ -37,6 +38,9 @@ TRAINER_SETTINGS = {
     "deterministic",
     "detect_anomaly",
 }
+CONFIG = "config.yaml"
+# For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
+BYTES = 4 * (5 + 4)
 FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
 
 
@@ -71,19 +75,8 @@ class TrainingConfig:
     init_from: str | None = None
 
     def __post_init__(self) -> None:
-        """Check every value once, here."""
-        for name in ("learning_rate", "checkpoint_minutes"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"training.{name} must be above 0, got {getattr(self, name)}")
-        for name in ("warmup_steps", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise UserError(f"training.{name} must not be below 0, got {getattr(self, name)}")
-        for name in ("label_smoothing", "ema_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"training.{name} must be in [0, 1), got {getattr(self, name)}")
-        for name in ("patience", "checkpoint_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise UserError(f"training.{name} must be at least 1, got {getattr(self, name)}")
+        """Check the values."""
+        check_ranges("training", vars(self))
 
 
 @dataclass(frozen=True)
@@ -116,9 +109,16 @@ class RunConfig:
 
     @property
     def text(self) -> str:
-        """The settings as YAML, for the run folder."""
+        """The settings as YAML, for the run folder, without what says where files go on this machine."""
         saved = {name: value for name, value in asdict(self).items() if name not in ("run_dir", "resume", "overwrite")}
+        del saved["data"]["cache_dir"]
         return yaml.safe_dump(saved, sort_keys=False)
+
+    def __post_init__(self) -> None:
+        """Check what `model`, `trainer` and the seed say; the other sections check themselves."""
+        check_range("seed", self.seed)
+        check_ranges("model", self.model)
+        check_ranges("trainer", self.trainer)
 
     def transformer(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
         """The model's sizes, given those of a tokenizer.
@@ -130,6 +130,27 @@ class RunConfig:
             return TransformerConfig(vocab_size, pad_id, bos_id, eos_id, **self.model)
         except ValueError as error:
             raise UserError(str(error)) from error
+
+
+def check_memory(sizes: TransformerConfig) -> None:
+    """Compare what a model and its optimizer will take with what this machine has, before any of it is taken.
+
+    Raises:
+        UserError: It is not enough, or the table of positions is larger than what a run folder may ask for.
+    """
+    c = sizes
+    layer = 4 * c.d_model * (3 * c.n_heads * c.head_size + c.d_ff)  # one of the encoder and one of the decoder
+    n_parameters = c.n_layers * layer + c.vocab_size * c.d_model * (1 if c.tie_embeddings else 3)
+    needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
+    if needed > memory():
+        raise UserError(
+            f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
+            f"{memory() / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
+        )
+    if c.max_len * c.d_model > POSITIONS:
+        raise UserError(
+            f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product must be at most {POSITIONS}"
+        )
 
 
 def add_settings(parser: ArgumentParser) -> None:
@@ -146,6 +167,11 @@ def add_settings(parser: ArgumentParser) -> None:
     parser.add_class_arguments(DataConfig, "data")
     parser.add_class_arguments(TrainingConfig, "training")
     parser.add_class_arguments(Trainer, "trainer", skip={*inspect.signature(Trainer).parameters} - TRAINER_SETTINGS)
+    # By their names alone: Trainer's own types would also import any class that a settings file names.
+    parser.add_argument("--trainer.accelerator", type=str, default="auto", help="cpu, gpu, mps, or auto")
+    parser.add_argument(
+        "--trainer.strategy", type=Literal["auto", "ddp"], default="auto", help="ddp where several processes train"
+    )
 
 
 def add_train_flags(parser: ArgumentParser) -> None:
@@ -178,7 +204,7 @@ def run_config(settings: Namespace) -> RunConfig:
         if not settings.config:
             raise UserError("neither --config nor --run-dir is given; say which run to make")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
-    if settings.trainer.max_steps < 1 and settings.trainer.max_epochs is None:
+    if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
     if settings.data.streaming:
         if settings.trainer.max_steps < 1 or settings.trainer.max_epochs is not None:
@@ -200,3 +226,20 @@ def run_config(settings: Namespace) -> RunConfig:
         resume=settings.get("resume", False),
         overwrite=settings.get("overwrite", False),
     )
+
+
+def saved_settings(run: Path) -> dict[str, Any]:
+    """The settings in a run folder, as they come out of `RunConfig.text`.
+
+    Raises:
+        UserError: They cannot be read, or say where files are to go, as a stranger might.
+    """
+    path = run / CONFIG
+    try:
+        settings = read_settings(path)
+        where = settings["data"].pop("cache_dir", None)
+    except (UserError, TypeError, KeyError, AttributeError) as error:
+        raise UserError(f"{path} is damaged ({error}); train anew with --overwrite") from error
+    if where is not None:
+        raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
+    return {"compiled": "auto"} | settings

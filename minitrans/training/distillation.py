@@ -34,7 +34,7 @@ from minitrans.files import open_aside, write_file
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean, read_ahead, read_lines
-from minitrans.training.config import RunConfig
+from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision
 from minitrans.training.run import train
 
@@ -192,8 +192,7 @@ def make(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """
     run = config.run_dir
     if (run / "model.json").is_file():
-        before, now = (yaml.safe_load(text) for text in ("\n".join(read_lines(run / "config.yaml")), config.text))
-        if {"compiled": "auto"} | before != now:
+        if saved_settings(run) != yaml.safe_load(config.text):
             raise UserError(f"{run} was trained with other settings; remove it, or give another --run-dir")
         return
     resume = any((run / "checkpoints").glob("*.ckpt"))

@@ -4,16 +4,17 @@ import contextlib
 import ctypes
 import errno
 import logging
-import shutil
+import os
 import time
 import warnings
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
 import yaml
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
@@ -24,10 +25,12 @@ from minitrans.admission import make_batch_loss
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.files import write_file
+from minitrans.files import lock, write_file
 from minitrans.model.transformer import Transformer
 from minitrans.serving.bundle import (
+    SIZES,
     TOKENIZER,
+    WEIGHTS,
     WORDS,
     Bundle,
     load_bundle,
@@ -39,7 +42,7 @@ from minitrans.serving.bundle import (
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
-from minitrans.text.lines import clean
+from minitrans.settings import CORES, brief
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
@@ -52,12 +55,19 @@ from minitrans.training.checkpoints import (
     read_checkpoint,
     step_of,
 )
-from minitrans.training.config import RunConfig
+from minitrans.training.config import CONFIG, RunConfig, check_memory, saved_settings
 from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
 
-CONFIG, CARD, CURVE, CHECKPOINTS = "config.yaml", "README.md", "curve.svg", "checkpoints"
+CARD, CURVE, CHECKPOINTS, TENSORBOARD = "README.md", "curve.svg", "checkpoints", "tensorboard"
+MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
+# All else that a training writes into it. What is not of these names is somebody else's.
+FILES = [
+    *(CONFIG, TOKENIZER, WORDS, WEIGHTS, SIZES, CARD, CURVE, METRICS),
+    *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
+    *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
+]
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
 
@@ -73,15 +83,24 @@ def train(config: RunConfig) -> dict[str, Scores]:
         UserError: A fault in the settings, the corpus or the run folder; nothing has been written then.
         KeyboardInterrupt: Stopped by a signal; the run can be resumed.
     """
-    run_dir = config.run_dir
+    with contextlib.ExitStack() as held:
+        return _train(config, held)
+
+
+def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
+    run_dir, is_there = config.run_dir, False
     if _is_first_process():
-        _check_run_dir(config)
+        is_there = _check_run_dir(config)
+        if is_there:
+            held.enter_context(lock(run_dir / MARK))
+            _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # what a run that was killed has not finished
     else:
         logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process warns of the same
     # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-    config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)
-    _keep_freed_memory()
+    check_memory(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
     _quieten_lightning()
+    _check_trainer(config)
+    _keep_freed_memory()
     seed_everything(config.seed, verbose=False)
 
     start = None if config.resume or config.training.init_from is None else load_bundle(Path(config.training.init_from))
@@ -111,9 +130,9 @@ def train(config: RunConfig) -> dict[str, Scores]:
 
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
-    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
-        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
     if trainer.is_global_zero and not config.resume:
+        if not is_there:
+            held.enter_context(_new_folder(run_dir))
         _make_run_dir(config, tokenizer, start.words if start else None)
     threads = torch.get_num_threads()
     _fit(trainer, module, data, config, checkpoint)
@@ -171,8 +190,8 @@ def _is_first_process() -> bool:
     return rank == 0 and LightningEnvironment().node_rank() == 0
 
 
-def _check_run_dir(config: RunConfig) -> None:
-    """Refuse to touch what is not ours to touch, and to resume what cannot be."""
+def _check_run_dir(config: RunConfig) -> bool:
+    """Refuse to touch what is not ours to touch, and to resume what cannot be; tell whether there is a run already."""
     run_dir = config.run_dir
     if config.resume and config.overwrite:
         raise UserError("--resume and --overwrite exclude each other; give one")
@@ -180,46 +199,89 @@ def _check_run_dir(config: RunConfig) -> None:
         raise UserError(f"{run_dir} is a file; give another --run-dir")
     if config.resume:
         _check_resumed(config)
-    elif run_dir.exists() and any(path.suffix != ".tmp" for path in run_dir.iterdir()):
-        if not config.overwrite:
-            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-        if not (run_dir / CONFIG).is_file():
-            raise UserError(f"{run_dir} is not a run folder, so it is not overwritten; give another --run-dir")
+    elif not run_dir.exists() or all(path.suffix == ".tmp" for path in run_dir.iterdir()):
+        return False
+    elif not config.overwrite:
+        raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
+    elif run_dir.is_symlink():
+        raise UserError(f"{run_dir} is a link, so what it leads to is not overwritten; give that as --run-dir")
+    elif not (run_dir / MARK).is_file():
+        raise UserError(
+            f"{run_dir} is not marked as a run folder by a file {MARK}, so it is not overwritten; remove it "
+            "yourself, or give another --run-dir"
+        )
+    for path in run_dir.rglob("*"):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
+    return True
 
 
 def _check_resumed(config: RunConfig) -> None:
-    """Refuse to resume what cannot be; remove what a run that was killed has not written to its end."""
+    """Refuse to resume what cannot be."""
     run_dir, now = config.run_dir, yaml.safe_load(config.text)
     for part in (CONFIG, TOKENIZER):
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
+    before = saved_settings(run_dir)
+    for name in ("seed", "model", "tokenizer", "data", "training", "compiled"):
+        if before.get(name) != now[name]:
+            raise UserError(
+                f"{run_dir / CONFIG} and the settings given differ in {name}; "
+                "resume with the run's own settings, or train a new run"
+            )
+
+
+@contextlib.contextmanager
+def _new_folder(run_dir: Path) -> Iterator[None]:
+    """Make a run folder, unless it is there and empty, and hold it."""
     try:
-        before = yaml.safe_load((run_dir / CONFIG).read_text(encoding="utf-8"))
-        other = [name for name in ("seed", "model", "tokenizer", "data", "training") if before[name] != now[name]]
-        other += ["compiled"] * (before.get("compiled", "auto") != now["compiled"])
-    except Exception as error:  # whatever YAML makes of a damaged file
-        raise UserError(f"{run_dir / CONFIG} is damaged ({clean(str(error))}); train anew with --overwrite") from error
-    if other:
-        raise UserError(
-            f"{run_dir / CONFIG} and the settings given differ in {other[0]}; "
-            "resume with the run's own settings, or train a new run"
-        )
-    for unfinished in run_dir.rglob("*.[0-9]*.tmp"):
-        unfinished.unlink()
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
+    with lock(run_dir / MARK):
+        if (run_dir / CONFIG).exists():  # of another training, begun meanwhile
+            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
+        yield
 
 
 def _make_run_dir(config: RunConfig, tokenizer: Tokenizer, words: frozenset[str] | None) -> None:
-    """Begin the run folder, in place of the one that is there if that is to be overwritten; `words` are the first."""
-    if config.overwrite and config.run_dir.exists():
-        shutil.rmtree(config.run_dir)
+    """Begin the run folder, in place of the run that is there; `words` are the first that it knows."""
+    _remove(config.run_dir, FILES)
+    for folder in (CHECKPOINTS, TENSORBOARD):
+        with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
+            (config.run_dir / folder).rmdir()
+    write_file(config.run_dir / CONFIG, config.text)
+    tokenizer.save(config.run_dir / TOKENIZER)
+    if words is not None:
+        save_words(config.run_dir, words)
+
+
+def _remove(run_dir: Path, patterns: Iterable[str]) -> None:
+    for path in chain.from_iterable(map(run_dir.glob, patterns)):
+        path.unlink()
+
+
+def _check_trainer(config: RunConfig) -> None:
+    """Refuse what Lightning would refuse later, or take without an end."""
+    devices = config.trainer["devices"]
+    n_devices = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else 1
+    gpus = 0 if config.trainer["accelerator"] == "cpu" else torch.cuda.device_count()
+    most, kind = (gpus, "accelerators") if gpus else (CORES, "cores")
+    if n_devices > most:
+        raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
+    precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     try:
-        config.run_dir.mkdir(parents=True, exist_ok=True)
-        write_file(config.run_dir / CONFIG, config.text)
-        tokenizer.save(config.run_dir / TOKENIZER)
-        if words is not None:
-            save_words(config.run_dir, words)
-    except OSError as error:
-        raise UserError(f"cannot write {config.run_dir}: {error.strerror}; give another --run-dir") from error
+        trainer = Trainer(**config.trainer, precision=precision.of_trainer, logger=False, enable_model_summary=False)
+    except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
+        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
+        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
+    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
+    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
+        raise UserError(
+            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
+            "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
+        )
 
 
 def _make_trainer(
@@ -227,8 +289,6 @@ def _make_trainer(
 ) -> Trainer:
     """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand."""
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
-    if config.trainer["strategy"] not in ("auto", "ddp"):
-        raise UserError(f"trainer.strategy is {config.trainer['strategy']}; choose auto or ddp")
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     decay = config.training.ema_decay
     every = max(
@@ -243,22 +303,19 @@ def _make_trainer(
         Checkpoints(run_dir / CHECKPOINTS, config.training, 50 if log_every is None else log_every),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
-        run_dir, name="", version="tensorboard", purge_step=step_of(checkpoint) if checkpoint else None
+        run_dir, name="", version=TENSORBOARD, purge_step=step_of(checkpoint) if checkpoint else None
     )
-    try:
-        return Trainer(
-            **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
-            precision=precision.of_trainer,
-            logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
-            callbacks=callbacks,
-            plugins=[CheckpointFiles()],
-            default_root_dir=run_dir,
-            num_sanity_val_steps=0,
-            enable_model_summary=False,
-            use_distributed_sampler=False,
-        )
-    except (MisconfigurationException, ValueError) as error:  # a device that is not there, settings that exclude others
-        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+    return Trainer(
+        **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
+        precision=precision.of_trainer,
+        logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
+        callbacks=callbacks,
+        plugins=[CheckpointFiles()],
+        default_root_dir=run_dir,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_model_summary=False,
+    )
 
 
 def _fit(

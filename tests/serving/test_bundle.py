@@ -251,6 +251,7 @@ def test_a_weight_that_is_not_finite_is_named(run: Path, value: float) -> None:
         ({"n_layers": 10**9}, "does not fit model.json"),
         ({"n_heads": 10**9, "d_head": 10**9}, "does not fit model.json"),  # more bytes than 64 bits can count
         ({"d_ff": 10**30}, "does not fit model.json"),
+        ({"max_len": 1 << 21}, "damaged"),  # no weight tells of it, and its table would take gigabytes
     ],
 )
 def test_sizes_of_a_giant_take_no_memory(run: Path, changes: dict[str, object], message: str) -> None:
@@ -311,3 +312,33 @@ def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run: Path, capsys
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith("minitrans: error: ")
         assert name in err
+
+
+def test_files_that_were_changed_since_are_refused(run: Path) -> None:
+    """Every weight is still finite, and every shape right."""
+    weights = load_file(run / WEIGHTS)
+    save_file({name: weight * 1.01 for name, weight in weights.items()}, run / WEIGHTS)
+    with pytest.raises(UserError, match=rf"{WEIGHTS} is not the file that model.json tells of"):
+        load_bundle(run)
+
+
+def test_another_tokenizer_of_the_same_size_is_refused(run: Path) -> None:
+    told = json.loads((run / SIZES).read_text())
+    told["sha256"][TOKENIZER] = "0" * 64
+    (run / SIZES).write_text(json.dumps(told))
+    with pytest.raises(UserError, match=rf"{TOKENIZER} is not the file that model.json tells of"):
+        load_bundle(run)
+
+
+def test_a_run_of_a_version_that_wrote_no_digests_is_read(run: Path) -> None:
+    told = json.loads((run / SIZES).read_text())
+    del told["sha256"]
+    (run / SIZES).write_text(json.dumps(told))
+    load_bundle(run)
+
+
+def test_languages_are_printable(run: Path) -> None:
+    told = json.loads((run / SIZES).read_text())
+    (run / SIZES).write_text(json.dumps(told | {"target": "zh\x1b[2J"}))
+    with pytest.raises(UserError, match=r"model.json is damaged .*\\x1b"):
+        load_bundle(run)

@@ -1,5 +1,6 @@
 import logging
 import math
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -403,3 +404,28 @@ def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(tiny_run: Path, translat
 def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None:
     model = Translator.load(tiny_run, "meta").bundle.model
     assert all(tensor.is_meta for tensor in (*model.parameters(), model.positions))
+
+
+def test_one_text_in_place_of_a_list_is_refused(tiny_run: Path) -> None:
+    translator = Translator.load(tiny_run)
+    for translate in (translator.translate, lambda text: translator.n_best(text, 2)):
+        with pytest.raises(TypeError, match="lines is one text"):
+            translate("I love you.")
+
+
+def test_the_n_best_are_different_texts_the_best_of_each(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator.load(tiny_run)
+    piece = translator.bundle.tokenizer.encode("a")
+    found = [[Hypothesis(piece, -1.0, -1.0), Hypothesis([], -2.0, -2.0), Hypothesis(piece, -3.0, -3.0)]]
+    monkeypatch.setattr(Translator, "_search", lambda *_: found)
+    (best,) = translator.n_best(["a"], 3)
+    assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
+
+
+def test_a_line_of_a_megabyte_is_cut_in_no_time(tiny_run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    translator = Translator.load(tiny_run)
+    for line in ("a" * 1_000_000, "我" * 333_333, "cat " * 250_000, "e" + "\u0301\u0316" * 250_000, "ab" * 500_000):
+        began = time.perf_counter()
+        assert len(translator.translate([line])) == 1
+        assert time.perf_counter() - began < 10  # a second, on a machine that does nothing else
+    assert caplog.text.count("line 1 is cut") == 5

@@ -5,14 +5,14 @@ import time
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import clean, iter_lines, read_ahead, read_lines
+from minitrans.text.lines import LONGEST, clean, iter_lines, read_ahead, read_lines, visible
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
 
@@ -198,3 +198,47 @@ def test_a_clean_line_is_one_line(line: str) -> None:
     assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
     assert not set(cleaned) & set("\u2028\u2029")
     assert cleaned == cleaned.strip()
+
+
+def test_marks_heaped_on_a_letter_take_no_time_and_short_lines_keep_theirs() -> None:
+    heap = "e" + "\u0301\u0316" * 200_000
+    began = time.perf_counter()
+    cleaned = clean(f"a {heap} b")
+    assert time.perf_counter() - began < 10  # as they come, they would take minutes to put in order
+    assert clean(cleaned) == cleaned
+    assert len(cleaned) < 40
+    short = "e" + "\u0301" * 100
+    assert len(clean(short)) == 100
+    ordinary = "e\u0301 \u1112\u1161\u11ab \u0958" * 1000
+    assert clean(ordinary) == " ".join(unicodedata.normalize("NFC", ordinary).split())
+
+
+def test_a_line_longer_than_any_text_is_refused_without_being_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a\n" + b"b" * LONGEST + b"\n")
+    with pytest.raises(UserError, match=rf"a.txt, line 2: it has more than {LONGEST} bytes; break it"):
+        read_lines(path)
+    path.write_bytes(b"a\n" + b"b" * (LONGEST - 1) + b"\n")
+    assert len(read_lines(path)[1]) == LONGEST - 1
+
+    class Endless(io.RawIOBase):
+        given = 0
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            self.given += len(buffer)
+            buffer[:] = b"x" * len(buffer)
+            return len(buffer)
+
+    endless = Endless()
+    with pytest.raises(UserError, match="line 1: it has more than"):
+        list(iter_lines(io.BufferedReader(endless), "a pipe"))
+    assert endless.given <= 2 * LONGEST
+
+
+def test_what_would_move_a_cursor_is_made_visible() -> None:
+    assert visible("a\x1b[2J\r\n\x9b\u202eb\u2028\udc80é我\U0001f468\u200d\U0001f469") == (
+        "a\\x1b[2J\\r\\n\\x9b\\u202eb\\u2028\\udc80é我\U0001f468\u200d\U0001f469"
+    )

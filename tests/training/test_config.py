@@ -110,10 +110,10 @@ def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> Ru
         ((), "trainer:\n  precision: 32-true\n", "no setting trainer.precision; the nearest is training.precision$"),
         ((), "model: [1, 2\n", "line 1"),
         (("--tokenizer.vocab_size", "100"), None, "tokenizer.vocab_size is 100"),
-        (("--training.ema_decay", "1"), None, r"training.ema_decay must be in \[0, 1\), got 1"),
-        (("--training.learning_rate", "0"), None, "training.learning_rate must be above 0, got 0"),
-        (("--training.patience", "0"), None, "training.patience must be at least 1, got 0"),
-        (("--training.warmup_steps", "-1"), None, "training.warmup_steps must not be below 0, got -1"),
+        (("--training.ema_decay", "1"), None, r"training.ema_decay is 1; it must be at most 0.999999 \("),
+        (("--training.learning_rate", "0"), None, r"training.learning_rate is 0; it must be at least 1e-38$"),
+        (("--training.patience", "0"), None, r"training.patience is 0; it must be at least 1$"),
+        (("--training.warmup_steps", "-1"), None, r"training.warmup_steps is -1; it must be at least 0$"),
         (("--data.target", "en"), None, "data.source and data.target are both en"),
     ],
 )
@@ -134,7 +134,9 @@ def test_missing_settings_are_named(tmp_path: Path) -> None:
         parse_config([*MINIMAL, "--trainer.max_steps", "-1"])
     with pytest.raises(UserError, match=r"^--data.source must be given; see minitrans train --help$"):
         parse_config([*MINIMAL[:4], *MINIMAL[6:]])
-    with pytest.raises(UserError, match=r"cannot read --config .*gone.yaml: No such file"):
+    with pytest.raises(
+        UserError, match=r"^cannot read .*gone.yaml: No such file or directory; give the path of a YAML file$"
+    ):
         parse_config(["--config", str(tmp_path / "gone.yaml")])
 
 

@@ -20,11 +20,14 @@ from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 
 from minitrans import cli
+from minitrans.errors import UserError
+from minitrans.files import lock
 from minitrans.serving.bundle import load_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.translator import Translator
 from minitrans.text.words import words
 from minitrans.training.callbacks import ValidationTranslations
+from minitrans.training.run import _new_folder
 
 Capture = pytest.CaptureFixture[str]
 
@@ -63,6 +66,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
         "tensorboard",
         "README.md",
         "curve.svg",
+        ".minitrans",
     }
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {
         "best.ckpt",
@@ -300,7 +304,9 @@ def test_a_folder_that_is_not_empty_is_left_alone(
 ) -> None:
     assert "give --resume, --overwrite or another --run-dir" in refuses(capsys, corpus, tiny_run)
     (tmp_path / "thesis.doc").write_text("years of work")
-    assert "is not a run folder, so it is not overwritten" in refuses(capsys, corpus, tmp_path, "--overwrite")
+    assert "is not marked as a run folder by a file .minitrans, so it is not overwritten" in refuses(
+        capsys, corpus, tmp_path, "--overwrite"
+    )
     assert "is a file" in refuses(capsys, corpus, tmp_path / "thesis.doc")
     assert "exclude each other" in refuses(capsys, corpus, tiny_run, "--resume", "--overwrite")
 
@@ -341,3 +347,123 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     assert "train.zh, line 1" in refuses(capsys, corpus, run_dir, "--data.path", str(broken))
     (broken / "train.zh").write_bytes(b"")
     assert "train.zh has 0" in refuses(capsys, corpus, run_dir, "--data.path", str(broken))
+
+
+# -- What is not ours -----------------------------------------------------------------------------------------------
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """All names in a folder, with what is in the files."""
+    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+
+
+def test_overwrite_removes_only_what_a_training_wrote(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
+    theirs = ["thesis.doc", "config.yaml.bak", "checkpoints/step-one.ckpt", "tensorboard/notes.txt", "sources/main.c"]
+    (run_dir / "sources").mkdir()
+    for name in theirs:
+        (run_dir / name).write_text("years of work")
+    (run_dir / "model.json.123.tmp").write_text("half of it")
+    assert train(corpus, run_dir, "--overwrite", "--seed", "3", max_steps=5) == 0
+    for name in theirs:
+        assert (run_dir / name).read_text() == "years of work"
+    assert sorted(path.name for path in (run_dir / "checkpoints").iterdir()) == [
+        "best.ckpt",
+        "step-5.ckpt",
+        "step-one.ckpt",
+    ]
+    assert not (run_dir / "model.json.123.tmp").exists()
+
+
+def test_what_only_looks_like_a_run_is_not_overwritten(tmp_path: Path, corpus: Path, capsys: Capture) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("config.yaml", "README.md", "main.c"):
+        (project / name).write_text("years: of work")
+    assert "is not marked as a run folder" in refuses(capsys, corpus, project, "--overwrite")
+
+
+@pytest.mark.parametrize(
+    "name", ["checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans"]
+)
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
+def test_nothing_is_written_or_removed_where_a_link_leads(
+    name: str, flag: str, tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run_dir, elsewhere = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "elsewhere"
+    (run_dir / name).rename(elsewhere) if name != "tensorboard/hparams.yaml" else elsewhere.write_text("theirs")
+    (run_dir / name).unlink(missing_ok=True)
+    (run_dir / name).symlink_to(elsewhere)
+    before = everything(tmp_path)
+    message = refuses(capsys, corpus, run_dir, flag)
+    assert f"{run_dir / name} is a link, and nothing is written where links lead" in message
+    assert everything(tmp_path) == before
+
+
+def test_a_link_to_a_run_is_not_overwritten(tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "link").symlink_to(tiny_run)
+    assert "is a link, so what it leads to is not overwritten" in refuses(
+        capsys, corpus, tmp_path / "link", "--overwrite"
+    )
+
+
+def test_a_run_that_says_where_to_keep_things_is_not_resumed(
+    tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
+    config = yaml.safe_load((run_dir / "config.yaml").read_text())
+    assert "cache_dir" not in config["data"]
+    config["data"]["cache_dir"] = str(tmp_path / "planted")
+    (run_dir / "config.yaml").write_text(yaml.safe_dump(config))
+    words = ["train", "--config", str(run_dir / "config.yaml"), "--run-dir", str(run_dir), "--resume"]
+    before = everything(tmp_path)
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert "config.yaml names data.cache_dir; remove that line" in capsys.readouterr().err
+    assert everything(tmp_path) == before
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--overwrite", "new"])
+def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
+    flag: str, tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run_dir = tmp_path / "run"
+    if flag == "new":
+        run_dir.mkdir()
+    else:
+        shutil.copytree(tiny_run, run_dir)
+    code = (
+        "import pathlib, sys, time; from minitrans.files import lock\n"
+        "with lock(pathlib.Path(sys.argv[1])): print('held', flush=True); time.sleep(100)"
+    )
+    command = [sys.executable, "-c", code, str(run_dir / ".minitrans")]
+    flags = [flag] if flag != "new" else []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        if flag == "new":  # begun after the other has looked
+            with pytest.raises(UserError, match="is in use by another process"), _new_folder(run_dir):
+                pass
+        else:
+            assert "is in use by another process; wait for its end" in refuses(capsys, corpus, run_dir, *flags)
+        process.kill()
+    if flag == "new":
+        with _new_folder(run_dir):
+            pass
+    else:
+        assert train(corpus, run_dir, flag, max_steps=200 if flag == "--resume" else 5) == 0
+
+
+def test_a_training_holds_its_folder(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir, tried = tmp_path / "run", []
+
+    def tries(*_: object) -> None:
+        with pytest.raises(UserError, match="is in use by another process"), lock(run_dir / ".minitrans"):
+            pass
+        tried.append(True)
+
+    monkeypatch.setattr(ValidationTranslations, "on_validation_start", tries)
+    assert train(corpus, run_dir, max_steps=2) == 0
+    assert tried
+    with lock(run_dir / ".minitrans"):
+        pass

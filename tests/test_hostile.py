@@ -1,0 +1,341 @@
+"""What a stranger types or hands over: one line, exit code 2, nothing written, and soon.
+
+The tests that draw take seconds. HYPOTHESIS_PROFILE=long has them draw as long as one likes.
+"""
+
+import gzip
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import tiny_settings
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrans import cli
+from minitrans.arguments import make_parser
+from minitrans.settings import CORES, RANGES
+from minitrans.training.config import add_settings
+
+settings.register_profile("long", deadline=None, max_examples=10_000)
+DRAWS = settings() if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
+Capture = pytest.CaptureFixture[str]
+
+
+def command(*words: str | Path) -> tuple[int, str]:
+    """The exit code of a command of this process, and what it writes to standard error."""
+    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            return cli.main([str(word) for word in words]), err.getvalue()
+        except SystemExit as ended:  # --help, --version, --print-config
+            return int(ended.code or 0), err.getvalue()
+
+
+def refused(*words: str | Path) -> str:
+    """A command that ends with code 2 and at most one warning and one error, within ten seconds; the error."""
+    began = time.monotonic()
+    code, err = command(*words)
+    assert code == 2, err
+    assert time.monotonic() - began < 10
+    lines = err.splitlines()
+    assert lines[-1].startswith("minitrans: error: ")
+    assert len(lines) <= 2
+    assert len(lines[-1]) < 1000
+    return lines[-1].removeprefix("minitrans: error: ")
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder, which is the working folder; no network."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        patch.chdir(folder)
+        yield folder
+
+
+# -- Settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--model.d_model", "1000000000"], "--model.d_model is 1000000000; it must be at most 65536 "),
+        (["--model.d_model", "65536"], "parameters take "),
+        (["--model.max_len", "100000000000"], "--model.max_len is 100000000000; it must be at most 65536 "),
+        (["--model.max_len", "65536", "--model.d_model", "512"], "their product must be at most "),
+        (["--model.n_layers", "1000000"], "--model.n_layers is 1000000; it must be at most 1000 "),
+        (["--tokenizer.vocab_size", "100000000000"], "--tokenizer.vocab_size is 100000000000; it must be at most"),
+        (["--trainer.accumulate_grad_batches", "0"], "--trainer.accumulate_grad_batches is 0; it must be at least 1"),
+        (["--seed", "-1"], "--seed is -1; it must be at least 0"),
+        (["--seed", "9" * 23], f"--seed is {'9' * 23}; it must be at most 4294967295 (NumPy"),
+        (["--seed", "0x" + "f" * 5000], "--seed is far too large"),
+        (["--trainer.max_steps", "9" * 20], "it must be at most 1000000000 "),
+        (["--trainer.max_steps", "0"], "neither trainer.max_steps nor trainer.max_epochs"),
+        (["--trainer.devices", "99999"], f"trainer.devices is 99999; this machine has {CORES} cores"),
+        (["--trainer.devices", "'99999999999'"], "trainer: "),
+        (["--trainer.devices", "0"], "trainer: "),
+        (["--trainer.devices", "[]"], "trainer: "),
+        (["--trainer.accelerator", "abacus"], "trainer: "),
+        (["--trainer.accelerator", "os.path"], "trainer: "),
+        (["--trainer.strategy", "fsdp"], "--trainer.strategy is fsdp; it must be one of auto, ddp"),
+        (["--trainer.num_nodes", "2", "--trainer.accelerator", "cpu"], "no MASTER_ADDR in the environment says where"),
+        (["--trainer.max_time", "soon"], "trainer: "),
+        (["--trainer.limit_val_batches", "0"], "--trainer.limit_val_batches is 0; it must be at least"),
+        (["--trainer.limit_train_batches", "1.5"], "trainer: "),
+        (["--trainer.val_check_interval", "0"], "--trainer.val_check_interval is 0; it must be at least"),
+        (["--trainer.gradient_clip_val", "0"], "--trainer.gradient_clip_val is 0; it must be at least"),
+        (["--data.workers", "1000000"], f"--data.workers is 1000000; it must be at most {CORES} (this machine has"),
+        (["--training.learning_rate", ".inf"], "--training.learning_rate is inf; it must be at most 10 "),
+    ],
+    ids=lambda words: " ".join(words)[:60] if isinstance(words, list) else "",
+)
+def test_a_number_out_of_its_range_is_refused(flags: list[str], told: str, sandbox: Path) -> None:
+    assert told in refused("train", *tiny_settings(sandbox / "gone"), "--run-dir", "r", *flags)
+    assert [*sandbox.iterdir()] == []
+
+
+PARSER = make_parser("minitrans train", "")
+add_settings(PARSER)
+SETTINGS = sorted(set(PARSER.get_defaults().keys()) - {"config", "debug", "run_dir"})
+VALUES = [
+    *("0", "-1", "1e30", "1e-30", "nan", ".nan", ".inf", "-.inf", "", " ", "null", "true", "yes", "[]", "{}", "[1, 2]"),
+    *(
+        "{a: 1}",
+        "a",
+        "1.5",
+        "0.5",
+        "9" * 23,
+        "9" * 5000,
+        "0x" + "f" * 5000,
+        "-" + "9" * 30,
+        "[" * 500,
+        "&a [*a]",
+        "'1'",
+    ),
+    *(
+        "x" * 100_000,
+        "\x1b[2J",
+        "a\nb",
+        "\u202e",
+        "\udc80",
+        "../../x",
+        "/dev/zero",
+        "1:1:1:1:1",
+        "2001-99-99",
+        "!!int x",
+    ),
+    *("!!python/object/apply:os.getcwd []", "{class_path: os.getcwd}", "os.getcwd", "minitrans.cli.main", "%s", "{0}"),
+]
+
+
+def test_every_number_has_a_range() -> None:
+    numbers = {
+        action.dest
+        for action in PARSER._actions
+        if getattr(action, "_typehint", None) is not None
+        and any(kind in str(getattr(action, "_typehint", "")) for kind in ("int", "float"))
+    }
+    assert numbers - set(RANGES) == {"trainer.devices", "trainer.max_time"}  # which look at the machine, and Lightning
+    assert {name for name in RANGES if "." in name} <= numbers
+
+
+@settings(DRAWS)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
+    )
+)
+def test_any_setting_of_any_value_ends_in_one_line(sandbox: Path, drawn: list[tuple[str, str]]) -> None:
+    """Where the value is right after all, there is still no corpus."""
+    flags = [f"--{name}={value}" for name, value in drawn]
+    refused("train", *tiny_settings(sandbox / "gone"), "--run-dir", "r", *flags)
+    assert [*sandbox.iterdir()] == []
+
+
+@settings(DRAWS)
+@given(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
+def test_any_setting_of_a_file_ends_in_one_line(sandbox: Path, name: str, value: str, quoted: bool) -> None:
+    section, _, key = name.rpartition(".")
+    text = yaml.safe_dump(value) if quoted else value
+    path = sandbox / "c.yaml"
+    path.write_bytes(
+        f"{section}:\n  {key}: {text}\n".encode(errors="surrogateescape")
+        if section
+        else f"{key}: {text}\n".encode(errors="surrogateescape")
+    )
+    try:
+        refused("train", *tiny_settings(sandbox / "gone")[6:], *DATA, "--run-dir", "r", "--config", path)
+    finally:
+        path.unlink()
+    assert [*sandbox.iterdir()] == []
+
+
+DATA = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a: &a [x, x, x]\nb: &b [*a, *a, *a]\ndata: {splits: *b}\n", "settings have no aliases, such as *a"),
+        (
+            "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]\n" for i in range(12)),
+            "settings have no aliases",
+        ),
+        ("data: " + "[" * 21 + "]" * 21 + "\n", "it nests more than 20 deep"),
+        ("data: " + "[" * 60_000 + "\n", "is not YAML: "),
+        ("data: {path: " + "x" * 70_000 + "}\n", "has more than 65536 bytes"),
+        ("seed: !!int x\n", "is not YAML: "),
+        (f"seed: {'9' * 5000}\n", "is not YAML: "),
+        (f"model: {list(range(10_000))}\n", "model is [0, 1, 2, "),
+    ],
+    ids=["alias", "bomb", "depth", "brackets", "size", "tag", "digits", "long"],
+)
+def test_settings_that_stand_for_more_than_they_are_are_refused(text: str, told: str, sandbox: Path) -> None:
+    path = sandbox / "c.yaml"
+    path.write_text(text)
+    assert told in refused("train", "--config", path, *DATA, "--run-dir", "r", "--trainer.max_steps", "1")
+    path.unlink()
+
+
+# -- Flags ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--threads", "100000"], f"--threads is 100000; it must be at most {CORES} (this machine has {CORES} cores)"),
+        (["--processes", "100000"], f"--processes is 100000; it must be at most {CORES} (this machine has"),
+        (["--beam", "100000"], "--beam is 100000; it must be at most 200 "),
+        (["--beam", "2", "--length-penalty", "nan"], "--length-penalty is nan; "),
+        (["--beam", "2", "--length-penalty", "1e30"], "--length-penalty is 1e+30; it must be at most 10 "),
+        (["--beam", "2", "--length-penalty", ".inf"], "--length-penalty is inf; it must be at most 10 "),
+        (["--batch-tokens", "9" * 30], "it must be at most 1000000000 "),
+        (["--sample", "9" * 30], "it must be at most 1000000000 "),
+        (["--sample", "3", "--seed", "-1"], "--seed is -1; it must be at least 0"),
+    ],
+    ids=lambda words: " ".join(words)[:40] if isinstance(words, list) else "",
+)
+def test_a_flag_out_of_its_range_is_refused(flags: list[str], told: str, tiny_run: Path) -> None:
+    assert told in refused("translate", tiny_run, *flags, "a")
+
+
+WORDS = st.sampled_from(
+    [*cli.COMMANDS, *VALUES]
+    + [f"{flag}{end}" for name in cli.COMMANDS for flag in ("--run-dir", "--beam", "--input", "--json", "-o", "--model")
+       for end in ("", "=", "=x")]
+    + ["--help", "--version", "--print-config", "--debug=1", "--config", "--source", "--reference", "--threads", "--",
+       "-", "-x", "--list", "--sabotage", "--n-best", "--sample", "--no-cache", "RUN", "gone"]
+) | st.text(max_size=4)  # fmt: skip
+
+
+@settings(DRAWS)
+@given(st.sampled_from([*cli.COMMANDS]), st.lists(WORDS, max_size=6))
+def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list[str]) -> None:
+    """None names a run that is there, so none has anything to do."""
+    if name == "verify" and "gone" not in words:
+        words = [*words, "gone"]
+    code, err = command(name, *words)
+    assert code in (0, 2)
+    assert len(err.splitlines()) <= 2
+    assert code == 0 or "minitrans: error: " in err
+    assert [*sandbox.iterdir()] == []
+
+
+def test_the_version_is_told(capsys: Capture) -> None:
+    with pytest.raises(SystemExit, match=r"^0$"):
+        cli.main(["--version"])
+    assert capsys.readouterr().out.startswith("minitrans 0.")
+
+
+# -- Run folders ----------------------------------------------------------------------------------------------------
+
+
+def names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
+
+
+def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
+    run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["cache_dir"] = str(tmp_path / "planted")
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    before = names(tmp_path)
+    assert command("translate", run, "I love you.")[0] == 0
+    assert command("verify", run)[0] == 0
+    assert {name for name in names(tmp_path) - before if not name.startswith("own")} == set()
+
+
+def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
+    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "home"
+    run = shutil.copytree(tiny_run, home / "runs/run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"]["path"] = "data/tiny"
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    ignored = shutil.ignore_patterns("run", "cache")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    assert "if the run's corpus has moved, say with --data where it is" in refused("verify", run)
+    shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
+    assert command("verify", run)[0] == 0
+
+
+# -- Corpora, disks, signals ----------------------------------------------------------------------------------------
+
+
+def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, sandbox: Path, tmp_path: Path) -> None:
+    for path in tiny_run.parent.glob("valid.*"):
+        shutil.copy(path, tmp_path)
+    for side in ("en", "zh"):
+        (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(bytes(1 << 24), 1) * 64)  # a gigabyte
+    message = refused("train", *tiny_settings(tmp_path), "--run-dir", sandbox / "r")
+    assert "train.en.gz, line 1: it has more than 4194304 bytes; break it into sentences" in message
+    assert [*sandbox.iterdir()] == []
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
+def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
+    words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "I love you."]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "minitrans: error: cannot write the output: No space left on device; make room, or write elsewhere\n"
+    )
+
+
+def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").write_text("I love you all, and I saw a saw.\n" * 200_000)
+    words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--input", "in", "--output", "out"]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as process:
+        while not any(tmp_path.glob("out.*.tmp")):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == "minitrans: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_what_is_shown_of_names_cannot_move_the_cursor(sandbox: Path) -> None:
+    assert refused("translate", "a\x1b[2J\nb", "x").startswith("a\\x1b[2J b is not a folder")
