@@ -119,7 +119,7 @@ def add_decoding(parser: ArgumentParser) -> None:
         "--length-penalty", type=float, default=1.0, metavar="A", help="beams rank by log-probability / length ** A"
     )
     parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that share the lines")
-    parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
+    parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument(
         "--precision", type=Literal["float32", "bfloat16", "float64"], default="float32", help="arithmetic"
@@ -142,7 +142,7 @@ def add_references(parser: ArgumentParser, required: bool) -> None:
     parser.add_argument(
         "--tokenize",
         type=Literal["none", "13a", "intl", "zh", "char"],
-        help="how BLEU splits words; none: at spaces alone; without it, what suits the target language",
+        help="how BLEU splits words; none: only at spaces; default: whatever suits the target language",
     )
 
 
@@ -326,7 +326,7 @@ def read_pairs(args: Namespace) -> tuple[list[str], list[str]]:
     sources, references = read_lines(args.source), read_lines(args.reference)
     if len(sources) != len(references):
         raise UserError(
-            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
+            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; make them equal"
         )
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
@@ -401,7 +401,7 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
 
     if args.run or args.data or args.sabotage or args.compiled != "auto":
         raise UserError(
-            "--model takes the place of a model of ours: give no RUN, --data, --sabotage or --compiled with it"
+            "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it"
         )
     from minitrans.verify.anyone import NotOfferedError, run, self_test
     from minitrans.verify.anyone.hugging_face import load
@@ -411,7 +411,7 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
         try:
             report = run(model)
         except NotOfferedError as error:
-            raise UserError(f"--model {args.model} computes no full pass here: {error}") from error
+            raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:
             report = replace(report, sabotages=list(self_test(model)), all_catch=False)
     return report, model.name

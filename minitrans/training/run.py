@@ -102,7 +102,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
     if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
-        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
+        raise UserError("data.streaming works with one device only; set trainer.devices and trainer.num_nodes to 1")
     if trainer.is_global_zero and not config.resume:
         _make_run_dir(config, tokenizer)
     threads = torch.get_num_threads()
@@ -171,7 +171,7 @@ def _check_resumed(config: RunConfig) -> None:
         other = [name for name in ("seed", "model", "tokenizer", "data", "training") if before[name] != now[name]]
         other += ["compiled"] * (before.get("compiled", "auto") != now["compiled"])
     except Exception as error:  # whatever YAML makes of a damaged file
-        raise UserError(f"{run_dir / CONFIG} is damaged ({clean(str(error))}); train anew with --overwrite") from error
+        raise UserError(f"{run_dir / CONFIG} is damaged ({clean(str(error))}); train again with --overwrite") from error
     if other:
         raise UserError(
             f"{run_dir / CONFIG} and the settings given differ in {other[0]}; "
@@ -250,17 +250,17 @@ def _fit(
         _end_processes(trainer)
         if trainer.is_global_zero:
             raise KeyboardInterrupt(
-                f"stopped at step {trainer.global_step}; the same command with --resume goes on"
+                f"stopped at step {trainer.global_step}; the same command with --resume continues"
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
             time.sleep(PATIENCE)  # unless it alone has failed, the first process tells of it, and ends this one
         broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
-            raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
+            raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
             raise UserError(
-                f"cannot write {config.run_dir}: {error.strerror}; make room, and --resume goes on from the last "
+                f"cannot write {config.run_dir}: {error.strerror}; make room, then --resume continues from the last "
                 "checkpoint"
             ) from error
         raise
