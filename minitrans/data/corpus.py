@@ -122,7 +122,7 @@ class DataConfig:
             raise UserError(f"data.workers is {self.workers}; with data.streaming it must be 0")
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
-                raise UserError(f"data.splits.{split} is {part}; with data.streaming, it must be a whole split")
+                raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")
 
     @property
     def columns(self) -> tuple[str, str]:
