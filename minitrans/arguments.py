@@ -32,8 +32,8 @@ def add_compiled(parser: ArgumentParser) -> None:
         "--compiled",
         type=Literal["auto", "off", "require"],
         default="auto",
-        help="whether compiled code computes: auto, where it proves to give the model's own numbers; off, never; "
-        "require, or else an error",
+        help="whether to use compiled code: auto, if it proves to give the model's own numbers; off, never; "
+        "require, always, or stop with an error",
     )
 
 
@@ -52,7 +52,7 @@ def parse(parser: ArgumentParser, argv: Sequence[str], commands: ArgumentParser 
     flags, others = _sort(parser, argv)
     places = [action for action in parser._actions if not action.option_strings]
     if len(others) > len(places) and not any(action.nargs in ("*", "+") for action in places):
-        raise UserError(f"{others[len(places)]} is one word too many; see {parser.prog} --help")
+        raise UserError(f"{others[len(places)]} is one argument too many; see {parser.prog} --help")
     given = {action.dest for action, _ in zip(places, others, strict=False)}
     for flag, value in flags:
         action = parser._option_string_actions.get(flag)

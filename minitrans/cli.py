@@ -128,7 +128,7 @@ def add_decoding(parser: ArgumentParser) -> None:
         "--length-penalty", type=float, default=1.0, metavar="A", help="beams rank by log-probability / length ** A"
     )
     parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that share the lines")
-    parser.add_argument("--no-cache", action="store_true", help="compute every prefix anew: same output, slowly")
+    parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument(
         "--precision", type=Literal["float32", "bfloat16", "float64"], default="float32", help="arithmetic"
@@ -159,7 +159,7 @@ def add_references(parser: ArgumentParser, required: bool) -> None:
     parser.add_argument(
         "--tokenize",
         type=Literal["none", "13a", "intl", "zh", "char"],
-        help="how BLEU splits words; none: at spaces alone; without it, what suits the target language",
+        help="how BLEU splits words; none: only at spaces; default: whatever suits the target language",
     )
 
 
@@ -379,7 +379,7 @@ def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[st
     sources, (references, *others) = read_lines(args.source), map(read_lines, args.reference)
     for name, lines in zip(args.reference, (references, *others), strict=True):
         if len(sources) != len(lines):
-            raise UserError(f"{args.source} has {len(sources)} lines, {name} has {len(lines)}; they must be as many")
+            raise UserError(f"{args.source} has {len(sources)} lines, {name} has {len(lines)}; make them equal")
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
     for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
@@ -458,7 +458,7 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
 
     if args.run or args.data or args.sabotage or args.compiled != "auto":
         raise UserError(
-            "--model takes the place of a model of ours: give no RUN, --data, --sabotage or --compiled with it"
+            "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it"
         )
     from minitrans.verify.anyone import NotOfferedError, run, self_test
     from minitrans.verify.anyone.hugging_face import load
@@ -468,7 +468,7 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
         try:
             report = run(model)
         except NotOfferedError as error:
-            raise UserError(f"--model {args.model} computes no full pass here: {error}") from error
+            raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:
             report = replace(report, sabotages=list(self_test(model)), all_catch=False)
     return report, model.name

@@ -145,7 +145,7 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path
     folder = copy_of_the_package(tmp_path)
     text = sections()[title]
     apply_diffs(folder, text)
-    named = re.findall(r"`(\S+)`", text[text.index("Red meanwhile:") :])
+    named = re.findall(r"`(\S+)`", text[text.index("Checks that turn red:") :])
     assert red_after_the_plain_path_computed(folder, corpus, REASONS[title]) == named
 
 

@@ -62,9 +62,9 @@ def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[in
 
 
 class TokenBatchSampler(Sampler[list[int]]):
-    """Yields batches of row numbers, one epoch for each `iter()`, and can go on from where a run stopped.
+    """Yields batches of row numbers, one epoch for each `iter()`, and can resume where a run stopped.
 
-    The batches of an epoch depend on the seed and the number of the epoch alone. Taking the last batch of an epoch
+    The batches of an epoch depend only on the seed and the number of the epoch. Taking the last batch of an epoch
     moves on to the next epoch. Several processes deal them out in turn: all take equally many, so the last one of some
     may have no rows.
 

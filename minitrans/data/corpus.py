@@ -47,7 +47,7 @@ logger = logging.getLogger("minitrans")
 _VALID_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
-_READER = 1  # raise it when the same files are read differently: what was kept on disk is then read anew
+_READER = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _CHUNK = 1_000  # pairs in memory at once while they are read
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
@@ -70,16 +70,16 @@ class DataConfig:
         name: Configuration of a hub data set that has several, such as en-zh.
         workers: Processes that make batches ahead of the training. 0 makes each when it is due, which takes less
             time than handing one over from another process.
-        source_column: Column, or ending of the files, of the source where it is not called as the language.
-        target_column: Column, or ending of the files, of the target where it is not called as the language.
+        source_column: Column, or ending of the files, of the source, if not named after the language.
+        target_column: Column, or ending of the files, of the target, if not named after the language.
         splits: Which split, or which part of one, is train, valid and each test set, such as
-            {train: "train[:-1000]", valid: "train[-1000:]"}; null takes all splits by their names.
+            {train: "train[:-1000]", valid: "train[-1000:]"}; null uses all splits under their own names.
         min_length: Fewest tokens of either side of a training pair, EOS counted.
-        max_length: Most tokens of either side of a training pair, EOS counted; null is what the model takes.
-        max_length_ratio: Most tokens of a training pair's longer side for one of the shorter; null is any number.
-        deduplicate: Leave out of training pairs whose source stands in another split, and copies; else counted only.
-        streaming: Read the training pairs one after another while training, and keep none: for what does not fit.
-        shuffle_buffer: Pairs that are in memory, sorted by length and shuffled at once when streaming.
+        max_length: Most tokens of either side of a training pair, EOS counted; null: as many as the model takes.
+        max_length_ratio: Most tokens of a training pair's longer side per token of the shorter; null: any number.
+        deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
+        streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
+        shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
     """
 
     path: str
@@ -167,7 +167,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
 
 
 def find_pairs(config: DataConfig, wanted: Container[tuple[str, str]]) -> list[int]:
-    """Find training pairs by their clean text, in all of the training data: for a message, as it takes a while.
+    """Find training pairs by their clean text, in all of the training data: for messages only, as it is slow.
 
     Returns:
         Their numbers from 1 in the order of the data, which in files of lines are those of the lines.
@@ -214,7 +214,7 @@ def stream_tables(stream: IterableDataset, n_pairs: int, where: str, config: Dat
         config: Names the columns.
 
     Raises:
-        UserError: The stream breaks off, a language is not among its columns, or is no text.
+        UserError: The stream breaks off, or a language is not among its columns or is not text.
     """
     try:
         for rows in stream.iter(n_pairs):
@@ -223,7 +223,7 @@ def stream_tables(stream: IterableDataset, n_pairs: int, where: str, config: Dat
         raise
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
         raise UserError(
-            f"{where}: cannot be read on ({clean(str(error))}); a run that has begun can go on with --resume"
+            f"{where}: cannot read further ({clean(str(error))}); use --resume to continue a run that has begun"
         ) from error
 
 
@@ -250,7 +250,7 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     try:
         return load_corpus(replace(config, path=str(found)))
     except UserError as error:
-        raise UserError(f"{error}; if the run's corpus has moved, say with --data where it is") from error
+        raise UserError(f"{error}; if the run's corpus has moved, give its place with --data") from error
 
 
 def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | None = None) -> Tokenizer:
@@ -430,7 +430,7 @@ def _part(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
 
 
 def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
-    """Hash a split, once: the result is kept on disk, for a million pairs take seconds."""
+    """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     if config.streaming:
         return hash_pairs(pairs.data)
     path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'blake2b', pairs._fingerprint)}.npy"
@@ -461,7 +461,7 @@ def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: Da
 
 
 def _is_local(path: str) -> bool:
-    """Tell a folder, there or not, from a hub name: owner/name where `owner` is no folder here."""
+    """Tell a folder, existing or not, from a hub name: owner/name where `owner` is not a folder here."""
     return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
@@ -471,7 +471,7 @@ def _ask_hub(config: DataConfig) -> dict[str, Dataset] | dict[str, IterableDatas
         return datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
         raise UserError(
-            f"data.path {config.path} is no folder here, and the hub did not give it "
+            f"data.path {config.path} is not a folder here, and could not be loaded from the hub "
             f"({clean(str(error))}); to use your own text, give a folder with train.{source} and "
             f"train.{target}, or train.tsv"
         ) from error
@@ -520,7 +520,7 @@ def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
         if plain.suffix not in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
             continue
         if (other := found.setdefault((plain.stem, plain.suffix), path)) is not path:
-            raise UserError(f"{path}: {other.name} is there too; keep one of them")
+            raise UserError(f"{path}: there is also {other.name}; keep one of them")
     files: dict[str, list[Path]] = {}
     for split in sorted({split for split, suffix in found if suffix in sides}):
         for side, other_side in (sides, sides[::-1]):
@@ -533,7 +533,7 @@ def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
     for (split, suffix), path in found.items():
         if suffix not in sides:
             if split in files:
-                raise UserError(f"{path}: {split} is there in another format too; keep one of them")
+                raise UserError(f"{path}: {split} exists in another format too; keep one of them")
             files[split] = [path]
     return files
 
@@ -573,7 +573,7 @@ def _tables(pairs: Iterator[tuple[str, str]], path: Path) -> Iterator[pa.Table]:
             table = pa.table(list(zip(*chunk, strict=True)), schema=_SCHEMA)
         except UnicodeEncodeError as error:  # from JSON such as "\ud800"
             text = reprlib.repr(error.object)
-            raise UserError(f"{path}: {text} holds half a surrogate pair, which is no character") from error
+            raise UserError(f"{path}: {text} holds half a surrogate pair, which is not a character") from error
         yield table
 
 

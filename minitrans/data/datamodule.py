@@ -1,4 +1,4 @@
-"""Feeds Lightning with batches, and lets it stop in the middle of an epoch and go on from there."""
+"""Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
 import signal
 from collections.abc import Iterator
@@ -131,7 +131,7 @@ class TranslationDataModule(LightningDataModule):
             self._train_sampler = self._sampler(self._train, shuffle=True)
 
     def train_dataloader(self) -> StatefulLoader | StreamLoader:
-        """Return a loader of `Batch`es that goes on from epoch to epoch, shuffled anew; a stream has no end."""
+        """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
         if isinstance(self._train_sampler, StreamLoader):
             return self._train_sampler
         return StatefulLoader(

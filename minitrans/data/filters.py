@@ -1,4 +1,4 @@
-"""Which pairs are left out of training, and which stand in the corpus more than once; all of it is counted in the log.
+"""Which pairs are left out of training, and which occur more than once in the corpus; the log counts both.
 
 Shapes: `N` pairs.
 """
@@ -66,7 +66,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
 
 
 def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, BoolArray]:
-    """Tell, for each other split, which of the N pairs have a source that stands there too."""
+    """Tell, for each other split, which of the N pairs have a source that occurs there too."""
     found = {}
     for split, other in others.items():
         same = np.isin(hashes.sources, other.sources)
@@ -76,7 +76,7 @@ def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, 
 
 
 def copies(hashes: Hashes) -> BoolArray:
-    """Tell which of the N pairs stand further up already, both sides alike."""
+    """Tell which of the N pairs have occurred before, with the same source and target."""
     again = np.ones(len(hashes.pairs), bool)
     again[np.unique(hashes.pairs, return_index=True)[1]] = False
     return again
@@ -98,7 +98,7 @@ def wrong_lengths(
         max_len: Most tokens of either side that the model takes.
         min_length: Fewest tokens of either side.
         max_length: Most tokens of either side that are wanted.
-        max_length_ratio: Most tokens of the longer side for one of the shorter.
+        max_length_ratio: Most tokens of the longer side per token of the shorter.
     """
     longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
@@ -129,7 +129,7 @@ def leave_out(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
 
 
 def report(faults: Mapping[str, BoolArray], pairs: str) -> None:
-    """Count what `leave_out` would leave out in the log, and leave it in."""
+    """Count in the log what `leave_out` would leave out, but keep it."""
     for fault, found in faults.items():
         if found.any():
             logger.warning("%d of %d %s pairs: %s", found.sum(), len(found), pairs, fault)

@@ -1,4 +1,4 @@
-"""Training batches from pairs that are read one after another and not kept: for what does not fit."""
+"""Training batches from pairs that are read one after another and not kept: for corpora that do not fit in memory."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ from minitrans.text.words import add_words
 
 
 class StreamLoader:
-    """Yields `Batch`es without end, from the last pair on to the first again, and can go on from where a run stopped.
+    """Yields `Batch`es without end, over the pairs again and again, and can resume where a run stopped.
 
     `shuffle_buffer` pairs at a time are read, tokenized, and cut into batches by `plan_batches`, whose batches come in
     random order. They depend on the text, the settings, the seed and the number of the buffer alone.
@@ -101,7 +101,7 @@ class StreamLoader:
         return self._place | {"words": None if self.words is None else " ".join(sorted(self.words))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved place: the next `iter()` goes on there."""
+        """Go to a saved place: the next `iter()` continues there."""
         self._place = {name: state[name] for name in self._place}
         told = state.get("words")  # a checkpoint from before there were any has none
         self.words = None if told is None else {*told.split()}

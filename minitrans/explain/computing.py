@@ -1,4 +1,4 @@
-"""What there is to see in a translation, as numbers.
+"""What an explanation of a translation shows, as numbers.
 
 Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabulary. What is found is on the CPU.
 """
@@ -30,14 +30,14 @@ logger = logging.getLogger("minitrans")
 
 
 class Step(NamedTuple):
-    """One step of a decode from the cache, beside the same row of the full masked pass.
+    """One step of a decode from the cache, next to the same row of the full masked pass.
 
     Attributes:
         likeliest: The likeliest next pieces and their log-probabilities, the best first.
         taken: Log-probability of the piece that was taken.
         read: How many keys, and as many values, each layer's self-attention read.
         held: How many of them each layer's cache held before the step.
-        source_kept: Whether keys and values of the source are still, bit by bit, what they were at first.
+        source_kept: Whether keys and values of the source are still, bit for bit, what they were at first.
         logits: Largest difference between cache and full pass over the logits.
         weights: The same over the decoder's attention weights, of all layers, heads and both kinds; the full pass's are
             those of the translation's attention.

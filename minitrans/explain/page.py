@@ -1,4 +1,4 @@
-"""An explanation as one page that stands alone: it opens from disk and loads nothing from anywhere."""
+"""An explanation as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 import base64
 import hashlib

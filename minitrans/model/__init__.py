@@ -1,7 +1,7 @@
-"""The model: all that computes a translation, in PyTorch alone, and the same mathematics in NumPy beside it.
+"""The model: all that computes a translation, using only PyTorch, and the same mathematics in NumPy.
 
 To learn it, read `masks`, `attention`, `cache`, `layers`, `transformer` and `decoding` in this order; `dropout` and
-`loss` are what training needs besides, and `reference` is the whole of it again, slow and obvious.
+`loss` are what training needs as well, and `reference` is the whole model again, slow and obvious.
 """
 
 from minitrans.model.attention import MultiHeadAttention as MultiHeadAttention

@@ -41,7 +41,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: bool, broadcastable to (..., Tq, Tk), True = may attend; None lets every query see every key.
 
     Returns:
-        (..., Tq, Tk), dtype of `scores`. Every row sums to 1, but a row that may attend to nothing is 0 throughout
+        (..., Tq, Tk), dtype of `scores`. Every row sums to 1, except that a row that may attend to nothing is all 0
         (and its gradient is finite). Masked entries are exactly 0.
 
     Raises:
@@ -52,7 +52,7 @@ def masked_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
     if mask is None:
         return torch.softmax(scores, dim=-1, dtype=dtype).to(scores.dtype)
     check_mask(mask, scores.shape)
-    # The lowest finite number, not -inf: the softmax of a row of -inf alone is NaN, and so is its gradient. Such a row
+    # The lowest finite number, not -inf: the softmax of a row of -inf is NaN, and so is its gradient. Such a row
     # comes out uniform instead, and the second fill makes it 0.
     filled = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return torch.softmax(filled, dim=-1, dtype=dtype).masked_fill(~mask, 0.0).to(scores.dtype)
@@ -72,7 +72,7 @@ def scaled_dot_product_attention(
         q: (..., Tq, Dh) queries.
         k: (..., Tk, Dh) keys.
         v: (..., Tk, Dv) values; any Dv.
-        mask: bool, broadcastable to (..., Tq, Tk), True = may attend; any other is refused as by `masked_softmax`.
+        mask: bool, broadcastable to (..., Tq, Tk), True = may attend; errors as in `masked_softmax`.
         dropout_p: Probability with which each weight is dropped, in [0, 1); 0 outside training.
         need_weights: Whether to return the weights.
 
@@ -135,12 +135,12 @@ class MultiHeadAttention(nn.Module):
 
         Args:
             query: (B, Tq, D).
-            key: (B, n, D); None: no new keys and values, those in the cache are all there are (cross-attention's).
+            key: (B, n, D); None: no new keys and values, use those in the cache (cross-attention).
             value: (B, n, D), or None as `key`.
             mask: bool, broadcastable to (B, H, Tq, Tk), True = may attend.
             need_weights: Whether to return the weights.
-            cache: Keys and values of earlier tokens; gains the new ones. Tk is then `offset` + n, else n.
-            offset: How many tokens the cache holds of those that grow; the first new one has this position.
+            cache: Keys and values of earlier tokens; gains the new ones. With one, Tk is `offset` + n; without, n.
+            offset: How many target tokens the cache holds; the first new one has this position.
 
         Returns:
             The output (B, Tq, D) and the weights of every head (B, H, Tq, Tk) or None.

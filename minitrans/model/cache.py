@@ -37,7 +37,7 @@ class KeyValues:
             offset: Number of tokens stored before, `DecoderCache.length`.
 
         Returns:
-            Views (B, H, offset + n, Dh) on the filled slots alone.
+            Views (B, H, offset + n, Dh) of the filled slots only.
         """
         end = offset + k.size(2)
         self.k[:, :, offset:end] = k
@@ -45,7 +45,7 @@ class KeyValues:
         return self.k[:, :, :end], self.v[:, :, :end]
 
     def select_rows(self, rows: Tensor, filled: int) -> None:
-        """Keep the given rows; of their slots only those that are filled are worth reading."""
+        """Keep the given rows; only their filled slots are copied."""
         for name, buffer in (("k", self.k), ("v", self.v)):
             selected = buffer.new_empty(len(rows), *buffer.shape[1:])
             torch.index_select(buffer[:, :, :filled], 0, rows, out=selected[:, :, :filled])
@@ -71,7 +71,7 @@ class DecoderCache:
         layers: One `LayerCache` for each decoder layer.
         src_mask: bool (B, 1, 1, S), True = may attend; which source positions are real.
         capacity: How many target tokens fit.
-        length: How many are stored. The one source of the position offset.
+        length: How many are stored. The position offset comes from here and nowhere else.
     """
 
     def __init__(self, source: Iterable[KeyValues], src_mask: Tensor, capacity: int) -> None:
@@ -88,7 +88,7 @@ class DecoderCache:
 
     @torch.no_grad()
     def select_rows(self, rows: Tensor) -> None:
-        """Keep the given rows, int64 (B',) indices into the present ones, in this order; each any number of times."""
+        """Keep the given rows, int64 (B',) indices of present ones, in this order; one may occur several times."""
         for layer in self.layers:
             layer.target.select_rows(rows, self.length)
             layer.source.select_rows(rows, layer.source.k.size(2))

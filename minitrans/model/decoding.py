@@ -22,7 +22,7 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 
 class Stepper(Protocol[AnyRows]):
-    """Whatever computes the next tokens: all that the ways to choose among them need."""
+    """Anything that computes the next tokens; greedy and beam search need nothing else."""
 
     @property
     def config(self) -> TransformerConfig:
@@ -30,7 +30,7 @@ class Stepper(Protocol[AnyRows]):
 
     @property
     def max_threads(self) -> int:
-        """How many threads may each decode a batch at the same time with profit."""
+        """How many threads can usefully decode a batch each at the same time."""
 
     def begin(self, src_ids: Tensor, capacity: int) -> AnyRows:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
@@ -44,7 +44,7 @@ class Stepper(Protocol[AnyRows]):
 
 
 class CachedStepper:
-    """The way that the model is made for: `Transformer.step` on its cache."""
+    """The usual way: `Transformer.step` on its cache."""
 
     max_threads = 1  # PyTorch's own threads share the work of a step
 
@@ -62,7 +62,7 @@ class CachedStepper:
 
 
 class UncachedStepper:
-    """The same without a cache: the full masked pass over the whole prefix at every step. Slow, to compare with."""
+    """The same without a cache: the full masked pass over the whole prefix at every step. Slow; for comparison."""
 
     max_threads = 1
 
@@ -101,13 +101,13 @@ def length_limits(src_ids: Tensor, config: TransformerConfig) -> list[int]:
 def length_limit(src_len: int, max_len: int) -> int:
     """The most target tokens, EOS included, that a source of `src_len` tokens may get.
 
-    It depends on the row alone, never on the batch it happens to be in, so that neither does the result.
+    It depends only on the row, never on the rest of the batch, and so does the result.
     """
     return min(max_len, 2 * src_len + 10)
 
 
 def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
-    """The greedy choice: logits (B, V) -> int64 (B,). PAD and BOS are never chosen, for they are not output."""
+    """The greedy choice: logits (B, V) -> int64 (B,). PAD and BOS are never chosen, because they are not output."""
     logits = logits.clone()
     logits[:, [config.pad_id, config.bos_id]] = -torch.inf
     return logits.argmax(-1)
@@ -120,7 +120,7 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
     """
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
     log_p[:, [config.pad_id, config.bos_id]] = -torch.inf
-    first = likeliest_token(logits, config)[:, None]  # among equals topk may see any first
+    first = likeliest_token(logits, config)[:, None]  # topk may put any of several equal ones first
     others = log_p.scatter(1, first, -torch.inf).topk(min(n, log_p.size(1)) - 1)
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 

@@ -1,4 +1,4 @@
-"""Dropout from random bytes that depend on a seed alone, so that another way to compute can drop the same elements."""
+"""Dropout from random bytes that depend only on a seed, so that compiled code can drop the same elements."""
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     Args:
         x: Any shape, a floating dtype.
         p: Probability of 0, in [0, 1].
-        training: False returns `x` as it is.
+        training: False returns `x` unchanged.
 
     Returns:
         Shape and dtype of `x`.
@@ -52,7 +52,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
 
 class Dropout(nn.Module):
-    """`dropout` as a module: active in training mode alone."""
+    """`dropout` as a module: active only in training mode."""
 
     def __init__(self, p: float) -> None:
         """Take the probability of 0, in [0, 1]."""

@@ -1,4 +1,4 @@
-"""What stands around the attention: positions, feed-forward, and the encoder's and decoder's layers.
+"""What surrounds the attention: positions, feed-forward, and the encoder's and decoder's layers.
 
 Pre-norm: every sub-layer reads a normalised copy of the stream and adds its answer back, x + dropout(f(norm(x))).
 """

@@ -72,7 +72,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
 
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
     rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
-    # Always ROWS rows at a time: oneDNN compiles its products anew for each shape.
+    # Always ROWS rows at a time: oneDNN compiles its products again for each shape.
     h, y = F.pad(rows, (0, 0, 0, -len(rows) % ROWS)), F.pad(target, (0, -len(rows) % ROWS), value=pad_id)
     chunks = zip(h.split(ROWS), y.split(ROWS), strict=True)
     losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]

@@ -15,7 +15,7 @@ Weights = Mapping[str, Array]
 
 
 def softmax(x: Array) -> Array:
-    """exp(x) / sum(exp(x)) of a vector (n,); the largest entry is taken off first, so that exp cannot overflow."""
+    """exp(x) / sum(exp(x)) of a vector (n,); the largest entry is subtracted first, so that exp cannot overflow."""
     e = np.exp(x - x.max())
     return e / e.sum()
 

@@ -181,7 +181,7 @@ class Transformer(nn.Module):
         self.positions = table.to(weight.dtype).to(weight.device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
-        """Move or cast the model, as `to` and `double` do; positions are made anew, not carried from a lower dtype."""
+        """Move or cast the model, as `to` and `double` do; positions are computed again, not cast from a low dtype."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._make_positions()
         return self
@@ -194,7 +194,7 @@ class Transformer(nn.Module):
             tgt_in: int64 (B, T), begins with BOS, padded on the right.
 
         Returns:
-            logits (B, T, V); position t has seen `tgt_in` up to t. Positions of padding mean nothing.
+            logits (B, T, V); position t has seen `tgt_in` up to t. The logits at padding are meaningless.
 
         Raises:
             ValueError: A sequence is longer than `max_len`.
@@ -234,7 +234,7 @@ class Transformer(nn.Module):
             capacity: How many target tokens to make room for; `max_len` when None.
 
         Returns:
-            An empty cache for `step`. It serves inference: autograd does not see through its buffers.
+            An empty cache for `step`. It is for inference only: no gradient flows through its buffers.
         """
         layers = cast(Iterable[DecoderLayer], self.decoder.layers)
         source = [KeyValues(*layer.cross_attn.project(memory, 1, 3)) for layer in layers]
@@ -289,6 +289,8 @@ class Transformer(nn.Module):
         if end > self.config.max_len:
             raise ValueError(f"{end} tokens are more than model.max_len ({self.config.max_len})")
         x = embedding(ids) * math.sqrt(self.config.d_model) + self.positions[offset:end]
-        if torch.is_autocast_enabled(x.device.type):  # from here on all is in the lower dtype, not the products alone
+        if torch.is_autocast_enabled(
+            x.device.type
+        ):  # from here on everything is in the lower dtype, not only the products
             x = x.to(torch.get_autocast_dtype(x.device.type))
         return self.dropout(x)

@@ -190,7 +190,7 @@ class Translator:
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
                 of its own.
-            use_cache: False computes every prefix anew with the plain model: the same translations, slowly.
+            use_cache: False computes every prefix again with the plain model: the same translations, slower.
             first_line: Number of the first line in its file, for warnings.
 
         Returns:

@@ -84,7 +84,7 @@ def _results(asked: Iterable[Future[T]]) -> list[T]:
     try:
         return [future.result() for future in list(asked)]
     except BrokenProcessPool as error:
-        raise UserError("a worker process has died, perhaps for want of memory; take fewer --processes") from error
+        raise UserError("a worker process has died, perhaps because memory ran out; use fewer --processes") from error
 
 
 _translator: Translator  # of a worker

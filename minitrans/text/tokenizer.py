@@ -84,7 +84,7 @@ class Tokenizer:
         self._special_ids = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             if getattr(self, name) < 0:
-                raise UserError(f"the SentencePiece model has no {name}; train the tokenizer with minitrans")
+                raise UserError(f"the SentencePiece model has no {name}; use a tokenizer that minitrans trained")
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
         return Tokenizer, (self._proto,)

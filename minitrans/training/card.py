@@ -34,7 +34,7 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \
 {"tied" if sizes.tie_embeddings else "separate"} embeddings)
 - Longest source or target: {sizes.max_len} tokens
-- Text: Unicode NFC, control characters and white space as single spaces, otherwise as it is; SentencePiece adds no rule
+- Text: Unicode NFC, control characters and white space as single spaces, else unchanged; SentencePiece adds no rule
 - Kept: averaged weights at step {step:,}, the best BLEU on `valid`; seed {config.seed}
 - All settings: `config.yaml`; the numbers of the training curve: `metrics.csv`
 

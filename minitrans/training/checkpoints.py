@@ -48,7 +48,9 @@ class CheckpointFiles(TorchCheckpointIO):
         try:
             write_file(path, content.getvalue())
         except UserError as error:
-            raise UserError(f"{error}; put that right, and --resume goes on from the checkpoint before") from error
+            raise UserError(
+                f"{error}; correct that, then use --resume to continue from the checkpoint before"
+            ) from error
 
     def load_checkpoint(
         self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
@@ -78,8 +80,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
     except Exception as error:  # whatever a damaged file comes up with
-        raise DamagedError(f"{path} is missing or damaged; train anew with --overwrite") from error
-    raise DamagedError(f"{path} is no checkpoint of this version of minitrans; train anew with --overwrite")
+        raise DamagedError(f"{path} is missing or damaged; train again with --overwrite") from error
+    raise DamagedError(f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite")
 
 
 def newest_checkpoint(folder: Path) -> Path:
@@ -94,7 +96,7 @@ def newest_checkpoint(folder: Path) -> Path:
             return path
         except DamagedError:
             logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
-    raise UserError(f"{folder} holds no checkpoint to resume from; train anew with --overwrite")
+    raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 
 def _checkpoints(folder: Path) -> list[Path]:
@@ -219,7 +221,7 @@ class Checkpoints(Checkpoint):
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
                 f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
-                f"{good[0] if good else 'none'}; look at these lines, or train anew with a lower training.learning_rate"
+                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
             )
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -57,9 +57,9 @@ class TrainingConfig:
         patience: Validations without a better BLEU after which training stops.
         checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
         checkpoint_minutes: Minutes after which one is written in any case.
-        keep_checkpoints: How many of them are kept, besides the best weights.
+        keep_checkpoints: How many of them are kept, in addition to the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is fast at.
-        init_from: Run folder whose weights and tokenizer training begins with; without one, both are made anew.
+        init_from: Run folder whose weights and tokenizer training starts from; without one, both are new.
     """
 
     learning_rate: float = 2e-3
@@ -92,7 +92,7 @@ class RunConfig:
         training: The optimizer and its schedule.
         trainer: Settings of Lightning's Trainer.
         run_dir: The run folder.
-        resume: Go on with the run in the folder.
+        resume: Resume the run in the folder.
         overwrite: Replace the run in the folder.
     """
 
@@ -177,7 +177,7 @@ def add_settings(parser: ArgumentParser) -> None:
 def add_train_flags(parser: ArgumentParser) -> None:
     """Add the settings, and what to do with a run that is there."""
     add_settings(parser)
-    parser.add_argument("--resume", action="store_true", help="go on with the run in the run folder")
+    parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
     parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
 
 
@@ -202,7 +202,7 @@ def run_config(settings: Namespace) -> RunConfig:
     run_dir = settings.run_dir
     if run_dir is None:
         if not settings.config:
-            raise UserError("neither --config nor --run-dir is given; say which run to make")
+            raise UserError("neither --config nor --run-dir is given; give one of them")
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")

@@ -65,7 +65,7 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         yield from teach(config, folder)
         yield from learn(config, folder)
     except KeyboardInterrupt as error:
-        raise KeyboardInterrupt("the same `minitrans distill` command goes on") from error
+        raise KeyboardInterrupt("run the same `minitrans distill` command to resume") from error
 
 
 def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:

@@ -46,7 +46,7 @@ def choose_precision(setting: Setting, accelerator: str) -> Precision:
     """
     device = _device(accelerator)
     if setting == "fp16" and device == "cpu":
-        raise UserError("training.precision is fp16, in which no CPU is trained on; choose auto, bf16 or fp32")
+        raise UserError("training.precision is fp16, which works only on a GPU; choose auto, bf16 or fp32")
     if setting != "auto":
         return Precision(setting, "as set")
     match device:

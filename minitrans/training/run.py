@@ -275,7 +275,7 @@ def _check_trainer(config: RunConfig) -> None:
     except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
     if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
-        raise UserError("data.streaming feeds one device alone; set trainer.devices and trainer.num_nodes to 1")
+        raise UserError("data.streaming works with one device only; set trainer.devices and trainer.num_nodes to 1")
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
         raise UserError(
@@ -336,17 +336,17 @@ def _fit(
         _end_processes(trainer)
         if trainer.is_global_zero:
             raise KeyboardInterrupt(
-                f"stopped at step {trainer.global_step}; the same command with --resume goes on"
+                f"stopped at step {trainer.global_step}; the same command with --resume continues"
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
             time.sleep(PATIENCE)  # unless it alone has failed, the first process tells of it, and ends this one
         broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
-            raise UserError(f"a process of the training has ended with code {codes[0]}; see what it wrote") from error
+            raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
             raise UserError(
-                f"cannot write {config.run_dir}: {error.strerror}; make room, and --resume goes on from the last "
+                f"cannot write {config.run_dir}: {error.strerror}; make room, then --resume continues from the last "
                 "checkpoint"
             ) from error
         raise

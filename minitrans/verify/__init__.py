@@ -4,7 +4,7 @@
 when the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
 measured against is in `oracles`, the model and data they are measured on in `subject`.
 
-`check_cache` asks of anyone's model what can be asked without a look inside: see `anyone`, which imports torch alone.
+`check_cache` runs the checks that suit anyone's model, without a look inside: see `anyone`, which imports only torch.
 The names below are imported when first used.
 """
 

@@ -21,7 +21,7 @@ def run(model: Transformer | None = None, subject: Subject | None = None, compil
     """Measure every claim.
 
     Args:
-        model: The model to measure, with random sentences; it is copied, and left as it is. None: a fresh model.
+        model: The model to measure, with random sentences; it is copied and not changed. None: a fresh model.
         subject: Model and sentences, in place of `model`; float64.
         compiled: Whether compiled code is measured: auto, where it is there and can be compiled; off, never; require,
             or else an error. Where it is measured, a difference is a failure.

@@ -23,7 +23,7 @@ class Ours(CachedModel[DecoderCache]):
         self.ordinary = [i for i in range(config.vocab_size) if i not in special]
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The memory, and the mask that the decoder wants with it."""
+        """The memory, and the mask that the decoder needs with it."""
         return self.model.encode(src_ids)
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:

@@ -77,7 +77,7 @@ Every check of [anyone's model](your-model.md) on a small model of each architec
 transformers {version}: the largest deviation in float64, in shares of the largest logit; or in the dtype that is
 named, where a model does not run in float64. What exceeds its tolerance, 1e-12 in float64, stands in bold, with a
 note; what is not offered (–) has one too. The last column: of the faults that can be put around a model, and that it
-has not got already, how many the checks caught. `scripts/dev/survey.py` makes this page anew, in minutes.
+has not got already, how many the checks caught. `scripts/dev/survey.py` makes this page again, in minutes.
 """
 HEAD = """
 import torch

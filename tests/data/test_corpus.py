@@ -230,7 +230,7 @@ JSONL = '{"en": "one", "zh": "一"}\n'
         ({"train.en": "", "train.zh": ""}, "corpus holds no sentences for train"),
         ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
         ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, r"train\.en, line 2: byte 1 is not valid UTF-8"),
-        ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, r"train\.tsv: train is there in another format"),
+        ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, r"train\.tsv: train exists in another format"),
         ({"train.tsv": "en\tzh\n"}, "corpus holds no sentences for train"),
         ({"train.tsv": ""}, r"train\.tsv: no column en, only: nothing"),
         ({"train.tsv": "en\tde\na\tb\n"}, r"train\.tsv: no column zh, only: en, de; set data\.source and data\.target"),
@@ -292,7 +292,9 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(UserError, match=r"data\.path owner/name is no folder here, and the hub did not give it") as got:
+    with pytest.raises(
+        UserError, match=r"data\.path owner/name is not a folder here, and could not be loaded from the hub"
+    ) as got:
         load_corpus(config("owner/name", streaming=streaming))
     assert "train.en and train.zh" in str(got.value)
     assert len(str(got.value).splitlines()) == 1
@@ -649,7 +651,9 @@ def test_the_layouts_of_the_hub(values: tuple[str, str, str | None], streaming: 
 @pytest.mark.usefixtures("hub")
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_hub_data_set_that_needs_a_configuration(streaming: bool) -> None:
-    with pytest.raises(UserError, match=r"opus-100 is no folder here, and .*'en-zh'.*; to use your own text") as caught:
+    with pytest.raises(
+        UserError, match=r"opus-100 is not a folder here, and .*'en-zh'.*; to use your own text"
+    ) as caught:
         load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "zh", streaming=streaming))
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(UserError, match=r"opus-100 has no valid split, only: train; .* or set data\.splits"):
@@ -702,7 +706,7 @@ def test_columns_and_endings_that_are_no_languages(tmp_path: Path, suffix: str) 
 def test_one_side_alone_may_be_packed(tmp_path: Path) -> None:
     folder = write_pairs(tmp_path / "corpus", "lines", {"train": PAIRS, "valid": PAIRS})
     (folder / "train.zh.gz").write_bytes(gzip.compress((folder / "train.zh").read_bytes()))
-    with pytest.raises(UserError, match=r"train\.zh\.gz: train\.zh is there too; keep one of them"):
+    with pytest.raises(UserError, match=r"train\.zh\.gz: there is also train\.zh; keep one of them"):
         load_corpus(config(folder))
     (folder / "train.zh").unlink()
     assert pairs_of(load_corpus(config(folder)), "train") == PAIRS

@@ -268,7 +268,7 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
         raise ConnectionError("the line\nis dead")
 
     monkeypatch.setattr(corpus_module, "_read_files", broken)
-    with pytest.raises(UserError, match=r"corpus: cannot be read on \(the line is dead\); .* go on with --resume"):
+    with pytest.raises(UserError, match=r"corpus: cannot read further \(the line is dead\); use --resume"):
         next(iter(stream))
 
 

@@ -177,7 +177,7 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(
     assert train(corpus, tmp_path / "run", "--resume") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("minitrans: error: ")
-    assert error.endswith("checkpoints holds no checkpoint to resume from; train anew with --overwrite")
+    assert error.endswith("checkpoints holds no checkpoint to resume from; train again with --overwrite")
     assert train(corpus, tmp_path / "run", "--overwrite") == 0
 
 
@@ -291,7 +291,7 @@ def test_settings_that_would_run_code_are_refused(
     assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 2
     assert not (tmp_path / "evil").exists()
     error = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"^minitrans: error: .*config.yaml is damaged \(.*\); train anew with --overwrite$", error)
+    assert re.search(r"^minitrans: error: .*config.yaml is damaged \(.*\); train again with --overwrite$", error)
 
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tiny_run: Path, tmp_path: Path) -> None:
@@ -343,7 +343,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
-        "put that right, and --resume goes on from the checkpoint before"
+        "correct that, then use --resume to continue from the checkpoint before"
     )
     assert train(corpus, run_dir, "--resume") == 0
     assert train(corpus, tmp_path / "whole") == 0
@@ -360,7 +360,7 @@ def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
     assert train(corpus, tmp_path / "run") == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error == (
-        f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, and --resume goes on "
+        f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, then --resume continues "
         "from the last checkpoint"
     )
 
@@ -389,7 +389,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
     found = re.fullmatch(
         r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
-        r"step-7.ckpt; look at these lines, or train anew with a lower training.learning_rate",
+        r"step-7.ckpt; check these lines, or train again with a lower training.learning_rate",
         error,
     )
     assert found is not None, error

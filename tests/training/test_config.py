@@ -91,7 +91,7 @@ def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> Ru
         (("--modle.d_ff=3",), None, "there is no flag --modle.d_ff .*; the nearest is --model.d_ff$"),
         (("--compield", "off"), None, "there is no flag --compield .*; the nearest is --compiled$"),
         (("--seed",), None, "--seed must be given a value; see minitrans train --help$"),
-        (("here",), None, "here is one word too many; see minitrans train --help$"),
+        (("here",), None, "here is one argument too many; see minitrans train --help$"),
         ((), "model:\n  d_model: wide\n", "c.yaml: model.d_model is wide; it must be of type int$"),
         ((), "model:\n  d_model: null\n", "c.yaml: model.d_model is None; it must be of type int$"),
         ((), "model: 3\n", "c.yaml: model is 3; it must hold settings, such as model.d_model$"),

@@ -188,7 +188,9 @@ def test_ctrl_c_while_the_students_agree_leaves_no_part(
     with monkeypatch.context() as patch:
         patch.setattr(distillation, "agree", interrupted)
         assert cli.main(["distill", *arguments]) == 130
-    assert capsys.readouterr().err.endswith("minitrans: interrupted: the same `minitrans distill` command goes on\n")
+    assert capsys.readouterr().err.endswith(
+        "minitrans: interrupted: run the same `minitrans distill` command to resume\n"
+    )
     assert not list((tmp_path / "run-teachers/corpus").glob("agreed*.zh"))
     assert cli.main(["distill", *arguments]) == 0
 
@@ -197,11 +199,13 @@ def test_ctrl_c_while_a_teacher_is_trained_names_the_command(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt("stopped at step 3; the same command with --resume goes on")
+        raise KeyboardInterrupt("stopped at step 3; the same command with --resume continues")
 
     monkeypatch.setattr(distillation, "train", interrupted)
     assert cli.main(["distill", *arguments]) == 130
-    assert capsys.readouterr().err.endswith("minitrans: interrupted: the same `minitrans distill` command goes on\n")
+    assert capsys.readouterr().err.endswith(
+        "minitrans: interrupted: run the same `minitrans distill` command to resume\n"
+    )
 
 
 def test_compiled_code_is_used_by_none_or_by_all(

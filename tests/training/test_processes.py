@@ -143,7 +143,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(
     out, err = finish(process, 130)
     assert out == ""
     assert err.count("stopping after this step") == err.count("minitrans: interrupted") == 1
-    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume goes on", err)
+    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume continues", err)
     assert stopped is not None, err
     saved = checkpoint(broken)
     assert saved["global_step"] == int(stopped[1])

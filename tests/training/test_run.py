@@ -269,7 +269,7 @@ def test_a_signal_saves_and_the_run_goes_on(number: signal.Signals, corpus: Path
     assert process.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err
-    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume goes on", err)
+    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume continues", err)
     assert stopped is not None, err
     assert not (run_dir / "model.json").exists()
     step = int(stopped[1])
@@ -336,7 +336,7 @@ def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Pat
     assert "training.precision is fp16" in fp16
     assert "max_steps" in refuses(capsys, corpus, run_dir, "--trainer.max_steps", "-1")
     two = ("--data.streaming", "true", "--trainer.accelerator", "cpu", "--trainer.devices", "2")
-    assert "data.streaming feeds one device alone" in refuses(capsys, corpus, run_dir, *two)
+    assert "data.streaming works with one device only" in refuses(capsys, corpus, run_dir, *two)
     broken = tmp_path / "broken"
     shutil.copytree(corpus, broken, ignore=shutil.ignore_patterns("run", "cache"))
     with open(broken / "train.zh", "a", encoding="utf-8") as file:

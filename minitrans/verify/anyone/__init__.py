@@ -2,7 +2,7 @@
 
 A model is seen through a few functions (`protocol`); what is measured on it asks for no look inside (`measures`,
 `checks`); what a failure looks like is told by what it does to the numbers (`patterns`). `faults` can be put around
-any model, to see that they are noticed. All of it imports torch alone, but for `hugging_face`.
+any model, to see that they are noticed. All of it imports only torch, except `hugging_face`.
 """
 
 from minitrans.verify.anyone.checks import check_cache, run, self_test

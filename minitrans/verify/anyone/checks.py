@@ -195,8 +195,8 @@ def _(case: Case[Any]) -> float:
 
 @check(
     "batch",
-    "A row's numbers do not depend on the rows beside it.",
-    "logits of each row beside others of other tokens, and with the rows in reverse",
+    "A row's numbers do not depend on the other rows.",
+    "logits of each row in a batch with rows of other tokens, and with the rows in reverse",
     lower=LOWER,
 )
 def _(case: Case[Any]) -> float:

@@ -306,7 +306,7 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
         UserError: There is no such architecture.
     """
     if architecture not in architectures():
-        raise UserError(f"transformers {transformers.__version__} knows no {architecture} that decodes")
+        raise UserError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     architecture, kind = architectures()[architecture]
     config_class = transformers.CONFIG_MAPPING[architecture]
     config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
@@ -352,7 +352,9 @@ def load(name: str) -> HuggingFace:
         if name in architectures():
             return small_model(name)
         if folder.is_absolute() or name.startswith(".") or folder.exists():
-            raise UserError(f"--model {name} is no folder with a model; name one, an architecture or a name on the hub")
+            raise UserError(
+                f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
+            )
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         kind: Callable[..., HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly

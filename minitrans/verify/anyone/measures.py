@@ -190,7 +190,7 @@ def future_gradient(case: Case[Any]) -> Deviation:
     finally:
         hook.remove()
     if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
-        raise NotOfferedError("the module that is said to embed the tokens is not called once with them")
+        raise NotOfferedError("the module that is said to embed the tokens is not called exactly once with them")
     (x,) = found
     weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
     errors = []

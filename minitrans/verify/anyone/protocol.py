@@ -79,7 +79,7 @@ class CachedModel(Generic[Cache]):
 
     def to(self, dtype: torch.dtype) -> "CachedModel[Cache]":
         """The same around a copy of the model in another dtype."""
-        raise NotOfferedError("there is no way to another dtype")
+        raise NotOfferedError("there is no way to convert it to another dtype")
 
     def shift_positions(self, cache: Cache, by: int) -> None:
         """Sabotage: have the next tokens take positions that are off by some."""
@@ -106,7 +106,7 @@ class Functions(CachedModel[list[Any]]):
 
         Args:
             full: Logits (B, T, V) of tokens (B, T).
-            step: Logits (B, n, V) of the next n tokens (B, n), and the cache to go on with; the first cache is None.
+            step: Logits (B, n, V) of the next n tokens (B, n), and the cache for the next call; the first is None.
             vocab_size: V.
             select: The cache with the given rows.
             embedding: The module that embeds the tokens.
@@ -176,7 +176,7 @@ class Case(Generic[Cache]):
             NotOfferedError: It has no such way.
         """
         if way not in self.model.variants:
-            raise NotOfferedError(f"nothing is said of a way to run it with {way}")
+            raise NotOfferedError(f"no way to run it with {way} is given")
         return replace(self, model=ask(self.model.variants[way]))
 
     def memory(self) -> Any:

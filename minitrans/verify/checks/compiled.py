@@ -31,7 +31,7 @@ BEAMS = 3
 
 @check(
     "compiled.admitted",
-    "Compiled code may compute this model: it knows the architecture, and a small model of it finds no difference.",
+    "Compiled code may compute this model: it knows the architecture, and on a small model of it no number differs.",
     "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
     tolerance=0.0,
     lower=LOWER,
@@ -60,7 +60,7 @@ def refusals(model: Transformer) -> int:
 
 @check(
     "compiled.pass",
-    "The pass that training takes, on compiled kernels, gives the numbers and gradients of the plain one.",
+    "The training pass on compiled kernels gives the numbers and gradients of the plain one.",
     "hidden states, loss a token, and the gradient at every parameter, relative to the largest of each where that "
     "is above 1; dropout 0.3 with one seed, and none in eval mode",
 )

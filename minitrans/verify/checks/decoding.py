@@ -57,8 +57,8 @@ def steps_are_full_pass(subject: Subject) -> float:
 
 @check(
     "cache.shapes",
-    "It does so for sources longer than targets and shorter, for one sentence and for many.",
-    f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence alone without padding",
+    "So it does for sources longer or shorter than targets, for one sentence and for many.",
+    f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
     lower=LOWER,
 )
 def steps_of_all_shapes(subject: Subject) -> float:
@@ -75,7 +75,7 @@ def steps_of_all_shapes(subject: Subject) -> float:
 
 @check(
     "cache.chunks",
-    "It does so for every split into chunks: a prompt of many tokens, then few at a time, or any other.",
+    "So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other.",
     f"{ALL}: every split of the first {SHORT} tokens, and every chunk of every size at every position",
 )
 def chunks_are_full_pass(subject: Subject) -> float:
@@ -85,7 +85,7 @@ def chunks_are_full_pass(subject: Subject) -> float:
 
 @check(
     "cache.rows",
-    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and go different ways afterwards.",
+    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and then continue with different tokens.",
     f"{ALL} after each of four selections, against full passes on the selected rows",
     lower=LOWER,
 )
@@ -146,7 +146,7 @@ def scores_add_up(subject: Subject) -> float:
 
 @check(
     "cache.alternating",
-    "Cached, then uncached, then cached again on one model: neither notices the other.",
+    "Cached, then uncached, then cached again on one model: neither affects the other.",
     f"{ALL}, with a full pass after every chunk of two tokens, against a full pass before",
     lower=LOWER,
 )
@@ -204,7 +204,7 @@ def modes_are_the_same(subject: Subject) -> float:
 @check(
     "C21",
     "Greedy decoding feeds each token back and stops at EOS; the cache, no cache, and one full pass agree.",
-    "sentences with a different token: decoded from the cache, without it, and read off one full pass over the output",
+    "sentences with a different token: decoded from the cache, without it, and read from one full pass over the output",
     tolerance=0.0,
 )
 @torch.no_grad()

@@ -40,7 +40,7 @@ def outputs_alone(model: Transformer, logits: Tensor) -> Tensor:
 
 @check(
     "export.score",
-    "The exported model, run by CTranslate2, gives each token of a translation the probability that this one gives.",
+    "The exported model, run by CTranslate2, gives each token of a translation the probability that the model gives.",
     "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
     tolerance=rounding(torch.float32),
 )
@@ -65,7 +65,7 @@ def exported_model_scores_the_same(subject: Subject) -> float:
 @check(
     "export.greedy",
     "Greedy decoding by CTranslate2 takes the same tokens and ends at the same place.",
-    "how far the logits of the tokens that it took are below our largest ones, relative to these; 0: token for token",
+    "how far the logits of its tokens are below our largest ones, relative to these; 0 if all tokens are the same",
     tolerance=rounding(torch.float32),
 )
 @torch.no_grad()

@@ -107,7 +107,7 @@ def heads_of_one_matrix(subject: Subject) -> float:
 
 @check(
     "C11",
-    "Each head has scores of its own: Q_1 K_1^T and Q_2 K_2^T.",
+    "Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T.",
     "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
     tolerance=1e-11,
     lower=LOWER,

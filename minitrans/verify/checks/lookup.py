@@ -53,7 +53,7 @@ def vector_values(subject: Subject) -> float:
 @check(
     "C1.queries",
     "Many queries are looked up at once: row i of attention(Q, K, V) is attention(q_i, K, V).",
-    "output for 5 queries together, against each alone",
+    "output for 5 queries together, against each by itself",
     lower=LOWER,
 )
 def many_queries(subject: Subject) -> float:
@@ -87,7 +87,7 @@ def free_sizes(subject: Subject) -> float:
 
 @check(
     "C2",
-    "The softmax turns scores into weights: positive, in the order of the scores, with sum 1.",
+    "The softmax turns scores into weights: positive, in the order of the scores, and with sum 1.",
     "softmax(4, -1, 2.1) and softmax(3, 2, 1), against .8648 .0058 .1294 and .6652 .2447 .0900",
 )
 def softmax_in_numbers(subject: Subject) -> float:
@@ -115,7 +115,7 @@ def ballot(subject: Subject) -> float:
 
 @check(
     "C3",
-    "The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) as it is written does not.",
+    "The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) computed literally does not.",
     "weights of (10000, 9999, -10000), against 1/(1 + 1/e), 1/(1 + e) and 0",
     lower=(torch.float32,),
 )

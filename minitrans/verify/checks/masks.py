@@ -36,7 +36,7 @@ def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], l
 @check(
     "C17.zero",
     "A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30.",
-    "largest weight of a padded key: in every attention of the model, and beside real scores of -1e6 and -1e30",
+    "largest weight of a padded key: in every attention of the model, and next to real scores of -1e6 and -1e30",
     tolerance=0.0,
     lower=LOWER,
 )
@@ -58,7 +58,7 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
 
 @check(
     "C17.ignored",
-    "Padding, the vector that stands for it, and the other sentences of a batch change nothing in a sentence's result.",
+    "Padding, its embedding vector, and the other sentences of a batch change nothing in a sentence's result.",
     "logits of the batch, against each sentence alone, more padding, another order; memory, for another padding vector",
     lower=LOWER,
 )
@@ -93,7 +93,7 @@ def masked_before_softmax(subject: Subject) -> float:
 
 @check(
     "C25",
-    "A query that may attend to nothing gets 0, and gradients stay finite; so does a source of padding alone.",
+    "A query that may attend to nothing gets 0, and gradients stay finite; so does a source of nothing but padding.",
     "output and weights of the query that sees no key; infinite where a gradient or logit is not finite",
     tolerance=0.0,
     lower=LOWER,

@@ -73,7 +73,7 @@ def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, 
 @check(
     "batches.resumed",
     "A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped.",
-    "batches of two epochs that differ, interrupted after each batch in turn and gone on with from the saved state",
+    "batches of two epochs that differ, when the run is interrupted after each batch and resumed from the saved state",
     tolerance=0.0,
 )
 def resumed_batches(subject: Subject) -> float:

@@ -1,4 +1,4 @@
-"""The report as one page that stands alone: it opens from disk and loads nothing from anywhere."""
+"""The report as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 from itertools import groupby
 from pathlib import Path

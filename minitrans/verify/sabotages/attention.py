@@ -29,7 +29,7 @@ def _(patch: Patch) -> None:
     patch.everywhere(masked_softmax, hard)
 
 
-@sabotage("softmax.naive", "exp(x) / sum(exp(x)) as it is written: large scores overflow.")
+@sabotage("softmax.naive", "exp(x) / sum(exp(x)) is computed literally: large scores overflow.")
 def _(patch: Patch) -> None:
     patch.everywhere(masked_softmax, wrong.naive_softmax)
 

@@ -92,7 +92,7 @@ def _(patch: Patch) -> None:
     patch(CompiledStepper, "begin", cut)
 
 
-@sabotage("compiled.admits-all", "The probe that compiled code has to pass finds no difference, whatever there is.")
+@sabotage("compiled.admits-all", "The probe that compiled code has to pass never finds a difference.")
 def _(patch: Patch) -> None:
     patch(probe, "_first_difference", lambda compared, dtype: "")
 

@@ -208,7 +208,7 @@ def _(patch: Patch) -> None:
     patch(DecoderCache, "select_rows", stale_too)
 
 
-@sabotage("decode.past-eos", "Decoding goes on after EOS.")
+@sabotage("decode.past-eos", "Decoding continues after EOS.")
 def _(patch: Patch) -> None:
     def past_eos(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
         return [[*ids, stepper.config.eos_id, *ids] for ids in greedy_decode(stepper, src_ids)]

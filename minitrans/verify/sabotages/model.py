@@ -126,7 +126,7 @@ def _(patch: Patch) -> None:
     resume_at(patch, 1)
 
 
-@sabotage("batches.restarted", "A resumed run begins its epoch anew.")
+@sabotage("batches.restarted", "A resumed run starts its epoch again.")
 def _(patch: Patch) -> None:
     load = TokenBatchSampler.load_state_dict
     patch(TokenBatchSampler, "load_state_dict", lambda self, state: load(self, {**state, "position": 0}))

@@ -19,17 +19,17 @@ from minitrans.verify.check import Result
 OF_STEPS = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
 # What the toy's faults look like, in the words of the pattern, and checks that must notice.
 NAMED = {
-    "positions restart": ("positions begin again at every step", OF_STEPS),
+    "positions restart": ("positions start at 0 again at every step", OF_STEPS),
     "mask late": ("the causal mask is one late", "causal.prefix causal.values causal.gradient steps"),
     "no mask": ("there is no causal mask", "causal.prefix causal.values causal.gradient steps"),
     "padding seen": ("padding is attended to", "source.padding source.padding-token"),
     "own padding seen": ("padding is attended to", "padding.left padding.left-mask-alone"),
     "padding counted": ("padding is not attended to, but counted", "padding.left padding.left-mask-alone"),
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone"),
-    "static": ("positions begin again at every step", "static"),
+    "static": ("positions start at 0 again at every step", "static"),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths"),
     "wrong corner": ("the mask of a later chunk is aligned to the wrong corner", "chunks"),
-    "stale": ("each step is fed the token before", "steps chunks"),
+    "stale": ("each step is fed the previous token", "steps chunks"),
     "target rows": ("keys and values of the target are not selected", "rows"),
     "source rows": ("keys and values of the source are not selected", "rows"),
     "all rows": ("no rows are selected at all", "rows"),
@@ -156,7 +156,7 @@ def test_a_pair_of_functions_is_enough() -> None:
     whole = Functions(full, step, V, select=toy.select_rows, embedding=toy.tokens, dtype=torch.float64, max_len=MAX_LEN)
     assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "causal.gradient"}
     toy.fault = "positions restart"
-    with pytest.raises(AssertionError, match="positions begin again at every step"):
+    with pytest.raises(AssertionError, match="positions start at 0 again at every step"):
         check_cache(pair)
 
 

@@ -89,12 +89,12 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["./gone"], "--model ./gone is no folder with a model"),
+        (["./gone"], "--model ./gone is not a folder with a model"),
         (["{tmp}"], "cannot be loaded, from a folder or the hub: "),
         *(
             (
                 ["gpt2", *more],
-                "--model takes the place of a model of ours: give no RUN, --data, --sabotage or --compiled with it",
+                "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it",
             )
             for more in (["run"], ["--data", "x"], ["--sabotage", "mask.leak"], ["--compiled", "off"])
         ),
