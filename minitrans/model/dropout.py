@@ -1,4 +1,4 @@
-"""Dropout from random bytes that depend only on a seed, so that compiled code can drop the same elements."""
+"""Dropout from random bytes that depend only on a seed, so that another way to compute can drop the same elements."""
 
 import torch
 from torch import Tensor, nn
