@@ -24,18 +24,21 @@ from jsonargparse.typing import PositiveInt
 import minitrans
 from minitrans.arguments import add_compiled, make_parser, parse, unknown
 from minitrans.errors import UserError
-from minitrans.text.lines import visible
+from minitrans.text.lines import clean, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from minitrans.serving.confidence import Marks
     from minitrans.serving.scoring import Scores
-    from minitrans.serving.translator import Translator
+    from minitrans.serving.translator import Translation, Translator
     from minitrans.serving.workers import Workers
     from minitrans.training.config import RunConfig
     from minitrans.verify.check import Report
     from minitrans.verify.subject import Subject
+
+logger = logging.getLogger("minitrans")
 
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
@@ -63,6 +66,9 @@ def translate_flags(parser: ArgumentParser) -> None:
     add_decoding(parser)
     parser.add_argument(
         "--n-best", type=PositiveInt, metavar="N", help="write the best N of K: number of the line, score, text"
+    )
+    parser.add_argument(
+        "--scores", action="store_true", help="write before each translation its score, and unsure if it is that"
     )
     parser.add_argument(
         "--sample", type=PositiveInt, metavar="N", help="draw each token from the N likeliest, as likely as each is"
@@ -93,7 +99,7 @@ def verify_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="list the sabotages")
     parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    add_common(parser)
+    add_common(parser, threads=1)  # the products are tiny: threads would wait for each other longer than they compute
 
 
 def export_flags(parser: ArgumentParser) -> None:
@@ -130,18 +136,26 @@ def add_decoding(parser: ArgumentParser) -> None:
     add_common(parser)
 
 
-def add_common(parser: ArgumentParser, compiled: bool = True) -> None:
+def add_common(parser: ArgumentParser, compiled: bool = True, threads: int | None = None) -> None:
     """Who computes, with how many threads."""
     if compiled:
         add_compiled(parser)
-    parser.add_argument("--threads", type=PositiveInt, help="CPU threads, of all processes together; else all cores")
+    text = "CPU threads" if threads else "CPU threads, of all processes together; else all cores"
+    parser.add_argument("--threads", type=PositiveInt, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def add_references(parser: ArgumentParser, required: bool) -> None:
     """What to score on."""
     parser.add_argument("--source", metavar="F", required=required, help="file to translate")
-    parser.add_argument("--reference", metavar="F", required=required, help="right translations, line by line")
+    parser.add_argument(
+        "--reference",
+        metavar="F",
+        action="append",
+        required=required,
+        help="right translations, line by line; may be given several times: any of them is right, and an empty line in "
+        "a file after the first is none",
+    )
     parser.add_argument(
         "--tokenize",
         type=Literal["none", "13a", "intl", "zh", "char"],
@@ -182,7 +196,8 @@ def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
 def translate_command(args: Namespace) -> int:
     """Translate texts from arguments, a file or standard input, line by line.
 
-    What comes through a pipe is answered at once, and a terminal is prompted.
+    What comes through a pipe is answered at once, and a terminal is prompted. Words that training never showed are
+    named on standard error.
     """
     from minitrans.files import open_aside
     from minitrans.text.lines import iter_lines, read_ahead
@@ -193,6 +208,8 @@ def translate_command(args: Namespace) -> int:
         raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
     if args.sample and (args.beam > 1 or args.n_best):
         raise UserError("--sample does not go together with --beam or --n-best; give one of them")
+    if args.scores and (args.sample or args.n_best):
+        raise UserError("--scores does not go together with --sample or --n-best, which has scores; give one of them")
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
         if args.texts:
@@ -209,10 +226,11 @@ def translate_command(args: Namespace) -> int:
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
         workers = stack.enter_context(start_workers(args.run, args))
         out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
+        dialogue = not (args.texts or args.input or args.output) and sys.stdin.isatty() and sys.stdout.isatty()
         done = 0
         for chunk in chunks:
             with bar as progress:  # not while standard output is written, which may be the same terminal
-                lines = workers.run(partial(written, args=args), chunk, done + 1)
+                lines = workers.run(partial(written, args=args, dialogue=dialogue), chunk, done + 1)
                 done += len(chunk)
                 if progress:
                     progress.update(progress.task_ids[0], completed=done)
@@ -237,8 +255,13 @@ def make_bar(stream: BinaryIO) -> "Progress":
     return bar
 
 
-def written(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> Iterator[str]:
-    """What to write for some lines, the first of which has the number `first_line`."""
+def written(
+    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, dialogue: bool
+) -> Iterator[str]:
+    """What to write for some lines, the first of which has the number `first_line`; in a dialogue doubts are added."""
+    for number, line in enumerate(lines, first_line):
+        if unknown := translator.unknown(line):
+            logger.warning("line %d: not in the training data: %s", number, ", ".join(unknown))
     how = {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
     if args.sample:
         yield from translator.sample(lines, args.sample, args.seed, **how)
@@ -246,15 +269,21 @@ def written(translator: "Translator", lines: Sequence[str], first_line: int, arg
         found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how)
         for number, translations in enumerate(found, first_line):
             yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
+    elif args.scores:
+        scored = best(translator, lines, first_line, args)
+        yield from (f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in scored)
+    elif dialogue:
+        yield from (f"{t.text} (unsure)" if t.unsure else t.text for t in best(translator, lines, first_line, args))
     else:
-        yield from best(translator, lines, first_line, args)
+        yield from translator.translate(lines, args.beam, length_penalty=args.length_penalty, **how)
 
 
-def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> Iterator[str]:
-    """The best translation of each line."""
-    yield from translator.translate(
+def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
+    """The best translation of each line, with its score."""
+    return translator.translate(
         lines,
         args.beam,
+        return_scores=True,
         length_penalty=args.length_penalty,
         batch_tokens=args.batch_tokens,
         use_cache=not args.no_cache,
@@ -291,10 +320,10 @@ def prompted(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def evaluate_command(args: Namespace) -> int:
-    """Translate a file and score it against references: BLEU, chrF, exact match."""
+    """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
     from dataclasses import asdict
 
-    sources, references = read_pairs(args)
+    sources, references, others = read_references(args)
     from minitrans.serving.bundle import load_bundle
 
     bundles = [load_bundle(Path(run)) for run in args.run]
@@ -305,20 +334,32 @@ def evaluate_command(args: Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.serving.scoring import compare, spread
+    from minitrans.serving.confidence import judge
+    from minitrans.serving.scoring import by_line, compare, spread
 
-    scores = compare([translations for translations, _ in outputs], references, bundles[0].target, args.tokenize)
+    texts = [[translation.text for translation in translations] for translations, _ in outputs]
+    scores = compare(texts, references, bundles[0].target, args.tokenize, others)
+    right = by_line(references, others)
+    marks = [
+        judge(translations, right, bundle.threshold) if bundle.threshold else None
+        for bundle, (translations, _) in zip(bundles, outputs, strict=True)
+    ]
     several = len(scores) > 1
     if args.json:
         runs: list[dict[str, object]] = [
             {name: value for name, value in asdict(found).items() if value is not None}
+            | (asdict(marked) if marked else {})
             | {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
-            for found, (_, seconds) in zip(scores, outputs, strict=True)
+            for found, marked, (_, seconds) in zip(scores, marks, outputs, strict=True)
         ]
         named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
         print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
         return 0
-    print_scores(list(zip(args.run if several else [Path(args.source).name], scores, strict=True)))
+    names = args.run if several else [Path(args.source).name]
+    print_scores(list(zip(names, scores, strict=True)))
+    for name, marked in zip(names, marks, strict=True):
+        if marked:
+            print_marks(name, marked)
     if several:
         mean, std = spread(scores)["mean"], spread(scores)["std"]
         print(
@@ -331,21 +372,25 @@ def evaluate_command(args: Namespace) -> int:
     return 0
 
 
-def read_pairs(args: Namespace) -> tuple[list[str], list[str]]:
-    """The lines of --source and of --reference."""
+def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
+    """The lines of --source, of the first --reference, and of each other one."""
     from minitrans.text.lines import read_lines
 
-    sources, references = read_lines(args.source), read_lines(args.reference)
-    if len(sources) != len(references):
-        raise UserError(
-            f"{args.source} has {len(sources)} lines, {args.reference} has {len(references)}; they must be as many"
-        )
+    sources, (references, *others) = read_lines(args.source), map(read_lines, args.reference)
+    for name, lines in zip(args.reference, (references, *others), strict=True):
+        if len(sources) != len(lines):
+            raise UserError(f"{args.source} has {len(sources)} lines, {name} has {len(lines)}; they must be as many")
     if not sources:
         raise UserError(f"{args.source} is empty; there is nothing to score")
-    return sources, references
+    for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
+        if others and clean(source) and not clean(reference):
+            raise UserError(
+                f"{args.reference[0]}, line {number} is empty; the first of several references must be complete"
+            )
+    return sources, references, others
 
 
-def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> tuple[list[str], float]:
+def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple[list[Translation], float]":
     """A run's translations of all sources, and the seconds that they took."""
     import time
 
@@ -433,7 +478,7 @@ def export_command(args: Namespace) -> int:
     """Write the model for another engine; with --source and --reference, score what that translates."""
     if (args.source is None) != (args.reference is None):
         raise UserError("--source and --reference go together; give both or neither")
-    pairs = read_pairs(args) if args.source else None
+    pairs = read_references(args) if args.source else None
     try:
         from minitrans.serving import export
     except ModuleNotFoundError as error:
@@ -449,12 +494,12 @@ def export_command(args: Namespace) -> int:
 
     from minitrans.serving.scoring import compare
 
-    sources, references = pairs
+    sources, references, others = pairs
     outputs = {"minitrans float32": translator.translate(sources)}
     for compute_type in ("float32", "int8"):
         engine = export.load_engine(folder, compute_type, torch.get_num_threads())
         outputs[f"ctranslate2 {compute_type}"] = export.engine_translate(engine, translator.bundle, sources)
-    scores = compare(list(outputs.values()), references, translator.bundle.target, args.tokenize)
+    scores = compare(list(outputs.values()), references, translator.bundle.target, args.tokenize, others)
     print_scores(list(zip(outputs, scores, strict=True)))
     ours = outputs["minitrans float32"]
     for name, theirs in list(outputs.items())[1:]:
@@ -547,6 +592,17 @@ def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
             f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
         )
     print(f"BLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}")
+
+
+def print_marks(name: str, marks: "Marks") -> None:
+    """How the mark "unsure" fits the translations of a run or a file."""
+    precision, recall = (
+        "none" if share is None else f"{share:.1f}%" for share in (marks.unsure_precision, marks.unsure_recall)
+    )
+    print(
+        f"{name}: unsure of {marks.unsure:.1f}%; of these {precision} wrong (precision), of the wrong {recall} among "
+        f"them (recall); wrong: {marks.unsure_wrong}"
+    )
 
 
 def certainty(interval: tuple[float, float] | None, p: float | None) -> str:

@@ -9,6 +9,7 @@ import math
 import os
 import shlex
 import shutil
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -42,6 +43,9 @@ settings.load_profile("ci" if os.environ.get("CI") else "dev")
 torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other on a busy machine take minutes
 if "PYTEST_XDIST_WORKER" in os.environ:  # for the same reason, in the commands that tests start beside each other
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job; what tests start would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PAD, BOS, EOS = 3, 5, 1  # neither 0 nor in order, so that no fault hides behind a usual value
 ATOL = 1e-12  # float64

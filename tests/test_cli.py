@@ -137,6 +137,49 @@ def test_flags_of_sampling_that_do_not_fit(tiny_run: Path, capsys: Capture) -> N
     assert "--sample" in fails(capsys, "translate", tiny_run, "--sample", "0", "a")
 
 
+@pytest.mark.parametrize("way", [[], ["--beam", "2", "--n-best", "1"], ["--sample", "3"], ["--scores"]])
+def test_words_that_training_never_showed_are_named_once_a_line(
+    tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
+    with standard_input(text.encode(), monkeypatch):
+        assert cli.main(["translate", str(tiny_run), *way]) == 0
+    assert caplog.messages == [
+        "line 3: not in the training data: xyzzy, plugh, 7q",
+        "line 5: not in the training data: plugh",
+    ]
+    assert capsys.readouterr().out.count("\n") == 5
+
+
+def test_unknown_words_are_named_on_standard_error_by_every_process(tiny_run: Path) -> None:
+    text = b"I love you.\n" * 3 + b"I love xyzzy.\n" + b"I love plugh.\n"
+    for n in ("1", "2"):
+        done = run_command("translate", tiny_run, "--processes", n, stdin=text)
+        assert sorted(done.stderr.decode().splitlines()) == [
+            "minitrans: warning: line 4: not in the training data: xyzzy",
+            "minitrans: warning: line 5: not in the training data: plugh",
+        ]
+
+
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str, capsys: Capture) -> None:
+    lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
+    found = Translator.load(tiny_run).translate(lines, 2, return_scores=True)
+    assert {t.unsure for t in found} == {False, True}
+    command = ["translate", str(tiny_run), "--beam", "2", "--processes", processes]
+    assert cli.main([*command, "--scores", *lines]) == 0
+    want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in found]
+    assert capsys.readouterr().out.splitlines() == want
+    assert cli.main([*command, *lines]) == 0
+    assert capsys.readouterr().out.splitlines() == [t.text for t in found]
+
+
+def test_flags_of_scores_that_do_not_fit(tiny_run: Path, capsys: Capture) -> None:
+    for flags in (["--sample", "2"], ["--beam", "2", "--n-best", "1"]):
+        assert "--scores does not go together" in fails(capsys, "translate", tiny_run, "--scores", *flags, "a")
+
+
 def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes(b"fine\nnot \xff fine\n")
@@ -285,6 +328,27 @@ def test_a_terminal_is_prompted(tiny_run: Path) -> None:
     assert first.strip()
 
 
+def test_in_a_dialogue_doubts_are_told(tiny_run: Path) -> None:
+    pty = pytest.importorskip("pty")
+    for to_terminal in (True, False):  # what is kept in a file holds translations alone
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
+        stdout = theirs if to_terminal else subprocess.PIPE
+        with subprocess.Popen(command, stdin=theirs, stdout=stdout, stderr=subprocess.PIPE) as process:
+            os.write(ours, b"I love you.\nI love xyzzy.\n\x04")
+            assert process.stderr is not None
+            told = process.stderr.read()
+            assert process.wait(60) == 0
+            os.close(theirs)
+            written = os.read(ours, 1 << 16) if to_terminal else process.stdout.read() if process.stdout else b""
+        os.close(ours)
+        assert told == b"> > minitrans: warning: line 2: not in the training data: xyzzy\n> \n"
+        found = Translator.load(tiny_run).translate(["I love you.", "I love xyzzy."], return_scores=True)
+        assert written.decode().splitlines()[-2:] == [
+            f"{t.text} (unsure)" if to_terminal and t.unsure else t.text for t in found
+        ]
+
+
 def screen(written: bytes) -> list[str]:
     """The lines on a terminal that has received this: it knows the few commands that a progress bar uses."""
     lines, row, column = [""], 0, 0
@@ -401,6 +465,10 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, tmp_path: Path
         "chrf_interval",
         "exact_match",
         "sentences",
+        "unsure",
+        "unsure_precision",
+        "unsure_recall",
+        "unsure_wrong",
         "seconds",
         "sentences_per_second",
     }
@@ -434,12 +502,50 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(
     tiny_run: Path, own_words: list[str], capsys: Capture
 ) -> None:
     assert cli.main(["evaluate", str(tiny_run), *own_words]) == 0
-    scores, bleu, chrf, speed = capsys.readouterr().out.splitlines()
+    scores, bleu, chrf, marks, speed = capsys.readouterr().out.splitlines()
     sure = r" 100.00 \(95% CI 100.00-100.00\)"
     assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
     assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
     assert chrf.startswith("chrF nrefs:1|bs:1000|seed:12345|")
+    assert re.fullmatch(
+        r"test.en: unsure of \d+.\d%; of these 0.0% wrong \(precision\), of the wrong none among them \(recall\); "
+        r"wrong: equal to no reference, chrF below 40",
+        marks,
+    )
     assert speed.endswith(" sentences/s")
+
+
+def test_evaluate_tells_how_often_unsure_is_right(
+    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
+) -> None:
+    run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
+    translator = Translator.load(tiny_run)
+    found = translator.translate(sources, return_scores=True)
+    middle = sorted(t.score for t in found)[7]
+    told = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": middle, "chrf": None}}))
+    unsure = [bool(t.unknown) or t.score < middle for t in found]
+    wrong = [i % 3 == 0 for i in range(15)]
+    lines = "".join(f"{'x' if w else t.text}\n" for t, w in zip(found, wrong, strict=True))
+    (tmp_path / "ref.zh").write_text(lines, encoding="utf-8")
+    both = sum(u and w for u, w in zip(unsure, wrong, strict=True))
+    assert 0 < both < min(sum(unsure), sum(wrong)) <= max(sum(unsure), sum(wrong)) < 15
+    command = ["evaluate", str(run), "--source", own_words[1], "--reference", str(tmp_path / "ref.zh")]
+    for more, both_and in (([], both), (["--reference", own_words[3]], 0)):  # by the second, all are right
+        assert cli.main([*command, *more, "--json"]) == 0
+        marks = json.loads(capsys.readouterr().out)
+        assert marks["unsure"] == pytest.approx(100 * sum(unsure) / 15)
+        assert marks["unsure_precision"] == pytest.approx(100 * both_and / sum(unsure))
+        assert marks["unsure_recall"] == (None if more else pytest.approx(100 * both / 5))
+        assert marks["unsure_wrong"] == "equal to no reference"
+    assert cli.main(command) == 0
+    assert f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among" in (
+        capsys.readouterr().out
+    )
+    (run / "model.json").write_text(json.dumps({name: told[name] for name in told if name != "threshold"}))
+    assert cli.main([*command, "--json"]) == 0
+    assert "unsure" not in capsys.readouterr().out
 
 
 def test_evaluate_compares_runs_with_the_first(
@@ -464,7 +570,8 @@ def test_evaluate_compares_runs_with_the_first(
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
     mean, std = found["mean"]["bleu"], found["std"]["bleu"]
-    assert lines[5].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
+    assert [line.split(": unsure of ")[0] for line in lines[5:8]] == runs
+    assert lines[8].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
 
 
 def test_evaluate_refuses_runs_of_different_languages(
@@ -499,6 +606,29 @@ def test_evaluate_refuses_files_of_different_length(tiny_run: Path, tmp_path: Pa
     message = fails(capsys, "evaluate", tiny_run, "--source", tmp_path / "a.en", "--reference", tmp_path / "a.zh")
     assert "a.en has 2 lines" in message
     assert "a.zh has 1;" in message
+
+
+def test_evaluate_with_several_references(
+    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
+) -> None:
+    source, own = Path(own_words[1]), Path(own_words[3]).read_text(encoding="utf-8").splitlines()
+    first, second = tmp_path / "first.zh", tmp_path / "second.zh"
+    first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
+    second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
+    evaluate = ["evaluate", str(tiny_run), "--source", str(source), "--json"]
+    exact = []
+    for files in ([first], [first, second], [first, second, own_words[3]]):
+        assert cli.main([*evaluate, *(word for file in files for word in ("--reference", str(file)))]) == 0
+        found = json.loads(capsys.readouterr().out)
+        exact.append(found["exact_match"])
+    assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
+    assert (found["bleu_signature"][:9], found["bleu"]) == ("nrefs:var", pytest.approx(100))
+
+    message = fails(capsys, *evaluate, "--reference", second, "--reference", first)
+    assert f"{second}, line 4 is empty; the first of several references must be complete" in message
+    (tmp_path / "short.zh").write_text("a\n")
+    message = fails(capsys, *evaluate, "--reference", first, "--reference", tmp_path / "short.zh")
+    assert f"{source} has 15 lines, {tmp_path / 'short.zh'} has 1;" in message
 
 
 def test_evaluate_refuses_an_empty_file(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from minitrans import cli
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.errors import UserError
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS
+from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -267,13 +267,13 @@ def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
 @pytest.fixture(scope="module")
 def broken_run(tiny_run: Path, elsewhere: Path) -> Path:
     """A copy of a run, to damage."""
-    for name in (SIZES, WEIGHTS, TOKENIZER, "config.yaml"):
+    for name in (SIZES, WEIGHTS, TOKENIZER, WORDS, "config.yaml"):
         (elsewhere / "run").mkdir(exist_ok=True)
         shutil.copy(tiny_run / name, elsewhere / "run" / name)
     return elsewhere / "run"
 
 
-@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER])
+@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER, WORDS])
 @given(data=st.data())
 def test_a_damaged_run_translates_or_is_refused(broken_run: Path, name: str, data: st.DataObject) -> None:
     whole = (broken_run / name).read_bytes()

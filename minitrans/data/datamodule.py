@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from minitrans.data.corpus import (
 )
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.text.words import add_words
 
 
 class PairBatches(TorchDataset[Batch]):
@@ -125,7 +127,7 @@ class TranslationDataModule(LightningDataModule):
             self._train_sampler = StreamLoader(config, self._tokenizer, max_len, self._seed, used)
         else:
             train = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train = PairBatches(train, self._tokenizer)
+            self._train_ids, self._train = train, PairBatches(train, self._tokenizer)
             self._train_sampler = self._sampler(self._train, shuffle=True)
 
     def train_dataloader(self) -> StatefulLoader | StreamLoader:
@@ -165,6 +167,16 @@ class TranslationDataModule(LightningDataModule):
         """Return the source lines and the target lines of a split, none left out but empty ones of `train`."""
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
+
+    def words(self) -> set[str] | None:
+        """Return the different words of all sources that are trained on, of a stream those read so far.
+
+        None means that they are too many, or that a stream was resumed from a checkpoint that did not keep them.
+        """
+        if isinstance(self._train_sampler, StreamLoader):
+            return self._train_sampler.words
+        rows = self._train_ids.select_columns("src_ids").iter(1000)
+        return add_words(set(), chain.from_iterable(self._tokenizer.decode_batch(each["src_ids"]) for each in rows))
 
     def find_lines(self, batch: Batch) -> list[int]:
         """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""

@@ -12,6 +12,7 @@ from minitrans.data.corpus import DataConfig, stream_tables, stream_train
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.text.words import add_words
 
 
 class StreamLoader:
@@ -26,6 +27,9 @@ class StreamLoader:
         max_len: Most tokens of either side, EOS (or BOS) counted.
         seed: Seed of the shuffling, 0 or more.
         others: The splits whose sources training is not to see, if `deduplicate` says so.
+
+    Attributes:
+        words: The different words of the sources read so far; None if they are too many, or some are not known.
 
     Raises:
         UserError: There is no training split; while iterating: it cannot be read, or none of its pairs is usable.
@@ -42,6 +46,7 @@ class StreamLoader:
         self._pairs = stream_train(config)
         self._beginning = self._pairs.state_dict()
         self._place = {"buffer": 0, "position": 0, "pairs": self._beginning}
+        self.words: set[str] | None = set()
 
     def __len__(self) -> int:
         """A number that is never reached: of loaders without one Lightning takes a batch ahead of the training."""
@@ -80,9 +85,11 @@ class StreamLoader:
             for repeated in repeated_sources(hashes, self._others).values():
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
-        src, tgt = (Rows.of(self._tokenizer.encode_batch(pairs[side].to_pylist())) for side in ("source", "target"))
+        sources, targets = (pairs[side].to_pylist() for side in ("source", "target"))
+        src, tgt = (Rows.of(self._tokenizer.encode_batch(lines)) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, *self._config.lengths)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
+        self.words = add_words(self.words, (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
     def _batch(self, src: Rows, tgt: Rows, rows: IntArray) -> Batch:
@@ -90,9 +97,11 @@ class StreamLoader:
         return collate_rows(src.take(rows), tgt.take(rows), *ids)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return which buffer comes next, how many of its batches have been handed out, and where its pairs begin."""
-        return self._place
+        """Return which buffer comes next, how many batches of it are handed out, where its pairs begin, and `words`."""
+        return self._place | {"words": None if self.words is None else " ".join(sorted(self.words))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved place: the next `iter()` goes on there."""
-        self._place = state
+        self._place = {name: state[name] for name in self._place}
+        told = state.get("words")  # a checkpoint from before there were any has none
+        self.words = None if told is None else {*told.split()}

@@ -12,6 +12,7 @@ from jinja2 import ChoiceLoader, PackageLoader
 from markupsafe import Markup
 from torch import Tensor
 
+from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS, Explained
 from minitrans.files import write_file
 from minitrans.verify.page.render import TEMPLATES as SHARED
@@ -34,14 +35,14 @@ class Explanation:
 
     @cached_property
     def html(self) -> str:
-        """The page."""
+        """The page; `page` says what it raises."""
         return page(self.sentences)
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file.
 
         Raises:
-            UserError: It cannot be written.
+            UserError: It cannot be written, or the first sentence is too long for a page.
         """
         write_file(path, self.html)
 
@@ -55,9 +56,16 @@ class Explanation:
 
 
 def page(sentences: Sequence[Explained]) -> str:
-    """The page of these sentences, in as many of the last layers as there is room for."""
+    """The page of these sentences, in as many of the last layers as there is room for.
+
+    Raises:
+        UserError: The first sentence is too long for a page.
+    """
     config = sentences[0].config
     n_layers, n_sentences = fitting([_size(sentence) for sentence in sentences], config.n_layers)
+    if not n_sentences:
+        n_pieces = len(sentences[0].attention.source)
+        raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
     script = TEMPLATES.get_template("explain.js").render()
     data = {
         "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
@@ -78,7 +86,7 @@ def page(sentences: Sequence[Explained]) -> str:
 
 
 def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
-    """How many of the last layers, and of the first sentences, fit on a page; at least one of each.
+    """How many of the last layers, at least one, and with them how many of the first sentences fit on a page.
 
     Args:
         sizes: Bytes that one layer of each sentence takes.
@@ -86,7 +94,7 @@ def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     """
     shown = max(1, min(n_layers, MOST_BYTES // sum(sizes)))
     fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MOST_BYTES]
-    return shown, max(fit, default=1)
+    return shown, max(fit, default=0)
 
 
 def _size(sentence: Explained) -> int:

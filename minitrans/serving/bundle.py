@@ -1,8 +1,9 @@
-"""A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`."""
+"""A trained model as a folder: `model.safetensors` (weights), `model.json` (sizes), `tokenizer.model`, `words.txt`."""
 
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -17,10 +18,23 @@ from minitrans.files import write_file
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 
-WEIGHTS, SIZES, TOKENIZER = "model.safetensors", "model.json", "tokenizer.model"
-# What no weight confirms: memory is taken for so many positions, and for the two small files.
+WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
+# What no weight confirms: memory is taken for so many positions, and for the small files.
 POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Below which score a translation is probably wrong, and what wrong means; see `confidence.choose_threshold`.
+
+    Attributes:
+        score: In nats a token: a mean log-probability.
+        chrf: Wrong is what equals no reference; where this is given, only what also has less sentence chrF (0 to 100).
+    """
+
+    score: float
+    chrf: float | None
 
 
 @dataclass(frozen=True)
@@ -32,12 +46,16 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
+        words: The different words that training showed, as `text.words` splits sources; None where they are not known.
+        threshold: When a translation is probably wrong; None where that is not known.
     """
 
     model: Transformer
     tokenizer: Tokenizer
     source: str
     target: str
+    words: frozenset[str] | None = None
+    threshold: Threshold | None = None
 
 
 def save_bundle(folder: Path, bundle: Bundle) -> None:
@@ -49,13 +67,23 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     bundle.tokenizer.save(folder / TOKENIZER)
     # A matrix that is tied has one name among the parameters, so it is saved once.
     write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
-    sizes = {
-        "source": bundle.source,
-        "target": bundle.target,
-        "model": asdict(bundle.model.config),
-        "sha256": {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)},
-    }
+    sizes: dict[str, object] = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
+    sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
+    if bundle.words is not None:
+        save_words(folder, bundle.words)
+        sizes["words"] = len(bundle.words)
+    if bundle.threshold is not None:
+        sizes["threshold"] = asdict(bundle.threshold)
     write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
+
+
+def save_words(folder: Path, words: Iterable[str]) -> None:
+    """Write the words that training showed, one a line.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    write_file(folder / WORDS, "".join(f"{word}\n" for word in sorted(words)))
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -69,7 +97,7 @@ def load_bundle(folder: Path) -> Bundle:
     missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
-    config, source, target, digests = _load_sizes(folder / SIZES)
+    config, source, target, n_words, threshold, digests = _load_sizes(folder / SIZES)
     tokenizer = load_tokenizer(folder)
     if config.vocab_size != tokenizer.vocab_size:
         raise UserError(
@@ -82,11 +110,14 @@ def load_bundle(folder: Path) -> Bundle:
                 f"{folder}: {name} is {getattr(config, name)} in the model, {getattr(tokenizer, name)} in the "
                 "tokenizer; the files come from different runs"
             )
+    words = None if n_words is None else load_words(folder)
+    if words is not None and len(words) != n_words:
+        raise UserError(f"{folder / WORDS} is damaged ({len(words)} words, not {n_words}); train the run again")
     model = _load_model(folder / WEIGHTS, config)
     for name in (WEIGHTS, TOKENIZER):
         if name in digests and digests[name] != _sha256(folder / name):  # versions before wrote none
             raise UserError(f"{folder / name} is not the file that {SIZES} tells of (sha256); copy or train it again")
-    return Bundle(model, tokenizer, source, target)
+    return Bundle(model, tokenizer, source, target, words, threshold)
 
 
 def _sha256(path: Path) -> str:
@@ -104,12 +135,29 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder / TOKENIZER)
 
 
+def load_words(folder: Path) -> frozenset[str]:
+    """Read the words that training showed.
+
+    Raises:
+        UserError: The list is missing, damaged, or far too large for one.
+    """
+    try:
+        _check_size(folder / WORDS)
+        return frozenset((folder / WORDS).read_text(encoding="utf-8").split())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / WORDS} is missing or damaged ({error}); train the run again") from error
+
+
 def _check_size(path: Path) -> None:
     if (size := path.stat().st_size) > _LARGEST:
         raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
 
 
-def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, dict[str, str]]:
+def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
+    """The sizes, the languages, how many words are listed, the threshold, and the files' sha256.
+
+    Runs from before have none of the last three.
+    """
     _check_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
@@ -120,10 +168,15 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, dict[str, str]
                 raise TypeError(f"{name} is {value!r}")
         if config.max_len * config.d_model > POSITIONS:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
+        threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
+        if threshold and not (
+            isinstance(threshold.score, float | int) and isinstance(threshold.chrf, float | int | None)
+        ):
+            raise TypeError(f"threshold is {threshold}")
         source, target = str(sizes["source"]), str(sizes["target"])
         if not (source + target).isprintable():  # they are, on terminals and in READMEs
             raise ValueError(f"source is {source!r}, target {target!r}")
-        return config, source, target, dict(sizes.get("sha256", {}))
+        return config, source, target, sizes.get("words"), threshold, dict(sizes.get("sha256", {}))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 

@@ -23,7 +23,7 @@ class Scores:
         bleu_signature: sacreBLEU's account of how BLEU was computed.
         chrf: Corpus chrF2, 0 to 100.
         chrf_signature: The same for chrF.
-        exact_match: Percent of translations equal to their reference.
+        exact_match: Percent of translations equal to a reference.
         sentences: How many translations were scored.
         bleu_interval: Ends of the 95% bootstrap interval of BLEU; None from `score`, which does no bootstrap.
         chrf_interval: The same for chrF.
@@ -44,7 +44,13 @@ class Scores:
     chrf_p: float | None = None
 
 
-def score(translations: Sequence[str], references: Sequence[str], target: str, tokenize: str | None = None) -> Scores:
+def score(
+    translations: Sequence[str],
+    references: Sequence[str],
+    target: str,
+    tokenize: str | None = None,
+    others: Sequence[Sequence[str]] = (),
+) -> Scores:
     """Compare translations with references, one to one.
 
     Args:
@@ -52,26 +58,37 @@ def score(translations: Sequence[str], references: Sequence[str], target: str, t
         references: What it should have written; as many.
         target: Language of both ("zh"), which decides how BLEU splits words.
         tokenize: How BLEU splits words instead: the name of a sacreBLEU tokenizer; "none" splits at spaces alone.
+        others: Further references, each of as many lines; a blank line is no reference.
 
     Raises:
         ValueError: There is nothing to score, or the counts differ.
     """
-    if not references or len(translations) != len(references):
+    if not references or {len(translations), *map(len, others)} != {len(references)}:
         raise ValueError(f"cannot score {len(translations)} translations against {len(references)} references")
     bleu, chrf = _metrics(target, tokenize)
-    equal = sum(t == clean(r) for t, r in zip(translations, references, strict=True))
+    equal = sum(t in right for t, right in zip(translations, by_line(references, others), strict=True))
     return Scores(
-        bleu=bleu.corpus_score(translations, [references]).score,
+        bleu=bleu.corpus_score(translations, _streams(references, others)).score,
         bleu_signature=str(bleu.get_signature()),
-        chrf=chrf.corpus_score(translations, [references]).score,
+        chrf=chrf.corpus_score(translations, _streams(references, others)).score,
         chrf_signature=str(chrf.get_signature()),
         exact_match=100 * equal / len(references),
         sentences=len(references),
     )
 
 
+def by_line(references: Sequence[str], others: Sequence[Sequence[str]] = ()) -> list[list[str]]:
+    """The references of each line, clean: one at least, and those of the others that are not blank."""
+    rows = zip(references, *others, strict=True)
+    return [[clean(first), *filter(None, map(clean, further))] for first, *further in rows]
+
+
 def compare(
-    systems: Sequence[Sequence[str]], references: Sequence[str], target: str, tokenize: str | None = None
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    target: str,
+    tokenize: str | None = None,
+    others: Sequence[Sequence[str]] = (),
 ) -> list[Scores]:
     """Score the translations of each system, with intervals, and test each against the first.
 
@@ -83,14 +100,16 @@ def compare(
         references: What they should have written; as many.
         target: As for `score`.
         tokenize: As for `score`.
+        others: As for `score`.
 
     Raises:
         ValueError: There is nothing to score, or the counts differ.
     """
-    scores = [score(translations, references, target, tokenize) for translations in systems]
+    scores = [score(translations, references, target, tokenize, others) for translations in systems]
     bleu, chrf = _metrics(target, tokenize)
     named = [(str(i), translations) for i, translations in enumerate(systems)]
-    signatures, columns = PairedTest(named, {"BLEU": bleu, "chrF2": chrf}, [references], test_type="bs")()
+    streams = _streams(references, others)
+    signatures, columns = PairedTest(named, {"BLEU": bleu, "chrF2": chrf}, streams, test_type="bs")()
     bleus, chrfs = (cast(list[Result], columns[name]) for name in ("BLEU", "chrF2"))
     return [
         replace(
@@ -113,6 +132,11 @@ def spread(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
         "mean": {name: mean(values) for name, values in columns.items()},
         "std": {name: stdev(values) for name, values in columns.items()},
     }
+
+
+def _streams(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """All references as sacreBLEU takes them, with None for one that is not there, which its annotations leave out."""
+    return [references, *([line if clean(line) else cast(str, None) for line in lines] for lines in others)]
 
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:

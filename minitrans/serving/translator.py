@@ -23,7 +23,9 @@ from minitrans.model.decoding import (
 )
 from minitrans.plan import glance
 from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.serving.greedy import scored_greedy_decode
 from minitrans.serving.sampling import sample
+from minitrans.text.words import words
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 
@@ -59,11 +61,16 @@ class Translation(NamedTuple):
         text: The translation.
         score: What beam search ranks by, and for greedy translations the same, see `Hypothesis`; 0 for a blank line.
         attention: Where the model looked; None for a blank line and where it was not asked for.
+        unknown: The words of the line that training never showed, see `Translator.unknown`.
+        unsure: Whether it is probably wrong: there are such words, or the mean log-probability of its tokens, which is
+            its score with length penalty 1, is below the run's threshold. False where the run knows of neither.
     """
 
     text: str
     score: float
     attention: Attention | None = None
+    unknown: tuple[str, ...] = ()
+    unsure: bool = False
 
 
 class Translator:
@@ -189,19 +196,19 @@ class Translator:
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        decode = self.bundle.tokenizer.decode
         sources = self._sources(lines, first_line)
         if beam == 1 and not (return_scores or return_attention):
             nothing: list[int] = []
             outputs = self._decode(sources, batch_tokens, use_cache, greedy_decode, nothing)
-            return [decode(ids) for ids in outputs]
+            return self.bundle.tokenizer.decode_batch(outputs)
         best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens, use_cache)]
         if not (return_scores or return_attention):
-            return [decode(hypothesis.ids) for hypothesis in best]
+            return self.bundle.tokenizer.decode_batch(hypothesis.ids for hypothesis in best)
         attention: Sequence[Attention | None] = [None] * len(lines)
         if return_attention:
             attention = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
-        return [Translation(decode(h.ids), h.score, a) for h, a in zip(best, attention, strict=True)]
+        found = zip(best, lines, sources, attention, strict=True)
+        return [self._translation(h, self.unknown(line), source, a) for h, line, source, a in found]
 
     def n_best(
         self,
@@ -218,11 +225,11 @@ class Translator:
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         those that spell the same text, only the best is returned.
         """
-        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
-        decode = self.bundle.tokenizer.decode
+        sources = self._sources(lines, first_line)
+        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in found]
-        for texts, hypotheses in zip(best, found, strict=True):
-            for translation in (Translation(decode(h.ids), h.score) for h in hypotheses):
+        for texts, hypotheses, unknown, source in zip(best, found, map(self.unknown, lines), sources, strict=True):
+            for translation in (self._translation(h, unknown, source) for h in hypotheses):
                 texts.setdefault(translation.text, translation)
         return [[*texts.values()] for texts in best]
 
@@ -244,12 +251,39 @@ class Translator:
         outputs = self._decode(
             self._sources(lines, first_line), batch_tokens, use_cache, partial(sample, top=top, seed=seed), nothing
         )
-        return [self.bundle.tokenizer.decode(ids) for ids in outputs]
+        return self.bundle.tokenizer.decode_batch(outputs)
+
+    def unknown(self, line: str) -> tuple[str, ...]:
+        """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
+
+        None are for a run that does not know which it has shown: from before there was a list, or with too many.
+        """
+        known = self.bundle.words
+        return () if known is None else tuple(dict.fromkeys(word for word in words(line) if word not in known))
+
+    def _translation(
+        self, hypothesis: Hypothesis, unknown: tuple[str, ...], source: list[int], attention: Attention | None = None
+    ) -> Translation:
+        """A hypothesis for a source, and whether it is probably wrong."""
+        threshold, mean = self.bundle.threshold, hypothesis.log_prob / self._n_tokens(hypothesis.ids, source)
+        unsure = bool(unknown) or (threshold is not None and mean < threshold.score)
+        return Translation(self.bundle.tokenizer.decode(hypothesis.ids), hypothesis.score, attention, unknown, unsure)
+
+    def _n_tokens(self, ids: list[int], source: list[int]) -> int:
+        """How many tokens were decoded: EOS too, unless the length limit came first."""
+        return min(len(ids) + 1, length_limit(len(source), self.bundle.model.config.max_len))
 
     def _search(
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each source; with one beam the greedy translation and its score."""
+        if beam == 1:
+            of_blank: tuple[list[int], float] = [], 0.0
+            greedy = self._decode(sources, batch_tokens, use_cache, scored_greedy_decode, of_blank)
+            return [
+                [Hypothesis(ids, log_prob, log_prob / self._n_tokens(ids, source) ** length_penalty)]
+                for (ids, log_prob), source in zip(greedy, sources, strict=True)
+            ]
         return self._decode(
             sources,
             max(1, batch_tokens // beam),

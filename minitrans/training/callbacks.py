@@ -22,6 +22,7 @@ from minitrans.training.processes import gather, n_processes, rank
 
 logger = logging.getLogger("minitrans")
 N_SAMPLES = 3
+SECONDS_BETWEEN_LINES = 60.0  # where there is no terminal to show a bar
 
 
 class ValidationTranslations(Callback):
@@ -65,7 +66,10 @@ class ValidationTranslations(Callback):
 
 
 class TrainingProgress(ProgressBar):
-    """On a terminal a bar with loss, speed and time left; anywhere a line first, a paragraph at each validation."""
+    """A line at first, and a paragraph at each validation; between them a bar on a terminal, a line a minute elsewhere.
+
+    Bar and line have the loss, the speed and the time left.
+    """
 
     def __init__(self, translations: ValidationTranslations, first_line: str) -> None:
         """Take the callback whose samples are shown, and what to say before the first step."""
@@ -87,6 +91,8 @@ class TrainingProgress(ProgressBar):
         self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
         self.seconds = 0.0
         self.step_began = 0.0
+        self.began_at = (0.0, 0)  # when training began, and at which step
+        self.said_at = 0.0
 
     def disable(self) -> None:
         """Be silent: Lightning asks for it on every process but the first."""
@@ -98,6 +104,8 @@ class TrainingProgress(ProgressBar):
         self.console.print(self.first_line, markup=False, soft_wrap=True)
         self.bar.update(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
+        self.said_at = time.monotonic()
+        self.began_at = (self.said_at, trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Start the clock: speed is that of the training steps, without validation."""
@@ -106,11 +114,22 @@ class TrainingProgress(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar."""
+        """Move the bar, or say how far it is."""
         self.seconds += time.perf_counter() - self.step_began
+        now, step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
             loss = trainer.callback_metrics["train_loss"].item()
-            self.bar.update(self.task, completed=trainer.global_step, loss=loss, speed=self.speed)
+            self.bar.update(self.task, completed=step, loss=loss, speed=self.speed)
+        elif now - self.said_at >= SECONDS_BETWEEN_LINES:
+            self.said_at = now
+            began, first_step = self.began_at
+            n_steps = trainer.estimated_stepping_batches
+            minutes_left = (now - began) / max(1, step - first_step) * (n_steps - step) / 60
+            self.console.print(
+                f"step {step}/{n_steps}  loss {trainer.callback_metrics['train_loss'].item():.3f}  "
+                f"{self.speed:,.0f} tokens/s  {minutes_left:.0f} min left",
+                soft_wrap=True,
+            )
 
     @property
     def speed(self) -> float:

@@ -36,12 +36,14 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 - Longest source or target: {sizes.max_len} tokens
 - Text: Unicode NFC, control characters and white space as single spaces, otherwise as it is; SentencePiece adds no rule
 - Kept: averaged weights at step {step:,}, the best BLEU on `valid`; seed {config.seed}
-- All settings: `config.yaml`; the training curve: `metrics.csv`
+- All settings: `config.yaml`; the numbers of the training curve: `metrics.csv`
+
+![The training curve: loss, BLEU and learning rate](curve.svg)
 
 | split | sentences | BLEU | chrF | exact match |
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
 Greedy decoding. BLEU: `{any_scores.bleu_signature}`; chrF: `{any_scores.chrf_signature}`. Only `valid` was used to \
-choose the weights.
+choose the weights, and the score below which a translation is marked "unsure".
 """

@@ -8,7 +8,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 
@@ -27,8 +27,20 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock, write_file
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, Bundle, load_bundle, load_tokenizer, save_bundle
-from minitrans.serving.scoring import Scores, score
+from minitrans.serving.bundle import (
+    SIZES,
+    TOKENIZER,
+    WEIGHTS,
+    WORDS,
+    Bundle,
+    load_bundle,
+    load_tokenizer,
+    load_words,
+    save_bundle,
+    save_words,
+)
+from minitrans.serving.confidence import choose_threshold
+from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
 from minitrans.settings import CORES, brief
 from minitrans.text.tokenizer import Tokenizer
@@ -44,14 +56,15 @@ from minitrans.training.checkpoints import (
     step_of,
 )
 from minitrans.training.config import CONFIG, RunConfig, check_memory, saved_settings
+from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
 
-CARD, CHECKPOINTS, TENSORBOARD = "README.md", "checkpoints", "tensorboard"
+CARD, CURVE, CHECKPOINTS, TENSORBOARD = "README.md", "curve.svg", "checkpoints", "tensorboard"
 MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
 # All else that a training writes into it. What is not of these names is somebody else's.
 FILES = [
-    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, CARD, METRICS),
+    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
     *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
 ]
@@ -120,7 +133,7 @@ def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
     if trainer.is_global_zero and not config.resume:
         if not is_there:
             held.enter_context(_new_folder(run_dir))
-        _make_run_dir(config, tokenizer)
+        _make_run_dir(config, tokenizer, start.words if start else None)
     threads = torch.get_num_threads()
     _fit(trainer, module, data, config, checkpoint)
     if not trainer.is_global_zero:
@@ -130,15 +143,32 @@ def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
     best = read_checkpoint(run_dir / CHECKPOINTS / BEST)
     module.load_state_dict(best["state_dict"])
     bundle.model.to("cpu", torch.float32).eval()
+    bundle = replace(bundle, words=_find_words(config, data))
     translator = Translator(bundle, config.compiled)
     scores = {}
     for split in ("valid", *data.splits):
         sources, references = data.texts(split)
-        scores[split] = score(translator.translate(sources), references, bundle.target)
-    card = model_card(config, bundle, scores, step=best["global_step"])
-    write_file(run_dir / CARD, card)
+        translations = translator.translate(sources, return_scores=True)
+        scores[split] = score([t.text for t in translations], references, bundle.target)
+        if split == "valid":
+            bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
+    write_file(run_dir / CURVE, training_curve(run_dir / METRICS, kept=best["global_step"]))
+    write_file(run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
     save_bundle(run_dir, bundle)
     return scores
+
+
+def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str] | None:
+    """The words that training has shown, also in the run whose weights it began with; None if not all are known.
+
+    Those of the other run are in the run folder: it may be gone by now.
+    """
+    words = data.words()
+    if words is None:
+        return None
+    if config.training.init_from is None:
+        return frozenset(words)
+    return load_words(config.run_dir) | words if (config.run_dir / WORDS).is_file() else None
 
 
 def _copy_weights(start: Transformer, model: Transformer) -> None:
@@ -214,14 +244,16 @@ def _new_folder(run_dir: Path) -> Iterator[None]:
         yield
 
 
-def _make_run_dir(config: RunConfig, tokenizer: Tokenizer) -> None:
-    """Begin the run folder, in place of the run that is there."""
+def _make_run_dir(config: RunConfig, tokenizer: Tokenizer, words: frozenset[str] | None) -> None:
+    """Begin the run folder, in place of the run that is there; `words` are the first."""
     _remove(config.run_dir, FILES)
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (config.run_dir / folder).rmdir()
     write_file(config.run_dir / CONFIG, config.text)
     tokenizer.save(config.run_dir / TOKENIZER)
+    if words is not None:
+        save_words(config.run_dir, words)
 
 
 def _remove(run_dir: Path, patterns: Iterable[str]) -> None:

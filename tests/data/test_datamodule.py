@@ -120,6 +120,16 @@ def test_texts_leave_nothing_out(data: TranslationDataModule) -> None:
     assert data.texts("train") == tuple(map(list, zip(*TRAIN, strict=True)))
 
 
+def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    train = [("a", "b"), ("B c\x0b", "target"), ("", "a"), ("long " * 30, "b")]
+    for split, pairs in {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]}.items():
+        (tmp_path / f"{split}.en").write_text("".join(f"{en}\n" for en, _ in pairs))
+        (tmp_path / f"{split}.zh").write_text("".join(f"{zh}\n" for _, zh in pairs))
+    data = data_module(tmp_path, tokenizer)
+    data.setup()
+    assert data.words() == set("abc")
+
+
 def test_setup_loads_once(data: TranslationDataModule, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("minitrans.data.datamodule.load_corpus")
     data.setup("fit")

@@ -144,6 +144,31 @@ def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: T
         assert again == unbroken[stop : stop + 3]
 
 
+def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Not those of pairs that are left out, nor those of buffers to come; and a resumed stream goes on with them."""
+    first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
+    settings = config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
+    data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
+    data.setup()
+    assert data.words() == set()
+    stream = data.train_dataloader()
+    next(iter(stream))
+    assert data.words() == {"one", *"abcd"}
+    n_first = len(first) - 2
+    one_pass(stream, n_first + 1)  # type: ignore[arg-type]
+    assert data.words() == {"one", "two", *"abcd"}
+
+    resumed = loader(settings, tokenizer)
+    resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    assert resumed.words == data.words()
+    state = stream.state_dict()
+    del state["words"]  # a checkpoint from before they were kept
+    resumed.load_state_dict(state)
+    next(iter(resumed))
+    assert resumed.words is None
+    assert resumed.state_dict()["words"] is None
+
+
 def test_the_seed_decides_the_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     settings = config(write(tmp_path / "corpus"))
     one, same, other = (ids(list(islice(loader(settings, tokenizer, seed), 20))) for seed in (5, 5, 6))

@@ -104,7 +104,8 @@ def test_the_page_is_small(explanation: Explanation) -> None:
         ([MOST_BYTES // 3], 6, (3, 1)),
         ([MOST_BYTES // 2, MOST_BYTES // 4], 2, (1, 2)),
         ([MOST_BYTES // 2, MOST_BYTES // 4, MOST_BYTES // 2], 2, (1, 2)),
-        ([MOST_BYTES * 2, 1], 2, (1, 1)),
+        ([MOST_BYTES, 1], 2, (1, 1)),
+        ([MOST_BYTES + 1, 1], 2, (1, 0)),
     ],
 )
 def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
@@ -125,13 +126,24 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
         cached_decoder=first.cached_decoder.repeat(3, 1, 1, 1),
         cached_cross=first.cached_cross.repeat(3, 1, 1, 1),
     )
-    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 1)
+    numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
+    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", numbers * 16 // 3)
     html = page([deep, deep])
     assert "it shows the attention of the last 1 of 3 layers." in html
     assert "it shows the first 1 of 2 sentences." in html
     data = data_of(html)
     assert data["layers"] == [3]
     assert torch.equal(unpacked(data["sentences"][0]["full"]["cross"], cross[2:]), cross[2:])
+
+
+def test_a_text_that_no_page_can_hold_is_refused(
+    explanation: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 10)
+    n_pieces = len(explanation.sentences[0].attention.source)
+    with pytest.raises(UserError, match=f"the first text is too long to show as a page: {n_pieces} pieces; give a"):
+        Explanation(explanation.sentences).save(tmp_path / "page.html")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_the_page_is_saved(explanation: Explanation, tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from safetensors.torch import load_file, save_file
 from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, Bundle, load_bundle, save_bundle
+from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
 from minitrans.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
 def run(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of a trained run that a test may break."""
-    for name in (SIZES, WEIGHTS, TOKENIZER):
+    for name in (SIZES, WEIGHTS, TOKENIZER, WORDS):
         shutil.copy(tiny_run / name, tmp_path / name)
     return tmp_path
 
@@ -46,7 +46,57 @@ def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
     assert not again.model.training
     for name, tensor in bundle.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor), name
-    assert sorted(path.name for path in folder.iterdir()) == [SIZES, WEIGHTS, TOKENIZER]
+    assert sorted(path.name for path in folder.iterdir()) == [SIZES, WEIGHTS, TOKENIZER, WORDS]
+    assert bundle.words is not None
+    assert "love" in bundle.words
+    assert bundle.threshold is not None
+    assert (again.words, again.threshold) == (bundle.words, bundle.threshold)
+
+
+def test_a_run_from_before_words_and_thresholds_were_kept_is_loaded(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = json.loads((run / SIZES).read_text())
+    del sizes["words"], sizes["threshold"]
+    (run / SIZES).write_text(json.dumps(sizes))
+    (run / WORDS).unlink()
+    bundle = load_bundle(run)
+    assert (bundle.words, bundle.threshold) == (None, None)
+    assert cli.main(["translate", str(run), "--scores", "xyzzy", "I love you."]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert [line.split("\t")[1] for line in out.splitlines()] == ["", ""]
+
+
+def test_words_and_thresholds_of_any_kind_are_kept(run: Path, tmp_path: Path) -> None:
+    for words in (frozenset({"é", "don't", "中"}), frozenset[str]()):
+        for threshold in (Threshold(-1.5, None), Threshold(-0.25, 40.0)):
+            save_bundle(tmp_path, replace(load_bundle(run), words=words, threshold=threshold))
+            again = load_bundle(tmp_path)
+            assert (again.words, again.threshold) == (words, threshold)
+
+
+@pytest.mark.parametrize(
+    "threshold", [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
+)
+def test_a_threshold_that_makes_no_sense(run: Path, threshold: object) -> None:
+    sizes = json.loads((run / SIZES).read_text())
+    (run / SIZES).write_text(json.dumps(sizes | {"threshold": threshold}))
+    with pytest.raises(UserError, match=r"model.json is damaged"):
+        load_bundle(run)
+
+
+def test_words_that_are_gone_or_of_another_number(run: Path) -> None:
+    n = len((run / WORDS).read_text(encoding="utf-8").splitlines())
+    (run / WORDS).write_text("a\nb\n")
+    with pytest.raises(UserError, match=rf"words.txt is damaged \(2 words, not {n}\); train the run again"):
+        load_bundle(run)
+    (run / WORDS).write_bytes(b"\xff\n")
+    with pytest.raises(UserError, match=r"words.txt is missing or damaged"):
+        load_bundle(run)
+    (run / WORDS).unlink()
+    with pytest.raises(UserError, match=r"words.txt is missing or damaged"):
+        load_bundle(run)
 
 
 def test_a_tied_matrix_is_saved_once_and_stays_tied(run: Path) -> None:
@@ -109,7 +159,7 @@ def test_an_incomplete_run_names_what_is_missing(run: Path, missing: str) -> Non
         load_bundle(run)
 
 
-@pytest.mark.parametrize("damaged", [SIZES, WEIGHTS, TOKENIZER])
+@pytest.mark.parametrize("damaged", [SIZES, WEIGHTS, TOKENIZER, WORDS])
 def test_a_damaged_file_is_named(run: Path, damaged: str) -> None:
     (run / damaged).write_bytes((run / damaged).read_bytes()[:50])
     with pytest.raises(UserError, match=damaged):
@@ -224,7 +274,7 @@ def test_wide_and_long_do_not_add_up_to_more_positions_than_memory(run: Path) ->
         load_bundle(run)
 
 
-@pytest.mark.parametrize("large", [SIZES, TOKENIZER])
+@pytest.mark.parametrize("large", [SIZES, TOKENIZER, WORDS])
 def test_a_file_too_large_to_be_one_is_not_read(run: Path, large: str) -> None:
     with open(run / large, "ab") as file:
         file.truncate(2**40)  # of nothing: it takes no room on the disk
@@ -251,7 +301,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER])
+@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER, WORDS])
 def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for dump in (pickle.dump, torch.save):
         with open(run / name, "wb") as file:

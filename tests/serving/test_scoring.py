@@ -29,6 +29,32 @@ def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> No
     assert scores.exact_match == 50.0
 
 
+def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() -> None:
+    translations, references = ["a b c d", "", "x y z w"], ["a b c e", "p q", "x  y z w"]
+    others = [["a b  c d", " ", ""]]
+    scores = score(translations, references, "de", others=others)
+    assert scores.exact_match == pytest.approx(200 / 3)  # a blank line would have made the second one right
+    given = [references, ["a b  c d", None, None]]
+    assert scores.bleu == BLEU().corpus_score(translations, given).score  # type: ignore[arg-type]
+    assert scores.chrf == CHRF().corpus_score(translations, given).score  # type: ignore[arg-type]
+    for signature in (scores.bleu_signature, scores.chrf_signature):
+        assert signature.startswith("nrefs:var|")
+    assert score(translations, references, "de", others=[references]).bleu_signature.startswith("nrefs:2|")
+    with pytest.raises(ValueError, match="cannot score"):
+        score(translations, references, "de", others=[["a"]])
+
+
+def test_several_references_serve_the_bootstrap_too() -> None:
+    others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
+    first, second = compare([REFERENCES, GOOD], BAD, "en", others=others)
+    plain = score(REFERENCES, BAD, "en", others=others)
+    assert (first.bleu, first.exact_match) == (plain.bleu, plain.exact_match)
+    assert first.bleu_interval is not None
+    assert first.bleu_interval[0] > score(REFERENCES, BAD, "en").bleu
+    assert second.bleu_p is not None
+    assert second.bleu_p < 0.05
+
+
 def test_a_worse_translation_scores_lower() -> None:
     reference = ["the cat sat on the mat today"]
     good, bad = score(["the cat sat on the mat"], reference, "en"), score(["a dog sat on the rug"], reference, "en")

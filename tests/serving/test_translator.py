@@ -1,4 +1,5 @@
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ATOL, CORPUS, as_numpy, randomize
+from conftest import ATOL, CORPUS, always, as_numpy, randomize
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -18,6 +19,7 @@ from minitrans import Translator
 from minitrans.model import reference
 from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
+from minitrans.serving.bundle import Threshold
 from minitrans.serving.translator import Translation
 from minitrans.serving.translator import Translator as Class
 
@@ -117,6 +119,59 @@ def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
     assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
 
 
+def test_words_that_training_never_showed_are_named(translator: Class) -> None:
+    assert translator.bundle.words is not None
+    lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "i LOVE you", "", "   ", "\x1b[31m"]
+    want = [("xyzzy", "don't", "say", "or", "4711"), (), (), (), ("31m",)]
+    want[0] = tuple(word for word in want[0] if word not in translator.bundle.words)
+    assert {"xyzzy", "4711"} <= set(want[0])
+    translator = Class(replace(translator.bundle, threshold=None))
+    assert [translator.unknown(line) for line in lines] == want
+    for beam in (1, 3):
+        assert [t.unknown for t in translator.translate(lines, beam, return_scores=True)] == want
+        n_best = translator.n_best(lines, beam)
+        assert [{t.unknown for t in found} for found in n_best] == [{unknown} for unknown in want]
+        assert [{t.unsure for t in found} for found in n_best] == [{bool(unknown)} for unknown in want]
+    before = Class(replace(translator.bundle, words=None))
+    assert [before.unknown(line) for line in lines] == [()] * 5
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(translator: Class, beam: int) -> None:
+    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:60]
+    lines = [line for line in lines if not translator.unknown(line)]
+    translator = Class(replace(translator.bundle, threshold=None))
+    plain = translator.n_best(lines, beam)
+    scores = sorted({t.score for found in plain for t in found})
+    middle = scores[len(scores) // 2]
+    doubting = Class(replace(translator.bundle, threshold=Threshold(middle, None)))
+    assert [[t.unsure for t in found] for found in doubting.n_best(lines, beam)] == [
+        [t.score < middle for t in found] for found in plain
+    ]
+    for penalty in (0.0, 3.0):  # they rank the same hypotheses, and give other scores
+        again = doubting.n_best(lines, beam, length_penalty=penalty)
+        for found, others in zip(plain, again, strict=True):
+            assert sorted((t.text, t.score < middle) for t in found) == sorted((t.text, t.unsure) for t in others)
+    assert not any(t.unsure for found in plain for t in found)
+    doubting = Class(replace(translator.bundle, threshold=Threshold(1.0, None)))
+    assert all(t.unsure for t in doubting.translate(lines, beam, return_scores=True))
+
+
+def test_a_translation_without_eos_has_one_token_less(random_translator: Class) -> None:
+    """The model writes one word until the limit, each time with the same probability."""
+    bundle = random_translator.bundle
+    sizes = replace(bundle.model.config, tie_embeddings=False)
+    model = always(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
+    mean = sizes.d_model - math.log(math.exp(sizes.d_model) + sizes.vocab_size - 1)
+    n = length_limit(len(bundle.tokenizer.encode("I love you.")) + 1, sizes.max_len)
+    for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
+        doubting = Class(replace(bundle, model=model, threshold=Threshold(threshold, None)))
+        for penalty in (0.0, 1.0):
+            (found,) = doubting.translate(["I love you."], return_scores=True, length_penalty=penalty)
+            assert found.score == pytest.approx(mean * n ** (1 - penalty))
+            assert found.unsure is unsure
+
+
 def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
     translator: Class, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,7 +200,7 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Cla
     assert [t.text for t in found] == translator.translate(SENTENCES, beam, length_penalty=0.5)
     assert found[1] == found[3] == Translation("", 0.0, None)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
-    for line, (text, score, attention) in zip(SENTENCES, found, strict=True):
+    for line, (text, score, attention, *_) in zip(SENTENCES, found, strict=True):
         assert attention is None
         if not line.strip():
             continue
@@ -168,7 +223,7 @@ def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: 
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     layers, heads = model.config.n_layers, model.config.n_heads
     ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
-    for line, (text, _, attention) in zip(SENTENCES, found, strict=True):
+    for line, (text, _, attention, *_) in zip(SENTENCES, found, strict=True):
         if attention is None:
             continue
         source, target = [ids[piece] for piece in attention.source], [ids[piece] for piece in attention.target]
@@ -268,9 +323,9 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
     """Random weights give each line another translation."""
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
     want = [random_translator.translate([line], beam, return_attention=True)[0] for line in lines]
-    assert len({score for _, score, _ in want}) == len(lines)
+    assert len({score for _, score, *_ in want}) == len(lines)
     found = random_translator.translate(lines, beam, return_attention=True, batch_tokens=batch_tokens)
-    for (text, score, attention), one in zip(found, want, strict=True):
+    for (text, score, attention, *_), one in zip(found, want, strict=True):
         assert text == one.text
         assert score == pytest.approx(one.score)
         assert (attention is None) == (one.attention is None)

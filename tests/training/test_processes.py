@@ -108,6 +108,7 @@ def test_two_processes_train_as_one_with_the_same_global_batches(
         for name, value in ours.items():
             if value:
                 assert float(value) == pytest.approx(float(theirs[name]), rel=1e-6), name
+    assert (two / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
     # The first process alone writes.
     assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
     assert (two / "README.md").read_text() == (one / "README.md").read_text().replace(str(one), str(two))

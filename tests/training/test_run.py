@@ -1,6 +1,7 @@
 """A run from its flags to its folder, and what may go wrong on the way."""
 
 import csv
+import json
 import os
 import re
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +22,10 @@ from safetensors.torch import load_file
 from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.files import lock
+from minitrans.serving.bundle import load_bundle
+from minitrans.serving.confidence import choose_threshold
+from minitrans.serving.translator import Translator
+from minitrans.text.words import words
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.run import _new_folder
 
@@ -54,11 +60,13 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
         "tokenizer.model",
         "model.safetensors",
         "model.json",
+        "words.txt",
         "metrics.csv",
         "checkpoints",
         "tensorboard",
         "README.md",
         ".minitrans",
+        "curve.svg",
     }
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {
         "best.ckpt",
@@ -85,6 +93,22 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, capsys: 
     assert f"| test | 15 | {bleu} | {chrf} |" in (tiny_run / "README.md").read_text()
 
 
+# -- Where there is no terminal ---------------------------------------------------------------------------------------
+
+
+def test_a_line_a_minute_says_how_far_it_is(
+    corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 25)).__next__  # seconds: each step takes 25
+    watch = SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
+    monkeypatch.setattr("minitrans.training.callbacks.time", watch)
+    assert cli.main(["train", *tiny_settings(corpus, max_steps=10), "--run-dir", str(tmp_path / "run")]) == 0
+    said = re.findall(
+        r"^step (\d+)/10  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", capsys.readouterr().err, re.M
+    )
+    assert said == [("3", "3"), ("6", "2"), ("9", "0")]
+
+
 def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run: Path) -> None:
     best = torch.load(tiny_run / "checkpoints/best.ckpt", weights_only=True)
     for name, tensor in weights(tiny_run).items():
@@ -93,6 +117,32 @@ def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run:
     with open(tiny_run / "metrics.csv", newline="") as file:
         curve = {int(row["step"]): float(row["val_bleu"]) for row in csv.DictReader(file) if row["val_bleu"]}
     assert curve[best["global_step"] - 1] == max(curve.values())
+
+
+def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path) -> None:
+    bundle = load_bundle(tiny_run)
+    sides = (
+        (tiny_run.parent / f"train.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "zh")
+    )
+    pairs = list(zip(*sides, strict=True))
+    short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
+    assert len(short) < len(pairs)  # those that the model cannot take are left out
+    found = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert found == sorted({word for source, _ in short for word in words(source)})
+    assert bundle.words == frozenset(found)
+
+
+def test_the_threshold_is_chosen_on_valid(tiny_run: Path) -> None:
+    sources, references = (
+        (tiny_run.parent / f"valid.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "zh")
+    )
+    translator = Translator.load(tiny_run)
+    found = choose_threshold(translator.translate(sources, return_scores=True), [[line] for line in references])
+    told = translator.bundle.threshold
+    assert told is not None
+    assert found is not None
+    assert told.score == pytest.approx(found.score, abs=1e-4)
+    assert told.chrf == found.chrf
 
 
 def test_the_same_seed_gives_the_same_weights_and_another_others(corpus: Path, tmp_path: Path) -> None:
@@ -125,12 +175,30 @@ def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
     assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
 
 
+def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
+    """And where that is not told, nothing is said of words."""
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    sizes = json.loads((other / "model.json").read_text())
+    known = (other / "words.txt").read_text(encoding="utf-8").splitlines()
+    (other / "words.txt").write_text("love\nxyzzy\n")
+    (other / "model.json").write_text(json.dumps(sizes | {"words": 2}))
+    flags = ("--training.init_from", str(other))
+    assert train(corpus, tmp_path / "a", *flags, max_steps=1) == 0
+    assert load_bundle(tmp_path / "a").words == frozenset([*known, "xyzzy"])
+    del sizes["words"]
+    (other / "model.json").write_text(json.dumps(sizes))
+    assert train(corpus, tmp_path / "b", *flags, max_steps=1) == 0
+    assert load_bundle(tmp_path / "b").words is None
+    assert not (tmp_path / "b/words.txt").exists()
+
+
 def test_a_run_that_began_so_is_resumed_without_the_other(
     tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, whole, broken = tmp_path / "start", tmp_path / "whole", tmp_path / "broken"
     flags = ("--training.init_from", str(start))
     shutil.copytree(tiny_run, start)
+    (start / "words.txt").write_text((start / "words.txt").read_text().replace("love\n", "xyzzy\n"))
     assert train(corpus, whole, *flags, max_steps=45) == 0
     monkeypatch.setattr(ValidationTranslations, "on_validation_epoch_end", stop_at_the_second_validation)
     assert train(corpus, broken, *flags, max_steps=45) == 130
@@ -138,6 +206,7 @@ def test_a_run_that_began_so_is_resumed_without_the_other(
     shutil.rmtree(start)
     assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
+    assert (whole / "words.txt").read_bytes() == (broken / "words.txt").read_bytes()
 
 
 def test_weights_of_other_sizes_are_refused(tiny_run: Path, corpus: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -175,6 +244,8 @@ def test_a_run_that_was_stopped_ends_as_one_that_was_not(
     assert train(corpus, broken, "--resume", *flags, max_steps=45) == 0
     assert_same_weights(whole, broken)
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
+    for part in ("words.txt", "model.json"):
+        assert (whole / part).read_bytes() == (broken / part).read_bytes()
     assert (whole / "README.md").read_text() == (broken / "README.md").read_text().replace(str(broken), str(whole))
 
 

@@ -1,0 +1,91 @@
+"""Which translations are probably wrong: the score below which they are marked, and how often the mark is right."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from sacrebleu.metrics.chrf import CHRF
+
+from minitrans.serving.bundle import Threshold
+from minitrans.serving.translator import Translation
+
+EXACT = 0.5  # share of translations that equal a reference from which on the others are called wrong
+LOW_CHRF = 40.0  # where fewer do, only what also has less sentence chrF is
+
+
+@dataclass(frozen=True)
+class Marks:
+    """How the mark "unsure" fits; the field names are those of `minitrans evaluate --json`.
+
+    Attributes:
+        unsure: Percent of translations that are marked.
+        unsure_precision: Percent of the marked that are wrong; None where none is marked.
+        unsure_recall: Percent of the wrong that are marked; None where none is wrong.
+        unsure_wrong: Which are wrong, in words.
+    """
+
+    unsure: float
+    unsure_precision: float | None
+    unsure_recall: float | None
+    unsure_wrong: str
+
+
+def choose_threshold(translations: Sequence[Translation], references: Sequence[Sequence[str]]) -> Threshold | None:
+    """Choose the score that best tells wrong translations from right ones.
+
+    Wrong is what equals no reference. Where more than half do not, that says little, and only a sentence chrF below
+    LOW_CHRF is. The score has the largest sum of the share of the wrong that are marked and the share of the right that
+    are not: the prevalence of the wrong, which differs from text to text, does not count. A translation of unknown
+    words is marked whatever its score.
+
+    Args:
+        translations: Of a validation set, with scores of length penalty 1.
+        references: All that are right for each, clean.
+
+    Returns:
+        None if each translation has an unknown word.
+
+    Source: Youden 1950, the index J.
+    """
+    equal = [t.text in right for t, right in zip(translations, references, strict=True)]
+    chrf = None if np.mean(equal) >= EXACT else LOW_CHRF
+    wrong = _wrong(translations, references, chrf)
+    scores = np.array([-np.inf if t.unknown else t.score for t in translations])
+    candidates, n_below = np.unique(np.sort(scores), return_index=True)
+    wrong_below = np.append(0, np.cumsum(wrong[np.argsort(scores)]))[n_below]
+    right_below = n_below - wrong_below
+    youden = wrong_below / max(1, wrong.sum()) - right_below / max(1, (~wrong).sum())
+    youden[np.isinf(candidates)] = -np.inf
+    best = int(np.argmax(youden))
+    return None if np.isinf(youden[best]) else Threshold(float(candidates[best]), chrf)
+
+
+def judge(translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold) -> Marks:
+    """Compare the marks of translations with what is right.
+
+    Args:
+        translations: One or more.
+        references: All that are right for each, clean.
+        threshold: Says which are wrong.
+    """
+    wrong, unsure = _wrong(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
+    both = (wrong & unsure).sum()
+    return Marks(
+        unsure=100 * float(unsure.mean()),
+        unsure_precision=100 * float(both / unsure.sum()) if unsure.any() else None,
+        unsure_recall=100 * float(both / wrong.sum()) if wrong.any() else None,
+        unsure_wrong="equal to no reference" + ("" if threshold.chrf is None else f", chrF below {threshold.chrf:g}"),
+    )
+
+
+def _wrong(
+    translations: Sequence[Translation], references: Sequence[Sequence[str]], chrf: float | None
+) -> "np.typing.NDArray[np.bool_]":
+    """Which translations equal no reference, and have less sentence chrF than that if it is given."""
+    metric = CHRF()
+    return np.array(
+        [
+            text not in right and (chrf is None or metric.sentence_score(text, right).score < chrf)
+            for (text, *_), right in zip(translations, references, strict=True)
+        ]
+    )

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Draws docs/pictures, from the package's own functions and a trained run: `draw_pictures.py runs/en-zh`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from minitrans import Translator
+from minitrans.data.batching import collate
+from minitrans.explain.computing import Explained, look
+from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.verify.check import number
+
+OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+SENTENCE = "I saw a saw."
+PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
+PAD, BOS, EOS = 0, 1, 2
+STEP = 3  # which step of the translation is shown beside the full pass, from 0
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("pictures")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters["number"] = number
+
+
+def masks() -> str:
+    """The masks that `minitrans.model` makes for a batch of two pairs."""
+    words = ["<pad>", "<s>", "</s>"]
+    for text in (text for pair in PAIRS for text in pair):
+        words += text.split()
+    sources, targets = ([[words.index(word) for word in pair[side].split()] for pair in PAIRS] for side in (0, 1))
+    batch = collate(sources, targets, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+    n_source, n_target = batch.src_ids.size(1), batch.tgt_in.size(1)
+    unpadded = padding_mask(batch.src_ids, PAD)[:, 0]  # (B, 1, S)
+    causal = causal_mask(n_target, n_target, 0)[0, 0].tolist()
+
+    def marks(ids: torch.Tensor, padding: str) -> list[str]:
+        return [padding if id_ == PAD else "piece" for id_ in ids.tolist()]
+
+    pairs = [
+        {
+            **{name: [words[id_] for id_ in ids[row]] for name, ids in batch._asdict().items()},
+            "src_marks": marks(batch.src_ids[row], "piece"),
+            "tgt_in_marks": marks(batch.tgt_in[row], "piece"),
+            "loss_marks": marks(batch.tgt_out[row], "masked"),
+            "encoder": unpadded[row].expand(n_source, -1).tolist(),
+            "decoder": causal,
+            "cross": unpadded[row].expand(n_target, -1).tolist(),
+        }
+        for row in range(len(PAIRS))
+    ]
+    return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
+
+
+def cross_attention(found: Explained) -> str:
+    """Where the decoder's last layer looked while it translated."""
+    weights = found.attention.cross[-1].mean(0)
+    return TEMPLATES.get_template("cross-attention.svg").render(
+        text=found.text,
+        translation=found.translation.text,
+        queries=labels(found.attention.target[1:]),
+        keys=labels(found.attention.source),
+        may=torch.ones_like(weights, dtype=torch.bool).tolist(),
+        weights=weights.tolist(),
+        n_heads=found.config.n_heads,
+    )
+
+
+def cached_step(found: Explained) -> str:
+    """One step from the cache, and the same row of the full masked pass."""
+    step, length = found.steps[STEP], len(found.steps)
+    assert step.held == STEP
+    assert step.source_kept
+    return TEMPLATES.get_template("cached-step.svg").render(
+        pieces=labels(found.attention.target[:-1]),
+        source=labels(found.attention.source),
+        causal=causal_mask(length, length, 0)[0, 0].tolist(),
+        full=found.attention.decoder[-1].mean(0).tolist(),
+        cached=found.cached_decoder[-1].mean(0).tolist(),
+        t=STEP,
+        difference=step.weights,
+    )
+
+
+def who_computes() -> str:
+    """Which code runs when."""
+    return TEMPLATES.get_template("who-computes.svg").render()
+
+
+def labels(pieces: Sequence[str]) -> list[str]:
+    """Pieces as they are drawn: many fonts draw U+2581 as a heavy bar."""
+    return [piece.replace("\u2581", "␣") for piece in pieces]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write all pictures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
+    args = parser.parse_args(argv)
+    (found,) = look(Translator.load(args.run), [SENTENCE])
+    pictures = {
+        "masks": masks(),
+        "cross-attention": cross_attention(found),
+        "cached-step": cached_step(found),
+        "who-computes": who_computes(),
+    }
+    OUTPUT.mkdir(exist_ok=True)
+    for name, picture in pictures.items():
+        (OUTPUT / f"{name}.svg").write_text(picture, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

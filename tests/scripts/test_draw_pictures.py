@@ -1,0 +1,67 @@
+"""The pictures in docs/pictures are what the script draws, show what they say, and are shown."""
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from draw_pictures import OUTPUT, SENTENCE, STEP, cached_step, cross_attention, masks, who_computes
+
+from minitrans import Translator
+from minitrans.explain.computing import Explained, look
+from minitrans.model import masks as of_model
+
+ROOT = Path(__file__).parents[2]
+NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
+
+
+@pytest.fixture(scope="module")
+def found(tiny_run: Path) -> Explained:
+    return look(Translator.load(tiny_run), [SENTENCE])[0]
+
+
+def shapes(picture: str, kind: str) -> list[ElementTree.Element]:
+    """The rectangles of a class."""
+    return ElementTree.fromstring(picture).findall(f".//{{*}}rect[@class='{kind}']")
+
+
+def test_those_that_need_no_run_are_up_to_date() -> None:
+    for name, picture in (("masks", masks()), ("who-computes", who_computes())):
+        assert (OUTPUT / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
+
+
+def test_masks_hide_padding_and_the_future() -> None:
+    # twice ten future tokens; the padding of pair 2 from four source and five target tokens; that of pair 1 in the loss
+    assert len(shapes(masks(), "masked")) == 2 * 10 + 4 + 5 + 1
+
+
+def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = masks()
+    monkeypatch.setattr("draw_pictures.padding_mask", lambda ids, pad_id: of_model.padding_mask(ids, pad_id + 1))
+    assert masks() != before
+
+
+def test_cross_attention_has_a_cell_for_each_pair_of_pieces(found: Explained) -> None:
+    weights = found.attention.cross[-1].mean(0)
+    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(cross_attention(found), "w")]
+    assert drawn == pytest.approx(weights.flatten().tolist(), abs=0.005)
+
+
+def test_the_step_is_the_row_of_the_full_pass(found: Explained) -> None:
+    picture = cached_step(found)
+    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(picture, "w")]
+    of_step, of_full = drawn[-2 * (STEP + 1) : -(STEP + 1)], drawn[-(STEP + 1) :]
+    assert of_step == pytest.approx(found.cached_decoder[-1].mean(0)[STEP, : STEP + 1].tolist(), abs=0.005)
+    assert of_full == of_step
+    assert len(shapes(picture, "new")) == 2  # one key and one value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_picture_is_committed_and_shown(name: str) -> None:
+    ElementTree.parse(OUTPUT / f"{name}.svg")
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    assert any(re.search(rf"!\[.+\]\((docs/)?pictures/{name}\.svg\)", page.read_text("utf-8")) for page in pages)
+
+
+def test_there_are_no_others() -> None:
+    assert sorted(path.stem for path in OUTPUT.glob("*.svg")) == [*NAMES]

@@ -1,0 +1,75 @@
+import pytest
+
+from minitrans.serving import confidence
+from minitrans.serving.bundle import Threshold
+from minitrans.serving.confidence import Marks, choose_threshold, judge
+from minitrans.serving.translator import Translation
+
+
+def translations(*scores: float, wrong: str = "", text: str = "right") -> list[Translation]:
+    """One for each score; `wrong` says which are, by a letter w."""
+    return [
+        Translation("x" if mark == "w" else text, s) for s, mark in zip(scores, wrong.ljust(len(scores)), strict=True)
+    ]
+
+
+def threshold_of(found: list[Translation]) -> Threshold | None:
+    return choose_threshold(found, [["right", "also right"]] * len(found))
+
+
+@pytest.mark.parametrize(
+    ("scores", "wrong", "want"),
+    [
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "ww   ", -3.0),
+        ([-1.0, -3.0, -5.0, -2.0, -4.0], "  w w", -3.0),  # in any order
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w w  ", -2.0),  # both of 2, and one of 3 that are right
+        ([-5.0, -4.0, -3.0, -2.0, -1.0], "w   w", -4.0),  # to mark the second too would cost three that are right
+        ([-3.0, -2.0, -2.0, -1.0, -1.0], "ww   ", -1.0),  # equal scores are marked together
+        ([-4.0, -3.0, -2.0, -1.0], "w w ", -3.0),  # of what tells equally well, the one that marks fewer
+        ([-3.0, -2.0, -1.0], "   ", -3.0),  # all are right: what is less likely than any of them
+    ],
+)
+def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
+    scores: list[float], wrong: str, want: float
+) -> None:
+    assert threshold_of(translations(*scores, wrong=wrong)) == Threshold(want, None)
+
+
+def test_a_rare_fault_weighs_as_much_as_all_that_is_right() -> None:
+    """9 right ones of 99 are marked with the only one that is wrong."""
+    scores = [-100.0 + i for i in range(100)]
+    assert threshold_of(translations(*scores, wrong=" " * 9 + "w")) == Threshold(scores[10], None)
+
+
+def test_any_reference_is_right() -> None:
+    found = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
+    assert threshold_of(found) == Threshold(-2.0, None)
+
+
+def test_unknown_words_are_marked_whatever_the_score() -> None:
+    known = translations(-3.0, -2.0, -1.0, -0.5, wrong="w")
+    assert threshold_of(known) == Threshold(-2.0, None)
+    assert threshold_of([*known, Translation("x", -0.1, unknown=("y",))]) == Threshold(-2.0, None)
+    assert threshold_of([Translation("x", -0.1, unknown=("y",))]) is None
+
+
+def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
+    far, near, right = (Translation(text, s) for text, s in (("x", -3.0), ("right!", -2.0), ("right", -1.0)))
+    assert threshold_of([far, near, right]) == Threshold(-2.0, confidence.LOW_CHRF)
+    assert threshold_of([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
+
+
+@pytest.mark.parametrize(("chrf", "precision", "recall"), [(None, 200 / 3, 50.0), (40.0, 100 / 3, 50.0)])
+def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
+    texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
+    found = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
+    marks = judge(found, [["right"]] * 6, Threshold(-1.0, chrf))
+    told = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
+    assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, told)
+    assert marks.unsure_precision == pytest.approx(precision)
+
+
+def test_nothing_marked_and_nothing_wrong() -> None:
+    sure, unsure = Translation("right", 0.0), Translation("right", 0.0, unsure=True)
+    assert judge([sure], [["right"]], Threshold(-1.0, None)) == Marks(0.0, None, None, "equal to no reference")
+    assert judge([unsure], [["right"]], Threshold(-1.0, None)) == Marks(100.0, 0.0, None, "equal to no reference")
