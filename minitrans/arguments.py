@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 from jsonargparse.typing import PositiveInt
 
@@ -170,14 +171,14 @@ def _check(parser: ArgumentParser, key: str, value: Any, name: str) -> None:
     if not kinds:
         return
     try:
+        number = get_loader("yaml")(value) if key in RANGES and isinstance(value, str) else value
         parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
-    except (TypeError, OverflowError, ArgumentError) as error:
+    except (TypeError, ValueError, OverflowError, yaml.YAMLError, ArgumentError) as error:
         quotes = (
             "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
         )
         raise UserError(f"{name} is {brief(value)}; it must be {_in_words(kinds)}{quotes}") from error
-    if key in RANGES:
-        check_range(key, get_loader("yaml")(value) if isinstance(value, str) else value, name)
+    check_range(key, number, name)
 
 
 def _kinds(action: Action) -> list[Any]:

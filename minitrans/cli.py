@@ -24,7 +24,7 @@ from jsonargparse.typing import PositiveInt
 import minitrans
 from minitrans.arguments import add_compiled, make_parser, parse, unknown
 from minitrans.errors import UserError
-from minitrans.text.lines import visible
+from minitrans.text.lines import clean, visible
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -678,7 +678,8 @@ def ended_by_sigterm() -> Iterator[None]:
 def in_words(error: Exception) -> str | None:
     """What an exception tells the user; None if nobody has thought of it."""
     if isinstance(error, UserError):
-        return " ".join(line.strip() for line in str(error).splitlines())
+        told = " ".join(line.strip() for line in str(error).splitlines())
+        return told if len(told) < 900 else f"{told[:400]} ... {told[-400:]}"  # names can be as long as one likes
     if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):

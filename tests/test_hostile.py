@@ -25,16 +25,19 @@ from minitrans import cli
 from minitrans.arguments import make_parser
 from minitrans.settings import CORES, RANGES
 from minitrans.training.config import add_settings
+from minitrans.verify import measuring
+from minitrans.verify.check import Report
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
-DRAWS = settings() if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
+DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
 Capture = pytest.CaptureFixture[str]
 
 
 def command(*words: str | Path) -> tuple[int, str]:
     """The exit code of a command of this process, and what it writes to standard error."""
     out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err):
+    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdin", None)  # which nobody is to wait for
         try:
             return cli.main([str(word) for word in words]), err.getvalue()
         except SystemExit as ended:  # --help, --version, --print-config
@@ -268,9 +271,10 @@ def names(folder: Path) -> set[str]:
 
 
 def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
+    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
     run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["data"]["cache_dir"] = str(tmp_path / "planted")
@@ -282,8 +286,9 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
-    tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
     home = tmp_path / "home"
     run = shutil.copytree(tiny_run, home / "runs/run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -68,12 +68,12 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     # A matrix that is tied has one name among the parameters, so it is saved once.
     write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
     sizes: dict[str, object] = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
+    sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
     if bundle.words is not None:
         save_words(folder, bundle.words)
         sizes["words"] = len(bundle.words)
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
-    sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
     write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
 
 

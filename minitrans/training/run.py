@@ -64,7 +64,7 @@ CARD, CURVE, CHECKPOINTS, TENSORBOARD = "README.md", "curve.svg", "checkpoints",
 MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
 # All else that a training writes into it. What is not of these names is somebody else's.
 FILES = [
-    *(CONFIG, TOKENIZER, WORDS, WEIGHTS, SIZES, CARD, CURVE, METRICS),
+    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
     *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
 ]

@@ -65,8 +65,8 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
         "checkpoints",
         "tensorboard",
         "README.md",
-        "curve.svg",
         ".minitrans",
+        "curve.svg",
     }
     assert {path.name for path in (tiny_run / "checkpoints").iterdir()} == {
         "best.ckpt",
