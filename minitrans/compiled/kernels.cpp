@@ -651,6 +651,9 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
 
 }  // namespace
 
+// How many threads share what is asked for from here on. PyTorch's OpenMP may be another one than this compiler's.
+extern "C" void use_threads(int n) { omp_set_num_threads(n); }
+
 #define EXPORT(T, NAME)                                                                                                \
     extern "C" void feed_forward_##NAME(const T *x, T *y, int64_t rows, int64_t D, int64_t F,                          \
                                         Parameters<computed<T>> p, Dropout inside, Dropout end) {                      \

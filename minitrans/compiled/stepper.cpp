@@ -46,7 +46,7 @@ template <class T> struct Work {
 
 // The n highest of a row's logits, the highest first; of equals, the one that came first.
 template <class A> void insert(A logit, int64_t id, int64_t n, A *best, int64_t *ids) {
-    if (!(logit > best[n - 1])) return;  // nor is NaN
+    if (logit <= best[n - 1]) return;
     int64_t at = n - 1;
     for (; at > 0 && best[at - 1] < logit; at--) best[at] = best[at - 1], ids[at] = ids[at - 1];
     best[at] = logit, ids[at] = id;
