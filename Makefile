@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/en-zh
 
-.PHONY: demo test results mutants lint clean
+.PHONY: demo test results mutants sanitize lint clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -30,6 +30,12 @@ mutants: .venv/ready
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
 	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
+
+# The tests of compiled code with what tells of wrong addresses and undefined behaviour in it, which ends the run: GCC's.
+SANITIZE := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
+sanitize: .venv/ready
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
+		CXX="g++ $(SANITIZE)" $(BIN)/python -m pytest tests/compiled
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ from jsonargparse.typing import PositiveInt
 import minitrans
 from minitrans.arguments import add_compiled, make_parser, parse, unknown
 from minitrans.errors import UserError
-from minitrans.text.lines import clean, visible
+from minitrans.text.lines import visible
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -225,8 +225,9 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
-        auto &[d_gamma, d_beta, d_w_in, d_b_in, d_w_out, d_b_out] =
-            *(threads[omp_get_thread_num()] = &w.of_feed_forward);
+        std::array<Matrix<A>, 6> &sums = *(threads[omp_get_thread_num()] = &w.of_feed_forward);
+        Matrix<A> &d_gamma = sums[0], &d_beta = sums[1];
+        Matrix<A> &d_w_in = sums[2], &d_b_in = sums[3], &d_w_out = sums[4], &d_b_out = sums[5];
         d_gamma.clear(1, D), d_beta.clear(1, D);
         d_w_in.clear(F, D), d_b_in.clear(1, F), d_w_out.clear(D, F), d_b_out.clear(1, D);
         const A scale = A(256) / A(256 - inside.dropped);
@@ -280,8 +281,9 @@ void attend(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout d
     for (int64_t t = 0; t < q.rows; t++, bytes += k.rows) {
         A *__restrict row = w.weights[t], *__restrict kept = w.dropped[t];
         const A *__restrict may = w.may[w.may.rows > 1 ? t : 0];
-        A top = lowest, sum = 0;
-        for (int64_t i = 0; i < width; i++) row[i] = may[i] > 0 ? scale * row[i] : lowest, top = std::max(top, row[i]);
+        for (int64_t i = 0; i < width; i++) row[i] = may[i] > 0 ? scale * row[i] : lowest;
+        const A top = highest(row, width, lowest);
+        A sum = 0;
         for (int64_t i = 0; i < width; i++) row[i] = may[i] * exponential(row[i] - top), sum += row[i];
         const A over = sum > 0 ? 1 / sum : A(0);
         for (int64_t i = 0; i < width; i++) row[i] *= over, kept[i] = row[i];
@@ -402,8 +404,9 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
-        auto &[d_gamma, d_beta, d_w_q, d_w_kv, d_b_q, d_b_kv, d_w_out, d_b_out] =
-            *(threads[omp_get_thread_num()] = &w.of_attention);
+        std::array<Matrix<A>, 8> &sums = *(threads[omp_get_thread_num()] = &w.of_attention);
+        Matrix<A> &d_gamma = sums[0], &d_beta = sums[1], &d_w_q = sums[2], &d_w_kv = sums[3];
+        Matrix<A> &d_b_q = sums[4], &d_b_kv = sums[5], &d_w_out = sums[6], &d_b_out = sums[7];
         d_gamma.clear(1, D), d_beta.clear(1, D), d_w_q.clear(E, D), d_w_kv.clear(2 * E, D);
         d_b_q.clear(1, E), d_b_kv.clear(1, 2 * E), d_w_out.clear(D, E), d_b_out.clear(1, D);
         if (!mask.b) read_mask(w.may, mask, s, 0);
@@ -470,7 +473,8 @@ void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int6
 #pragma omp single
         threads.resize(omp_get_num_threads());
         Work<T> &w = Work<T>::mine();
-        auto &[d_gamma, d_beta] = *(threads[omp_get_thread_num()] = &w.of_norm);
+        std::array<Matrix<A>, 2> &sums = *(threads[omp_get_thread_num()] = &w.of_norm);
+        Matrix<A> &d_gamma = sums[0], &d_beta = sums[1];
         d_gamma.clear(1, D), d_beta.clear(1, D);
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
@@ -570,11 +574,11 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z,
                 multiply(left[b], work.right, logits);
                 for (int64_t i = 0; i < logits.rows; i++, r++) {
                     const A *__restrict row = logits[i];
-                    A highest = top[0][r], exponentials = 0, total = 0;
-                    for (int64_t j = 0; j < words; j++) highest = std::max(highest, row[j]), total += row[j];
-                    for (int64_t j = 0; j < words; j++) exponentials += exponential(row[j] - highest);
-                    top[1][r] = top[1][r] * exponential(top[0][r] - highest) + exponentials;
-                    top[0][r] = highest;
+                    const A now = highest(row, words, top[0][r]);
+                    A exponentials = 0, total = 0;
+                    for (int64_t j = 0; j < words; j++) exponentials += exponential(row[j] - now), total += row[j];
+                    top[1][r] = top[1][r] * exponential(top[0][r] - now) + exponentials;
+                    top[0][r] = now;
                     top[2][r] += total;
                     if (word <= target[r] && target[r] < word + words) of_target[r] = row[target[r] - word];
                 }
@@ -582,10 +586,10 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z,
         }
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
-            A highest = lowest, exponentials = 0, total = 0;
-            for (Work<T> *of : threads) highest = std::max(highest, of->top[0][r]), total += of->top[2][r];
-            for (Work<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - highest);
-            z[r] = highest + std::log(exponentials);
+            A most = lowest, exponentials = 0, total = 0;
+            for (Work<T> *of : threads) most = std::max(most, of->top[0][r]), total += of->top[2][r];
+            for (Work<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - most);
+            z[r] = most + std::log(exponentials);
             mean[r] = total / A(V);
         }
     }
@@ -646,6 +650,9 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
 }
 
 }  // namespace
+
+// How many threads share what is asked for from here on. PyTorch's OpenMP may be another one than this compiler's.
+extern "C" void use_threads(int n) { omp_set_num_threads(n); }
 
 #define EXPORT(T, NAME)                                                                                                \
     extern "C" void feed_forward_##NAME(const T *x, T *y, int64_t rows, int64_t D, int64_t F,                          \

@@ -67,6 +67,7 @@ def library() -> ctypes.CDLL:
 def _call(name: str, x: Tensor, *arguments: object) -> Any:
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(library(), f"{name}_{DTYPES[x.dtype]}")
+    library().use_threads(torch.get_num_threads())
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 

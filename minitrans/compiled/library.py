@@ -8,8 +8,11 @@ import platform
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
+import time
+from contextlib import suppress
 from ctypes import c_bool, c_double, c_void_p
 from pathlib import Path
 
@@ -17,9 +20,12 @@ import torch
 from torch import Tensor
 
 HEADER = Path(__file__).with_name("shared.h")
-COMPILE = ["-std=c++17", "-O3", "-march=native", "-ffast-math", "-fopenmp", "-fPIC"]
-if platform.machine() == "x86_64":
-    COMPILE.append("-mprefer-vector-width=512")
+# What -ffast-math stands for, without the promise that nothing is infinite or NaN: sums may be added up in any order.
+COMPILE = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
+COMPILE += ["-fopenmp", "-fPIC", "-shared"]
+COMPILE += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
+SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
+KEPT = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -57,31 +63,95 @@ def load_library(source: Path) -> ctypes.CDLL:
 @functools.cache
 def _compile(source: Path) -> ctypes.CDLL | str:
     """The library, or why there is none."""
-    compiler = shlex.split(os.environ.get("CXX", "")) or list(filter(shutil.which, ("c++", "g++", "clang++")))[:1]
+    command = os.environ.get("CXX", "")
+    try:
+        compiler = shlex.split(command) or list(filter(shutil.which, ("c++", "g++", "clang++")))[:1]
+    except ValueError as error:
+        return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
     key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
-    path = cache / f"{source.stem}-{key.hexdigest()[:32]}{sysconfig.get_config_var('SHLIB_SUFFIX')}"
+    name = f"{source.stem}-{key.hexdigest()[:32]}"
     try:
-        if not path.is_file():
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as folder:
-                compiled, linked = f"{folder}/library.o", f"{folder}/library.so"
-                # Linked apart: with -ffast-math GCC would have the library change the arithmetic of the whole process.
-                for step in (
-                    [*COMPILE, "-c", str(source), "-o", compiled],
-                    ["-shared", "-fopenmp", compiled, "-o", linked],
-                ):
-                    subprocess.run([*compiler, *step], check=True, capture_output=True, text=True)
-                os.replace(linked, path)
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_private(cache)
+        cache.chmod(0o700)
+        path = _find(cache, name) or _make([*compiler, *COMPILE, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
             raise OSError("the system does not let it use the processor's tile unit")
-    except (OSError, subprocess.CalledProcessError) as error:
-        return f"{compiler[0]} cannot compile and load {source} ({error})"
+    except NotAdmittedError as error:
+        return str(error)
+    except (OSError, RuntimeError, subprocess.CalledProcessError) as error:  # RuntimeError: there is no home
+        reason = _first_error(error) if isinstance(error, subprocess.CalledProcessError) else error
+        return f"{compiler[0]} cannot compile and load {source} ({reason})"
     return library
+
+
+def _find(cache: Path, name: str) -> Path | None:
+    """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
+    for path in cache.glob(f"{name}-*{SUFFIX}"):
+        _check_private(path)
+        if path == _named(cache, name, path.read_bytes()):
+            path.touch()
+            return path
+    return None
+
+
+def _make(command: list[str], cache: Path, name: str) -> Path:
+    """Compile a library into the cache as its user's alone."""
+    seen = sys.stderr.isatty()
+    if seen:
+        print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=cache) as folder:
+        made = Path(folder, "library")
+        subprocess.run(
+            [*command, "-o", str(made)],
+            check=True,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            env=os.environ | {"LC_ALL": "C"},
+        )
+        made.chmod(0o700)
+        with open(made, "rb") as file:
+            os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
+            path = _named(cache, name, file.read())
+        os.replace(made, path)
+    if seen:
+        print(f"minitrans: that took {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    _tidy(cache)
+    return path
+
+
+def _tidy(cache: Path) -> None:
+    """Remove what has not been used for the longest time; another process may do so too."""
+    with suppress(FileNotFoundError):
+        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-KEPT]:
+            if entry.is_dir():  # of a process that was killed while it compiled
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+
+
+def _named(cache: Path, name: str, content: bytes) -> Path:
+    return cache / f"{name}-{hashlib.sha256(content).hexdigest()[:32]}{SUFFIX}"
+
+
+def _check_private(path: Path) -> None:
+    """Refuse what someone else may have written: it would be run."""
+    status = path.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise NotAdmittedError(f"other users can write {path}; remove it, for what it holds would be run")
+
+
+def _first_error(failed: subprocess.CalledProcessError) -> str:
+    """The first line in which a compiler says what is wrong."""
+    lines = [line.strip() for line in failed.stderr.splitlines() if line.strip()]
+    return next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {failed.returncode}")
 
 
 def _processor() -> str:

@@ -54,8 +54,8 @@ inline double load(double x) { return x; }
 // e^x for x <= 0; in float32 at least e^-87, a normal number: 2^n e^r with |r| <= ln 2 / 2, and the series of e^r.
 inline double exponential(double x) { return std::exp(x); }
 inline float exponential(float x) {
-    const float clamped = std::max(x, -87.0f);
-    const int32_t n = int32_t(clamped * 1.442695041f - 0.5f);
+    const float clamped = std::max(x, -87.0f);  // NaN stays; and becomes -87 where it is the second one
+    const int32_t n = int32_t(std::max(-87.0f, x) * 1.442695041f - 0.5f);
     const float r = clamped - float(n) * 0.693145752f - float(n) * 1.42860677e-6f;  // ln 2 in two parts
     const float series = 1 + r * (1 + r * (1 / 2.0f + r * (1 / 6.0f + r * (1 / 24.0f + r * (1 / 120.0f + r / 720)))));
     return series * bit_cast<float>((n + 127) << 23);
@@ -132,6 +132,25 @@ constexpr int VECTOR = 32, ROWS_AT_ONCE = 4;
 #else
 constexpr int VECTOR = 16, ROWS_AT_ONCE = 4;
 #endif
+template <class A> struct Vector {
+    typedef A Lanes __attribute__((vector_size(VECTOR), aligned(sizeof(A)), may_alias));
+    static constexpr int LANES = VECTOR / sizeof(A);
+};
+
+// The highest of x[0] to x[n - 1] and of `least`; NaN is passed over.
+template <class A> A highest(const A *x, int64_t n, A least) {
+    using Lanes = typename Vector<A>::Lanes;
+    constexpr int LANES = Vector<A>::LANES;
+    Lanes top = least - Lanes{};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES) {
+        const Lanes next = *reinterpret_cast<const Lanes *>(x + i);
+        top = next > top ? next : top;
+    }
+    for (int lane = 0; lane < LANES; lane++) least = top[lane] > least ? top[lane] : least;
+    for (; i < n; i++) least = x[i] > least ? x[i] : least;
+    return least;
+}
 
 // One side of a product by the processor's vectors. The left side lies row by row; the right side in panels of a few
 // columns, each row by row, the last one filled up with zeros.
@@ -170,8 +189,8 @@ template <class A> class VectorOperand {
 // c = left right, or c += left right.
 template <class A>
 void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matrix<A> &c, bool add = false) {
-    typedef A Lanes __attribute__((vector_size(VECTOR), aligned(sizeof(A)), may_alias));
-    constexpr int LANES = VECTOR / sizeof(A);
+    using Lanes = typename Vector<A>::Lanes;
+    constexpr int LANES = Vector<A>::LANES;
     const int64_t inner = left.inner;
     if (!add) c.resize(left.outer, right.outer);
     for (int64_t j = 0; j < right.outer; j += 2 * LANES)
@@ -238,9 +257,9 @@ class TileOperand {
 
     // The first n of 16 numbers, 0 for the others.
     static __m512 read(const float *from, int64_t n) { return _mm512_maskz_loadu_ps(first(n), from); }
-    static __m512 read(const bf16 *from, int64_t n) {
-        const __m512i wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), from));
-        return _mm512_castsi512_ps(_mm512_slli_epi32(wide, 16));
+    static __m512 read(const bf16 *from, int64_t n) {  // masks again, for without one GCC 12 sees what is not set
+        const __m512i wide = _mm512_maskz_cvtepu16_epi32(first(n), _mm256_maskz_loadu_epi16(first(n), from));
+        return _mm512_castsi512_ps(_mm512_maskz_slli_epi32(first(n), wide, 16));
     }
     static __mmask16 first(int64_t n) { return n >= 16 ? 0xffff : n <= 0 ? 0 : (1 << n) - 1; }
 
@@ -332,7 +351,7 @@ void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c
     if constexpr (M > 1 && N > 1) _tile_stored(3, below + OUTER, bytes);
 }
 #else
-struct TileUnit {
+struct [[maybe_unused]] TileUnit {
     static bool allowed() { return true; }
 };
 
@@ -379,7 +398,7 @@ inline void multiply(const TileOperand &left, const TileOperand &right, Matrix<f
 
 template <class T> using Operand = std::conditional_t<std::is_same_v<T, bf16>, TileOperand, VectorOperand<computed<T>>>;
 #else
-struct TileUnit {
+struct [[maybe_unused]] TileUnit {
     static bool allowed() { return true; }
 };
 template <class T> using Operand = VectorOperand<computed<T>>;

@@ -57,8 +57,8 @@ template <class A> void softmax(A *scores, int64_t n, A scale) {
     const A lowest = std::numeric_limits<A>::lowest() / 2;
     const int64_t width = padded(n);
     std::fill(scores + n, scores + width, lowest);
-    A top = lowest, sum = 0;
-    for (int64_t i = 0; i < width; i++) top = std::max(top, scores[i]);
+    const A top = highest(scores, width, lowest);
+    A sum = 0;
     for (int64_t i = 0; i < width; i++) scores[i] = exponential(scale * (scores[i] - top)), sum += scores[i];
     for (int64_t i = 0; i < width; i++) scores[i] /= sum;
 }
@@ -67,8 +67,8 @@ template <class T> class Stepper {
     using A = computed<T>;
 
   public:
-    Stepper(Sizes sizes, Model<A> model)
-        : s(sizes), E(s.H * s.Dh), model(model), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
+    Stepper(Sizes sizes, Model<A> weights)
+        : s(sizes), E(s.H * s.Dh), model(weights), encoder(2 * s.L), decoder(3 * s.L), cross_kv(s.L),
           output((s.V + WORDS - 1) / WORDS) {
         const Parameters<A> *p = model.sublayers;
         for (int64_t i = 0; i < 2 * s.L; i++, p++) encoder[i].pack(*p, i % 2 ? s.F : 3 * E, i % 2 ? s.F : E, s.D);
@@ -85,7 +85,7 @@ template <class T> class Stepper {
 
     // cross (L, tokens, 2E) = the keys and values under each decoder layer of `batch` sentences.
     void encode(const int64_t *tokens, const int64_t *offsets, int64_t batch, T *cross) const {
-        [[maybe_unused]] const TileUnit unit;
+        const TileUnit unit;
         for (int64_t first = 0, next; first < batch; first = next) {  // a few sentences at a time
             for (next = first + 1; next < batch && offsets[next + 1] - offsets[first] <= ROWS;) next++;
             encode_group(tokens, offsets + first, next - first, offsets[batch], cross);
@@ -99,7 +99,7 @@ template <class T> class Stepper {
     void step(const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, const int32_t *slots,
               const int64_t *sources, const int64_t *offsets, const Block<const T> &cross, int64_t n, A *log_p,
               int64_t *ids) const {
-        [[maybe_unused]] const TileUnit unit;
+        const TileUnit unit;
         Work<T> &w = Work<T>::mine();
         for (int64_t first = 0; first < rows; first += ROWS) {
             const int64_t count = std::min(ROWS, rows - first);
@@ -291,8 +291,7 @@ template <class T> class Stepper {
             multiply(w.left, output[word / WORDS], w.f);
             for (int64_t r = 0; r < rows; r++) {
                 const A *__restrict logits = w.f[r];
-                A top = lowest, sum = 0;
-                for (int64_t i = 0; i < words; i++) top = std::max(top, logits[i]);
+                A top = highest(logits, words, lowest), sum = 0;
                 if (top > log_p[r * n + n - 1])
                     for (int64_t i = 0; i < words; i++)
                         if (word + i != s.pad && word + i != s.bos)
@@ -303,8 +302,11 @@ template <class T> class Stepper {
                 w.top[r][0] = top;
             }
         }
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t i = 0; i < n; i++) log_p[r * n + i] -= w.top[r][0] + std::log(w.top[r][1]);
+        for (int64_t r = 0; r < rows; r++) {
+            const A log_sum = w.top[r][0] + std::log(w.top[r][1]);
+            if (!std::isfinite(log_sum)) std::fill_n(ids + r * n, n, s.pad);
+            for (int64_t i = 0; i < n; i++) log_p[r * n + i] -= log_sum;
+        }
     }
 };
 

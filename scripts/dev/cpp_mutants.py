@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("minitrans/compiled")
 TESTS = ROOT / "tests/compiled"
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
-COMPILE = ["c++", "-std=c++17", "-O1", "-march=native", "-ffast-math", "-fopenmp", "-fPIC", "-c"]
+COMPILE = ["c++", "-std=c++17", "-O1", "-march=native", "-fopenmp", "-fPIC", "-c"]
 TIME_LIMIT = 300  # seconds for compiling and all tests; the unmutated code needs thirty
 
 # What each token is replaced by. Binary operators have spaces around them, pointers and templates have none.

@@ -189,18 +189,30 @@ EQUIVALENT = {
             "all parameters have one dtype and one device",
     },
     "compiled.library": {
-        "COMPILE = ['-std=c++17', '-O3', '-march=native', '-fopenmp', '-fPIC']": "as right, and slower",
-        "if platform == 'x86_64':": "as right, and slower",
+        **{f"COMPILE = {flags}": "as right, and slower" for flags in (
+            ["-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
+            ["-std=c++17", "-O3", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
+            ["-std=c++17", "-O3", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros"],
+            ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],
+            ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math"],
+        )},
+        **{f"COMPILE += {flags}": "as right, and slower" for flags in (
+            "['-mcpu=native']",
+            "['-march=native'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
+            "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
+        )},
     },
     "compiled.library._compile": {
-        "compiler = shlex.split(os.environ.get('CXX', '')) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))"
-        "[:1]": "c++ is one of them",
+        "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
+            "c++ is one of them",
         "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, _processor(), compiler])"
         ".encode())": "any key of the same things serves",
-        "with tempfile.TemporaryDirectory() as folder:": "there is one file system here",
-        "for step in ([*COMPILE, '-c', source, '-o', compiled], ['-shared', '-fopenmp', compiled, '-o', linked]):":
-            "subprocess takes paths too",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
+    },
+    "compiled.library._make": {
+        "with tempfile.TemporaryDirectory() as folder:": "there is one file system here",
+        "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
+        "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
     },
     "compiled.library._processor": {
         "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",

@@ -1,11 +1,10 @@
 """Compiled code one below, at and one above the sizes that it takes at a time, in each dtype, against the plain one."""
 
-import shutil
 from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, random_ids, random_model
+from conftest import BOS, needs_compiled, random_ids, random_model
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,7 +15,7 @@ from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.dropout import Dropout
 from minitrans.model.transformer import Transformer
 
-pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler here")
+pytestmark = needs_compiled
 
 FEW = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
 MANY = [*FEW, *(n + around for n in (128, 256) for around in (-1, 0, 1))]

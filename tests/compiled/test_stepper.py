@@ -235,10 +235,13 @@ def test_no_more_continuations_than_there_are() -> None:
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
 
-def test_what_is_no_number_is_followed_by_padding() -> None:
-    model = random_model(20)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("parameter", ["decoder.norm.bias", "output.weight"])  # of which one row gives one logit
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter: str, value: float) -> None:
+    model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():
-        model.decoder.norm.bias[0] = torch.nan
+        model.get_parameter(parameter)[0] = value
     fast = compiled(model)
     _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 2)
     assert ids.tolist() == [[PAD, PAD]]

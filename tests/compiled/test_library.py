@@ -1,0 +1,233 @@
+"""Compiling: without a warning, for every kind of processor; and the cache of what has been compiled."""
+
+import io
+import itertools
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import needs_compiled
+
+from minitrans import admission
+from minitrans.compiled import kernels, library, stepper
+from minitrans.compiled.library import NotAdmittedError
+
+pytestmark = needs_compiled
+
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
+NATIVE = shlex.split(os.environ.get("CXX", "c++"))
+X86 = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, + bfloat16, + AMX
+COMPILERS = [
+    *itertools.product([NATIVE, ["clang++"]], X86 if platform.machine() == "x86_64" else []),
+    (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else NATIVE, "armv8-a"),
+]
+
+
+@pytest.mark.parametrize(("compiler", "processor"), COMPILERS, ids=str)
+def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
+    if not shutil.which(compiler[0]):
+        pytest.skip(f"{compiler[0]} is not here")
+    command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNINGS, "-fsyntax-only"]
+    if compiler != NATIVE and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
+        pytest.skip(f"{compiler[0]} has no omp.h")
+    ended = subprocess.run([*command, kernels.SOURCE, stepper.SOURCE], capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+# -- The cache ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """A new one, as in a new process."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    library._compile.cache_clear()
+    yield tmp_path / "minitrans"
+    monkeypatch.undo()
+    library._compile.cache_clear()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source.cpp"
+    path.write_text('extern "C" bool usable() { return true; }\n')
+    return path
+
+
+def noted(patch: pytest.MonkeyPatch, owner: object, name: str, calls: list[str] | None = None) -> list[str]:
+    """Have a function's calls noted, in a list that others may share."""
+    function, calls = getattr(owner, name), [] if calls is None else calls
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return function(*args, **kwargs)
+
+    patch.setattr(owner, name, noting)
+    return calls
+
+
+@pytest.fixture
+def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[Path, bool]]:
+    """Loads the library of the source as a new process would; returns where it is, and whether it was compiled."""
+    runs = noted(monkeypatch, subprocess, "run")
+
+    def loads() -> tuple[Path, bool]:
+        library._compile.cache_clear()
+        before = len(runs)
+        assert library.load_library(source).usable()
+        (path,) = cache.glob("source-*")
+        return path, len(runs) > before
+
+    return loads
+
+
+def put(path: Path, content: bytes) -> None:
+    """Have a file hold something else; what is loaded from the old one stays as it is."""
+    other = path.with_name("other")
+    other.write_bytes(content)
+    other.chmod(0o700)
+    other.replace(path)
+
+
+@pytest.mark.parametrize(
+    "kept", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole + b"."]
+)
+def test_a_damaged_library_is_compiled_anew(
+    kept: Callable[[bytes], bytes], load: Callable[[], tuple[Path, bool]]
+) -> None:
+    path, _ = load()
+    assert load() == (path, False)
+    put(path, kept(path.read_bytes()))
+    assert load() == (path, True)
+    assert load() == (path, False)
+
+
+def test_the_cache_is_the_users_alone(cache: Path, load: Callable[[], tuple[Path, bool]]) -> None:
+    cache.mkdir()
+    cache.chmod(0o755)
+    before = os.umask(0o002)
+    try:
+        path, _ = load()
+    finally:
+        os.umask(before)
+    assert [f"{made.stat().st_mode & 0o777:o}" for made in (cache, path)] == ["700", "700"]
+
+
+@pytest.mark.parametrize("mode", [0o720, 0o702])
+@pytest.mark.parametrize("which", ["folder", "file"])
+def test_what_others_can_write_is_not_run(
+    which: str, mode: int, cache: Path, load: Callable[[], tuple[Path, bool]], falls_back: list[str]
+) -> None:
+    path, _ = load()
+    open_to_others = cache if which == "folder" else path
+    open_to_others.chmod(mode)
+    with pytest.raises(NotAdmittedError, match=f"^other users can write {open_to_others}; remove it"):
+        load()
+    assert f"{open_to_others.stat().st_mode & 0o777:o}" == f"{mode:o}"
+
+
+def test_what_belongs_to_another_user_is_not_run(
+    load: Callable[[], tuple[Path, bool]], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load()
+    monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
+    with pytest.raises(NotAdmittedError, match=f"^other users can write {cache}; remove it"):
+        load()
+
+
+def test_a_library_is_on_the_disk_before_it_has_its_name(
+    load: Callable[[], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    for name in ("fsync", "replace"):
+        noted(monkeypatch, os, name, done)
+    load()
+    assert done == ["fsync", "replace"]
+
+
+def test_what_was_not_used_for_the_longest_time_is_removed(
+    cache: Path, load: Callable[[], tuple[Path, bool]], source: Path
+) -> None:
+    used, _ = load()
+    for i in range(library.KEPT):
+        (cache / f"kernels-{i}.so").touch()
+        os.utime(cache / f"kernels-{i}.so", (i, i))
+    (cache / "killed").mkdir()
+    (cache / "killed" / "library").touch()
+    os.utime(cache / "killed", (1, 1))
+    os.utime(used, (0, 0))  # which loading puts right
+    load()
+    other = source.with_name("other.cpp")
+    shutil.copy(source, other)
+    library.load_library(other)
+    left = {path.name for path in cache.iterdir()}
+    assert len(left) == library.KEPT
+    assert used.name in left
+    assert not {"killed", "kernels-0.so", "kernels-1.so"} & left
+
+
+def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
+    load: Callable[[], tuple[Path, bool]],
+    source: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, _ = load()
+    assert capsys.readouterr() == ("", "")
+    path.unlink()
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    with monkeypatch.context() as patch:  # ends before `capsys` does
+        patch.setattr(sys, "stderr", terminal)
+        assert [load()[1], load()[1]] == [True, False]
+    first, last = terminal.getvalue().splitlines()
+    assert first == f"minitrans: compiling {source}, once on this machine ..."
+    assert last.startswith("minitrans: that took ")
+
+
+def compiler_that_says(text: bytes, folder: Path) -> str:
+    """A command that fails with these words."""
+    (folder / "words").write_bytes(text)
+    command = folder / "compiler"
+    command.write_text(f"#!/bin/sh\ncat {folder}/words >&2\nexit 3\n")
+    command.chmod(0o700)
+    return str(command)
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            b"In file included from a.cpp:\n  a.h:1:2: error: no such thing\n1 error generated.\n",
+            "a.h:1:2: error: no such",
+        ),
+        (b"\nclang: kaputt\nmore\n", "clang: kaputt"),
+        (b"\xff error: \xfe\n", "\ufffd error: \ufffd"),
+        (b"", "exit status 3"),
+    ],
+)
+def test_a_compiler_that_fails_is_quoted(
+    said: bytes, reason: str, source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", command := compiler_that_says(said, tmp_path))
+    with pytest.raises(NotAdmittedError) as error:
+        library.load_library(source)
+    assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")
+    assert "\n" not in str(error.value)
+    assert not list(cache.iterdir())
+
+
+def test_a_command_that_is_none_takes_the_plain_path(
+    monkeypatch: pytest.MonkeyPatch, falls_back: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CXX", '"unclosed')
+    assert not admission.is_measured("auto")
+    (line,) = caplog.messages
+    assert line.endswith(": CXX is '\"unclosed', which is no command (No closing quotation)")
