@@ -725,7 +725,7 @@ def test_verify_a_run_whose_corpus_has_gone(tiny_run: Path, tmp_path: Path, caps
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["data"]["path"] = str(tmp_path / "gone")
     (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "has moved, say with --data where it is" in fails(capsys, "verify", run)
+    assert "has moved, give its place with --data" in fails(capsys, "verify", run)
     assert cli.main(["verify", str(run), "--data", str(tiny_run.parent)]) == 0
 
 

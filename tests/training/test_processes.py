@@ -176,7 +176,7 @@ def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [
         "minitrans: error: the second process has a fault of its own",
-        "minitrans: error: a process of the training has ended with code 2; see what it wrote",
+        "minitrans: error: a training process ended with code 2; see its messages above",
     ]
 
 
