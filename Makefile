@@ -2,8 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 RUN := runs/en-zh
+PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test results mutants sanitize lint clean
+.PHONY: demo test test-all results mutants sanitize lint clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -19,7 +20,10 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
 test: .venv/ready
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "not slow"
+
+test-all: .venv/ready
+	$(PYTEST)
 
 # Test the tests: each of 2,600 small changes of the model has to make one fail. Most of an hour.
 mutants: .venv/ready

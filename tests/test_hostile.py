@@ -299,7 +299,7 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    assert "if the run's corpus has moved, say with --data where it is" in refused("verify", run)
+    assert "if the run's corpus has moved, give its place with --data" in refused("verify", run)
     shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
     assert command("verify", run)[0] == 0
 
@@ -329,7 +329,7 @@ def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
 
 
 def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").write_text("I love you all, and I saw a saw.\n" * 200_000)
+    (tmp_path / "in").write_text("I love you, and I saw a saw.\n" * 200_000)
     words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--input", "in", "--output", "out"]
     with subprocess.Popen(words, stderr=subprocess.PIPE, cwd=tmp_path, text=True) as process:
         while not any(tmp_path.glob("out.*.tmp")):

@@ -239,7 +239,7 @@ def saved_settings(run: Path) -> dict[str, Any]:
         settings = read_settings(path)
         where = settings["data"].pop("cache_dir", None)
     except (UserError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is damaged ({error}); train anew with --overwrite") from error
+        raise UserError(f"{path} is damaged ({error}); train again with --overwrite") from error
     if where is not None:
         raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
     return {"compiled": "auto"} | settings

@@ -181,6 +181,7 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(
     assert train(corpus, tmp_path / "run", "--overwrite") == 0
 
 
+@pytest.mark.slow
 def test_processes_killed_at_random(capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     assert kill_resume.main(["--runs", "2", "--kills", "1", "--steps", "60"]) == 0

@@ -129,6 +129,7 @@ def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: Mode) -> None:
         assert not parameter.grad.any()
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(
     corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
