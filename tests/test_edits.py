@@ -1,41 +1,24 @@
 """What is read is what runs: an edit of the model reaches training and decoding, and one line says who computes.
 
-Each edit is made in a copy of the package, in which a Python of its own trains 20 steps and translates: with compiled
+Each edit is made in a copy of the package, with which a process of its own trains 20 steps and translates: with compiled
 code if it is admitted, and without.
 """
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import CORPUS, tiny_settings
+from copied import run
 
 import minitrans
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
 FALLS_BACK = "takes the plain and slower path"
-
-# Runs the commands of a JSON list, one after another, and says how each ended. Where the package is installed for
-# development, Python would look there for what the copy lacks.
-DRIVER = """
-import contextlib, io, json, sys
-sys.meta_path = [finder for finder in sys.meta_path if "editable" not in getattr(finder, "__module__", "")]
-from minitrans import cli
-for argv in json.loads(sys.argv[1]):
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True)
-    print("$", argv[0], file=sys.stderr, flush=True)
-    with contextlib.redirect_stdout(out):
-        code = cli.main(argv)
-    print(json.dumps([code, out.buffer.getvalue().decode()]), flush=True)
-"""
 
 
 def sections() -> dict[str, str]:
@@ -65,19 +48,6 @@ def replace(file: Path, before: str, after: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert text.count(before) == 1, f"{file.name} has {before!r} {text.count(before)} times"
     file.write_text(text.replace(before, after), encoding="utf-8")
-
-
-def run(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
-    """Run commands in the copy: their exit codes and what they printed, and standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER, json.dumps(commands)],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    return [tuple(json.loads(line)) for line in done.stdout.splitlines()], done.stderr
 
 
 @pytest.fixture(scope="module")
