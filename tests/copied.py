@@ -1,6 +1,6 @@
 """Commands of a changed copy of the package, each list of them in a process of its own.
 
-A process is forked from one that has imported the libraries, which takes longer than most commands, and nothing of ours.
+A process is forked from one that has imported the libraries, which takes most of the time, and nothing of ours.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """What is read is what runs: an edit of the model reaches training and decoding, and one line says who computes.
 
-Each edit is made in a copy of the package, with which a process of its own trains 20 steps and translates: with compiled
-code if it is admitted, and without.
+Each edit is made in a copy of the package, with which a process of its own trains 20 steps and translates: with
+compiled code if it is admitted, and without.
 """
 
 import json
