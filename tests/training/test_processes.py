@@ -82,7 +82,9 @@ def global_batches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TokenBatchSampler, "__len__", lambda self: (self._n_batches + 1) // 2)
 
 
-@pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
+@pytest.mark.parametrize(
+    "way", [pytest.param("require", marks=needs_compiled), pytest.param("off", marks=pytest.mark.slow)]
+)
 def test_two_processes_train_as_one_with_the_same_global_batches(
     way: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,6 +174,7 @@ def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, tmp_path: Path)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
+@pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
     _, err = finish(start(FLOAT64_RUN, "fail", *settings(corpus, tmp_path / "run"), *TWO), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
