@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all results mutants sanitize lint clean
+.PHONY: demo check test test-all results mutants sanitize lint clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -19,11 +19,18 @@ $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
+# For whoever edits the model, in less than a minute: style, types, its tests, and the proof on a fresh model.
+check: lint
+	$(PYTEST) -m "model and not slow"
+	$(BIN)/minitrans verify
+
+# All but what takes long, in less than four minutes on two cores.
 test: .venv/ready
 	$(PYTEST) -m "not slow"
 
+# And that: the self-test whole, many random examples, processes that are killed and that train together.
 test-all: .venv/ready
-	$(PYTEST)
+	$(PYTEST) --hypothesis-profile many
 
 # Test the tests: each of 2,600 small changes of the model has to make one fail. Most of an hour.
 mutants: .venv/ready

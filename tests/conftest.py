@@ -36,9 +36,9 @@ from minitrans.verify.check import Report
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
 
-settings.register_profile("dev", deadline=None, max_examples=100)
-settings.register_profile("ci", deadline=None, max_examples=100, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+for name, n in (("few", 25), ("many", 100)):  # examples; `make test-all` asks for many
+    settings.register_profile(name, deadline=None, max_examples=n, derandomize="CI" in os.environ)
+settings.load_profile("few")
 
 torch.set_num_threads(1)  # the tensors are tiny, and threads that wait for each other on a busy machine take minutes
 if "PYTEST_XDIST_WORKER" in os.environ:  # for the same reason, in the commands that tests start beside each other
@@ -331,6 +331,17 @@ def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
+@pytest.fixture(scope="session")
+def few_sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a corpus of 60 pairs, for tests in which much is translated; tests only read it."""
+    folder = tmp_path_factory.mktemp("few")
+    for split, n in (("train", 60), ("valid", 8), ("test", 8)):
+        for language in ("en", "zh"):
+            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
+            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
 def wait_for_the_end_of(group: int) -> None:
     """Wait for the last process of a group, half a minute at most."""
     with contextlib.suppress(ProcessLookupError):
@@ -344,6 +355,7 @@ def wait_for_the_end_of(group: int) -> None:
 
 HERE = Path(__file__).parent
 RUNGS = {
+    "unit": ["verify/anyone"],
     "model": ["model", "compiled", "verify", "test_plan.py", "test_admission.py"],
     "command": ["test_cli.py", "test_fuzz.py", "test_hostile.py", "training/test_run.py", "training/test_settings.py"],
     "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],
@@ -359,7 +371,8 @@ SLOWEST = [
 def rung(path: Path) -> str:
     """On which rung of the ladder a test file stands: unit, model, command or end_to_end."""
     parts = path.relative_to(HERE)
-    return next((name for name, places in RUNGS.items() if {parts.parts[0], str(parts)} & {*places}), "unit")
+    names = {str(parts), *map(str, parts.parents)}
+    return next((name for name, places in RUNGS.items() if names & {*places}), "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -76,6 +76,7 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
     assert all(documentation(mutant.source) == documentation(source) for mutant in made)
 
 
+@pytest.mark.slow
 def test_what_is_called_equivalent_is_a_mutant() -> None:
     made = {
         (mutant.scope, mutant.after)

@@ -22,15 +22,15 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def arguments(tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Two short runs on the corpus of `tiny_run`, with a teacher of each direction and a student."""
+def arguments(few_sentences: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
     with pytest.raises(SystemExit):
-        cli.main(["train", *tiny_settings(tiny_run.parent, 4), "--print-config"])
+        cli.main(["train", *tiny_settings(few_sentences, 4), "--tokenizer.vocab_size", "600", "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
     config["data"]["path"] = "nowhere/at-all"
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (tmp_path / "tiny").symlink_to(tiny_run.parent)
+    (tmp_path / "tiny").symlink_to(few_sentences)
     flags = {"--corpora": tmp_path, "--runs": tmp_path / "runs", "--seeds": 2}
     return [str(tmp_path / "tiny.yaml"), *(str(word) for flag in flags.items() for word in flag)]
 

@@ -107,6 +107,7 @@ def test_leaving_ends_those_that_are_busy_too(tiny_run: Path) -> None:
     assert multiprocessing.active_children() == others
 
 
+@pytest.mark.slow
 def test_they_end_when_their_parent_is_killed(tiny_run: Path) -> None:
     command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--processes", "2"]
     with subprocess.Popen(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from conftest import CORPUS, tiny_settings, wait_for_the_end_of
+from conftest import tiny_settings, wait_for_the_end_of
 
 from minitrans import cli
 from minitrans.serving.bundle import Bundle
@@ -26,22 +26,11 @@ def pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
     return read_lines(str(folder / f"{split}.en")), read_lines(str(folder / f"{split}.zh"))
 
 
-@pytest.fixture(scope="module")
-def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a corpus of few sentences, for much is translated."""
-    folder = tmp_path_factory.mktemp("given")
-    for split, n in (("train", 60), ("valid", 8), ("test", 8)):
-        for language in ("en", "zh"):
-            lines = read_lines(str(CORPUS / f"{split}.{language}"))[:n]
-            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return folder
-
-
 @pytest.fixture
-def arguments(given: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(few_sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Flags of a short run; two teachers of each direction will do."""
     monkeypatch.setattr(distillation, "SEEDS", (1, 2))
-    return [*tiny_settings(given, STEPS), "--tokenizer.vocab_size", "600", "--run-dir", str(tmp_path / "run")]
+    return [*tiny_settings(few_sentences, STEPS), "--tokenizer.vocab_size", "600", "--run-dir", str(tmp_path / "run")]
 
 
 def settings(run: Path) -> dict[str, Any]:
@@ -50,14 +39,14 @@ def settings(run: Path) -> dict[str, Any]:
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
-    arguments: list[str], given: Path, tmp_path: Path, capsys: Capture
+    arguments: list[str], few_sentences: Path, tmp_path: Path, capsys: Capture
 ) -> None:
     assert cli.main(["distill", *arguments, "--seed", "7"]) == 0
     folder = tmp_path / "run-teachers"
     corpus = folder / "corpus"
     sources, targets = pairs(corpus, "train")
-    assert (sources, targets) == pairs(given, "train")
-    assert pairs(corpus, "valid") == pairs(given, "valid")
+    assert (sources, targets) == pairs(few_sentences, "train")
+    assert pairs(corpus, "valid") == pairs(few_sentences, "valid")
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
 
     def found(direction: str, name: str, sentences: list[str]) -> list[str]:

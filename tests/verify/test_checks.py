@@ -107,15 +107,15 @@ def test_the_smallest_models_are_measured_with_shorter_sentences() -> None:
     assert failures(verify.run(model)) == []
 
 
-def test_checks_leave_the_random_numbers_of_the_caller_alone() -> None:
+def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_report: Report) -> None:
     model, state = fresh_model(), torch.get_rng_state()
-    first, second = (verify.run(model) for _ in range(2))
+    again = verify.run(model)
     assert torch.equal(torch.get_rng_state(), state)
-    assert [r.measured for r in first.checks] == [r.measured for r in second.checks]
+    assert [r.measured for r in again.checks] == [r.measured for r in fresh_report.checks]
 
 
 # The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
-@settings(max_examples=12, derandomize=True)
+@settings(max_examples=settings().max_examples // 8, derandomize=True)
 @given(subject=subjects())
 def test_checks_pass_for_every_size_shape_and_padding(subject: Subject) -> None:
     by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
