@@ -164,7 +164,7 @@ def every_command(corpus: Path) -> list[list[str]]:
     ]
 
 
-@pytest.mark.parametrize("lacking", ["folder", "compiler"])
+@pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])
 def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, corpus: Path) -> None:
     folder = copy_of_the_package(tmp_path)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": ""}

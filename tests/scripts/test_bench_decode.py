@@ -94,6 +94,7 @@ def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch,
     assert {source[-1] for source in sources} == {model.config.eos_id}
 
 
+@pytest.mark.slow
 def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: Ids, tmp_path: Path) -> None:
     assert 50 < bench_decode.peak_memory(OURS, model, sources, tmp_path) < 5000
 

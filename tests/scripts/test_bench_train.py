@@ -140,6 +140,7 @@ def test_the_plain_formulas_give_the_same_losses(workload: Workload) -> None:
     assert rows[-1]["plain"] < rows[0]["plain"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the unit differs")
 def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
     ballast = torch.ones(2**28, dtype=torch.uint8)  # which the child does not have

@@ -10,6 +10,7 @@ import survey
 from survey import NOTES, OUTPUT, Note, as_entry, main, printed_by, read_notes
 
 Capture = pytest.CaptureFixture[str]
+pytestmark = pytest.mark.slow  # measuring two models with all faults
 SHORT = {"name": "short", "architecture": "gpt2", "settings": {"n_positions": 12}}
 # As the project promises; and five of each kind are measured in the tests of anyone's model.
 PROMISED = {

@@ -97,6 +97,7 @@ def test_a_worker_that_dies_is_told(tiny_run: Path) -> None:
         workers.run(die, LINES)
 
 
+@pytest.mark.slow
 def test_leaving_ends_those_that_are_busy_too(tiny_run: Path) -> None:
     others = multiprocessing.active_children()
     ctrl_c = threading.Timer(1, signal.pthread_kill, [threading.get_ident(), signal.SIGINT])

@@ -168,6 +168,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
 
 
+@pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, tmp_path: Path) -> None:
     run_dir = shutil.copytree(tiny_run, tmp_path / "run")
     _, err = finish(start("-m", "minitrans", "train", *settings(tiny_run.parent, run_dir, 300), "--resume", *TWO), 2)
