@@ -38,9 +38,8 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {result.id for result in report.checks if not result.offered} == lacking
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param("marian", marks=pytest.mark.slow), "llama"]
-)  # the survey does it for all
+# The survey does it for all.
+@pytest.mark.parametrize("name", [pytest.param("marian", marks=pytest.mark.slow), "llama"])
 def test_every_fault_put_around_it_is_caught(name: str) -> None:
     caught = list(self_test(hugging_face.small_model(name)))
     assert {each.id for each in caught} == {fault.id for fault in FAULTS}
