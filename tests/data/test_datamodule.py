@@ -88,6 +88,7 @@ def test_validation_holds_every_pair_that_fits(
     assert [batch.src_ids.tolist() for batch in first] == [batch.src_ids.tolist() for batch in second]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # where there is one core
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer, workers: int) -> None:
     """Also when workers have made batches that nobody has been given yet."""
