@@ -393,6 +393,13 @@ SAY_ONCE = admission.say_once
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled code or no C++ compiler here")
 
 
+@pytest.fixture
+def _compiled_for_tests(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    """What is compiled is kept for the next run of the tests, by its source and flags, and apart from the user's."""
+    assert pytestconfig.cache is not None
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
+
+
 @pytest.fixture(scope="session")
 def plain_lines() -> Iterator[list[str]]:
     """The warnings so far that the plain path is taken."""

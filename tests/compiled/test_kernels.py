@@ -283,12 +283,16 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
 
 
 @pytest.fixture
-def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     forget()
     yield
     monkeypatch.undo()
     forget()
+
+
+@pytest.fixture
+def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _as_new: None) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def forget() -> None:
@@ -321,7 +325,7 @@ def test_a_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert len(list((tmp_path / "minitrans").iterdir())) == 2
 
 
-@pytest.mark.usefixtures("_uncached")
+@pytest.mark.usefixtures("_as_new", "_compiled_for_tests")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
 @pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:

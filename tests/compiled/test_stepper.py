@@ -4,7 +4,6 @@ import logging
 import platform
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
@@ -312,15 +311,14 @@ def test_other_devices_and_dtypes_take_the_model_itself(
 
 
 @pytest.fixture
-def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     library._compile.cache_clear()
     yield
     monkeypatch.undo()
     library._compile.cache_clear()
 
 
-@pytest.mark.usefixtures("_uncached")
+@pytest.mark.usefixtures("_as_new")
 def test_without_a_compiler_it_is_the_model_itself(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, falls_back: list[str]
 ) -> None:
@@ -337,7 +335,7 @@ def test_without_a_compiler_it_is_the_model_itself(
     assert str(stepper.SOURCE) in caplog.text
 
 
-@pytest.mark.usefixtures("_uncached")
+@pytest.mark.usefixtures("_as_new", "_compiled_for_tests")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
 @pytest.mark.parametrize("without", ["-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
