@@ -159,6 +159,7 @@ def test_a_mistake_in_the_phrasebook_is_one_line(
         ("en\tzh\nrice\t米饭\tx\n", "2: 3 fields, but the header has 2"),
         ("en\tzh\nrice\trice!\n", "2: the Chinese has 'rice!'"),
         ("en\tfood\nrice\t米饭\n", "1: a word table needs"),
+        ("en\tzh\n", "1: a word table needs"),
         ("", "1: a word table needs"),
     ],
 )
