@@ -306,7 +306,7 @@ class TileUnit {
             uint8_t rows[16] = {};
         } shape;
         for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
-        _tile_loadconfig(&shape);
+        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC 12's _tile_loadconfig names 8 of these 64 bytes alone
     }
     ~TileUnit() { _tile_release(); }
     static bool allowed() {  // Linux asks to be asked
@@ -320,6 +320,7 @@ template <int M, int N>
 void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
     const int64_t bytes = stride * sizeof(float);
     float *below = c + OUTER * stride;
+    asm volatile("" : : : "memory");  // GCC 12's _tile_loadd names no memory: all that it reads has to be there by now
     if (add) {
         _tile_loadd(0, c, bytes);
         if constexpr (N > 1) _tile_loadd(1, c + OUTER, bytes);
