@@ -13,18 +13,22 @@ demo: $(RUN)/model.json
 		--reference data/en-zh/test_compositional.zh
 	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
 	$(BIN)/minitrans verify $(RUN)
+	@echo
+	@echo 'Done. Your model is in $(RUN). To translate sentences of your own with it, type:'
+	@echo '    . $(BIN)/activate'
+	@echo '    minitrans translate $(RUN)'
 
 # A run that was interrupted goes on where it stopped.
 $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
-# For whoever edits the model, in less than a minute: style, types, its tests, and the proof on a fresh model.
+# For whoever edits the model, the short check: style, types, its tests, and the proof on a fresh model.
 check: lint
 	$(PYTEST) -m "model and not slow"
 	$(BIN)/minitrans verify
 
-# All but what takes long, in less than four minutes on two cores.
+# All but what takes long: minutes, how many docs/training.md says.
 test: .venv/ready
 	$(PYTEST) -m "not slow"
 
