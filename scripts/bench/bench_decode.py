@@ -41,7 +41,7 @@ from typing import Any, NamedTuple, cast
 
 import bench_train
 import torch
-from bench_train import ROUNDS, Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
+from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
 from budget import Budget, in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
@@ -57,6 +57,7 @@ from minitrans.training.module import TranslationModule
 
 TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_TOKENS = 1024  # in a batch
+TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
 LONG = 8.0  # seconds; what takes longer is timed once
 BEAM = 5
 HF_ROWS = 64  # sentences in a batch of Hugging Face
@@ -275,11 +276,12 @@ class Timing(NamedTuple):
 
 
 def measure(
-    decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], rounds: Iterable[int], beam: int = 1
+    decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], turns: Iterable[int], beam: int = 1
 ) -> Iterator[Timings]:
     """Have all decode the same batches, in random order; after every round what was found so far, by name."""
     shuffled = random.Random(bench_train.SEED)
-    # This prepares memory and the matrix products of these shapes as well.
+    rounds = iter(turns)
+    next(rounds)  # prepares memory and the matrix products of these shapes as well
     first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, found in passes for ids in found] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
@@ -336,7 +338,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
         result["rounds"][how] = result["rounds"].get(how, 0) + 1
         result.update({f"ratio_to_{key}_{how}": timings[OURS].faster_than(timings[peer]) for key, peer in PEERS})
 
-    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *ROUNDS)):
+    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *TURNS)):
         add_ratios("batched", batched)
         result["contenders"] = [
             {
@@ -355,12 +357,12 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
     lengths = map(len, sources), map(len, batched[OURS].outputs)
     result["mean_length"] = dict(zip(("source", "target"), map(statistics.fmean, lengths), strict=True))
     by_beams = {name: decoders[name] for name in BY_BEAMS}
-    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *ROUNDS), BEAM):
+    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *TURNS), BEAM):
         add_ratios("beams", beams)
         for name in BY_BEAMS:
             rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
     one_by_one = [[source] for source in sources[: settings.single]]
-    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *ROUNDS)):
+    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *TURNS)):
         add_ratios("single", single)
         for name, (seconds, _) in single.items():
             percentiles = statistics.quantiles(seconds, n=100)
@@ -384,7 +386,7 @@ def of_length(length: int, config: TransformerConfig, folder: Path, budget: Budg
     here = folder / f"length-{length}"
     here.mkdir()
     decoders = {name: contender(name, model, here) for name in BY_LENGTH}
-    turns = budget.repeat(f"length {length}", 0.1, *ROUNDS)
+    turns = budget.repeat(f"length {length}", 0.1, *TURNS)
     rounds, timings = list(enumerate(measure(decoders, [ids.tolist()], turns), 1))[-1]
     return {
         "length": length,

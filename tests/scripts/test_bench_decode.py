@@ -168,7 +168,7 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
         return decode
 
     batches = [sources[:2], sources[2:3]]
-    *_, found = bench_decode.measure({name: decoder(name) for name in "ab"}, batches, range(3), beam=4)
+    *_, found = bench_decode.measure({name: decoder(name) for name in "ab"}, batches, range(4), beam=4)
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
     assert found["a"].outputs == [[7]] * 3
@@ -184,7 +184,7 @@ def test_what_takes_long_is_timed_once(monkeypatch: pytest.MonkeyPatch, sources:
 
     monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
     decoders: Any = {"quick": "quick", "slow": "slow"}
-    *_, found = bench_decode.measure(decoders, [sources], range(3))
+    *_, found = bench_decode.measure(decoders, [sources], range(4))
     assert (calls.count("quick"), calls.count("slow")) == (4, 1)
     assert found["slow"] == ([9.0], [[7]])
 
