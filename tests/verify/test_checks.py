@@ -41,6 +41,14 @@ def test_every_check_passes_on_a_fresh_model(fresh_report: Report) -> None:
     assert fresh_report.passed
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(50))
+def test_every_check_passes_whatever_the_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    manual_seed = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda given: manual_seed(given + seed))  # those of checks
+    assert failures(verify.run(subject=random_subject(fresh_model(seed), seed))) == []
+
+
 def test_all_claims_are_checked() -> None:
     assert {f"C{i}" for i in range(1, 27)} <= {check.id.split(".")[0] for check in CHECKS}
 
