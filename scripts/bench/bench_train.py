@@ -634,7 +634,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
     workload = make_workload(settings, folder)
     m2m100 = [fastest([Contender(name, p) for name in M2M100], workload, budget) for p in precisions()]
     benches = [*(Bench(Contender(name, p), workload.config) for name in (OURS, TORCH) for p in precisions()), *m2m100]
-    for steps in budget.repeat(f"warming {len(benches)} contenders up", 0.1, *STEPS):  # oneDNN compiles every new shape
+    for steps in budget.repeat(f"warming {len(benches)} contenders up", 0.2, *STEPS):  # oneDNN compiles every new shape
         list(time_steps(benches, workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
     tokens = target_tokens(batches, workload.config)
@@ -694,7 +694,7 @@ def duel(settings: Settings, folder: Path, budget: Budget) -> dict[str, Any]:
     workload = make_workload(settings, folder)
     ours = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
     theirs = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
-    for steps in budget.repeat("warming up", 0.1, *STEPS):
+    for steps in budget.repeat("warming up", 0.2, *STEPS):
         list(time_steps([ours, theirs], workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
     *_, seconds = time_steps([ours, theirs], batches, budget.repeat("timing steps", 0.8, *ROUNDS))

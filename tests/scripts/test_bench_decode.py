@@ -175,18 +175,18 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
     assert len(found["a"].seconds) == 2
 
 
-def test_what_takes_long_is_timed_once(monkeypatch: pytest.MonkeyPatch, sources: Ids) -> None:
+def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: Ids) -> None:
     calls: list[str] = []
 
     def stopwatch(decode: Any, batch: Ids, beam: int) -> tuple[float, Ids]:
         calls.append(decode)
-        return (1.0 if decode == "quick" else 9.0), [[7]]
+        return 9.0, [[7]]
 
     monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
-    decoders: Any = {"quick": "quick", "slow": "slow"}
+    decoders: Any = {name: name for name in (HF, bench_decode.NO_CACHE)}
     *_, found = bench_decode.measure(decoders, [sources], range(4))
-    assert (calls.count("quick"), calls.count("slow")) == (4, 1)
-    assert found["slow"] == ([9.0], [[7]])
+    assert (calls.count(HF), calls.count(bench_decode.NO_CACHE)) == (4, 1)
+    assert found[bench_decode.NO_CACHE] == ([9.0], [[7]])
 
 
 @needs_transformers
