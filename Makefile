@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-all results mutants sanitize lint clean
+.PHONY: demo check test test-all results mutants matrix lint clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -46,11 +46,10 @@ CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
 	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
 
-# The tests of compiled code with what tells of wrong addresses and undefined behaviour in it, which ends the run: GCC's.
-SANITIZE := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
-sanitize: .venv/ready
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		CXX="g++ $(SANITIZE)" $(BIN)/python -m pytest tests/compiled
+# The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
+# instruction sets, threads, and with sanitizers. An hour.
+matrix: .venv/ready
+	$(BIN)/python scripts/dev/matrix.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

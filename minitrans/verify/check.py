@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 FLOAT64 = 1e-12  # what two ways of computing one thing may differ by in float64
-# And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up to
-# about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
-# terms, and so on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32 and rounded at its
-# end, on that way some 64 times.
+# And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
+# to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
+# terms: on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32, and rounded at its end:
+# some 64 times.
 ROUNDINGS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER = tuple(ROUNDINGS)
 CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
