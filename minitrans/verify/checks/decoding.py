@@ -266,8 +266,8 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
 @check(
     "C26",
     "The running example comes out right: a model that has learnt its three sentences translates them.",
-    "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run, which "
-    "is asked for those that it has learnt",
+    "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run, "
+    "which is asked for those that it has learnt",
     tolerance=0.0,
 )
 def running_example(subject: Subject) -> float:
