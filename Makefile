@@ -4,7 +4,7 @@ BIN := .venv/bin
 RUN := runs/en-zh
 PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo check test test-all results mutants sanitize lint clean
+.PHONY: demo check test test-all results mutants matrix lint clean
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
@@ -13,18 +13,22 @@ demo: $(RUN)/model.json
 		--reference data/en-zh/test_compositional.zh
 	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
 	$(BIN)/minitrans verify $(RUN)
+	@echo
+	@echo 'Done. Your model is in $(RUN). To translate sentences of your own with it, type:'
+	@echo '    . $(BIN)/activate'
+	@echo '    minitrans translate $(RUN)'
 
 # A run that was interrupted goes on where it stopped.
 $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
 	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 
-# For whoever edits the model, in less than a minute: style, types, its tests, and the proof on a fresh model.
+# For whoever edits the model, the short check: style, types, its tests, and the proof on a fresh model.
 check: lint
 	$(PYTEST) -m "model and not slow"
 	$(BIN)/minitrans verify
 
-# All but what takes long, in less than four minutes on two cores.
+# All but what takes long: minutes, how many docs/training.md says.
 test: .venv/ready
 	$(PYTEST) -m "not slow"
 
@@ -42,11 +46,10 @@ CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready
 	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
 
-# The tests of compiled code with what tells of wrong addresses and undefined behaviour in it, which ends the run: GCC's.
-SANITIZE := -fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all
-sanitize: .venv/ready
-	LD_PRELOAD="$$(g++ -print-file-name=libasan.so):$$(g++ -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 \
-		CXX="g++ $(SANITIZE)" $(BIN)/python -m pytest tests/compiled
+# The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
+# instruction sets, threads, and with sanitizers. An hour.
+matrix: .venv/ready
+	$(BIN)/python scripts/dev/matrix.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,7 +1,10 @@
 """What the README and the guides tell a reader to do can be done, and their links lead somewhere."""
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -21,6 +24,56 @@ def commands(page: str) -> list[list[str]]:
     """The words of each command line of ours on a page."""
     lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", page, re.M)
     return [shlex.split(line.split(" #")[0]) for line in lines]
+
+
+def lines_to_type() -> list[str]:
+    """What the README has a reader type into a shell, from its top to its end; the rest of its blocks is output."""
+    return re.findall(r"^    ((?:\.|make|minitrans) .*)$", README, re.M)
+
+
+@pytest.fixture
+def clone(tiny_run: Path, tmp_path: Path) -> Path:
+    """A folder which has what a clone has after `make demo`, with small runs in place of those that take minutes."""
+    runs = [(f"runs/{name}", tiny_run) for name in ("en-zh", "seed2")]
+    (tmp_path / "runs").mkdir()
+    for name, place in (("data", ROOT / "data"), (".venv", Path(sys.prefix)), *runs):
+        (tmp_path / name).symlink_to(place)
+    return tmp_path
+
+
+def type_into_shell(lines: list[str], folder: Path) -> str:
+    """What a shell that knows only the system's commands prints in answer to these lines."""
+    command = ["sh", "-ec", "\n".join(lines)]
+    shell = os.environ | {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=shell, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+needs_venv = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), reason="not in a .venv, as make has it")
+
+
+@needs_venv
+def test_a_shell_finds_every_command_where_it_stands(clone: Path) -> None:
+    lines = [line if line.startswith(".") else f"command -v {line.split()[0]}" for line in lines_to_type()]
+    assert len(type_into_shell(lines, clone).splitlines()) == len(lines) - 1
+
+
+@needs_venv
+def test_a_shell_runs_what_it_says_is_done_with_a_run(clone: Path) -> None:
+    lines = [line for line in lines_to_type() if re.match(r"\.|minitrans (translate|evaluate|explain|export)", line)]
+    shown = type_into_shell(lines, clone)
+    assert shown.count("BLEU ") == 6  # one run, two runs and their mean, and how it was computed
+    assert (clone / "page.html").exists()
+    assert (clone / "engine/model.bin").exists()
+
+
+@needs_venv
+def test_the_demo_ends_with_what_a_shell_runs(clone: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
+    assert len(lines) == 2
+    type_into_shell(lines, clone)
 
 
 def test_it_shows_every_command() -> None:

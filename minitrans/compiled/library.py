@@ -77,7 +77,8 @@ def _compile(source: Path) -> ctypes.CDLL | str:
         cache.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_private(cache)
         cache.chmod(0o700)
-        path = _find(cache, name) or _make([*compiler, *COMPILE, str(source)], cache, name)
+        own_flags = [word for word in compiler if word.startswith("-")]  # once more where they win: CXX="g++ -O1"
+        path = _find(cache, name) or _make([*compiler, *COMPILE, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():

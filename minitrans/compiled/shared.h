@@ -15,12 +15,14 @@
 
 #if defined(__AVX512BF16__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define HAS_BF16 1
-#include <immintrin.h>
 #endif
-#if HAS_BF16 && defined(__AMX_TILE__) && defined(__AMX_BF16__)
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__)
 #define HAS_TILE_UNIT 1
 #include <sys/syscall.h>
 #include <unistd.h>
+#endif
+#if HAS_BF16 || HAS_TILE_UNIT
+#include <immintrin.h>
 #endif
 
 namespace {  // of each library alone, should a process load two that were compiled differently
@@ -213,6 +215,31 @@ void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matri
         }
 }
 
+#if HAS_TILE_UNIT
+// Has the tile unit at hand; a thread that multiplies makes one first.
+class TileUnit {
+  public:
+    TileUnit() {
+        struct alignas(64) {
+            uint8_t palette = 1, start_row = 0, reserved[14] = {};
+            uint16_t row_bytes[16] = {};
+            uint8_t rows[16] = {};
+        } shape;
+        for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
+        asm volatile("ldtilecfg %0" : : "m"(shape));  // GCC 12's _tile_loadconfig names 8 of these 64 bytes alone
+    }
+    ~TileUnit() { _tile_release(); }
+    static bool allowed() {  // Linux asks to be asked
+        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+        return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+    }
+};
+#else
+struct [[maybe_unused]] TileUnit {
+    static bool allowed() { return true; }
+};
+#endif
+
 #if HAS_BF16
 // bfloat16 is multiplied by tiles, 16 x 32 by 32 x 16 numbers. A tile is 16 rows of 64 bytes: of the left side a row
 // holds 32 numbers; of the right side two rows' numbers, column by column.
@@ -296,30 +323,12 @@ class TileOperand {
 };
 
 #if HAS_TILE_UNIT
-// Has the tile unit at hand; a thread that multiplies makes one first.
-class TileUnit {
-  public:
-    TileUnit() {
-        struct alignas(64) {
-            uint8_t palette = 1, start_row = 0, reserved[14] = {};
-            uint16_t row_bytes[16] = {};
-            uint8_t rows[16] = {};
-        } shape;
-        for (int i = 0; i < 8; i++) shape.row_bytes[i] = 64, shape.rows[i] = 16;
-        _tile_loadconfig(&shape);
-    }
-    ~TileUnit() { _tile_release(); }
-    static bool allowed() {  // Linux asks to be asked
-        constexpr int REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
-        return syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
-    }
-};
-
 // M x N tiles of c, M and N at most 2; `left` and `right` are their first tiles.
 template <int M, int N>
 void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
     const int64_t bytes = stride * sizeof(float);
     float *below = c + OUTER * stride;
+    asm volatile("" : : : "memory");  // GCC 12's _tile_loadd names no memory: all that it reads has to be there by now
     if (add) {
         _tile_loadd(0, c, bytes);
         if constexpr (N > 1) _tile_loadd(1, c + OUTER, bytes);
@@ -351,10 +360,6 @@ void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c
     if constexpr (M > 1 && N > 1) _tile_stored(3, below + OUTER, bytes);
 }
 #else
-struct [[maybe_unused]] TileUnit {
-    static bool allowed() { return true; }
-};
-
 // M x N tiles of c, M and N at most 2; `left` and `right` are their first tiles.
 template <int M, int N>
 void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
@@ -398,9 +403,6 @@ inline void multiply(const TileOperand &left, const TileOperand &right, Matrix<f
 
 template <class T> using Operand = std::conditional_t<std::is_same_v<T, bf16>, TileOperand, VectorOperand<computed<T>>>;
 #else
-struct [[maybe_unused]] TileUnit {
-    static bool allowed() { return true; }
-};
 template <class T> using Operand = VectorOperand<computed<T>>;
 #endif
 

@@ -22,7 +22,7 @@ from minitrans.training.processes import gather, n_processes, rank
 
 logger = logging.getLogger("minitrans")
 N_SAMPLES = 3
-SECONDS_BETWEEN_LINES = 60.0  # where there is no terminal to show a bar
+SECONDS_TO_FIRST_LINE, SECONDS_BETWEEN_LINES = 10.0, 60.0  # where there is no terminal to show a bar
 
 
 class ValidationTranslations(Callback):
@@ -66,9 +66,9 @@ class ValidationTranslations(Callback):
 
 
 class TrainingProgress(ProgressBar):
-    """A line at first, and a paragraph at each validation; between them a bar on a terminal, a line a minute elsewhere.
+    """A line at first, and a paragraph at each validation; between them a bar on a terminal, lines elsewhere.
 
-    Bar and line have the loss, the speed and the time left.
+    Bar and line have the loss, the speed and the time left. There is a line after ten seconds, then one a minute.
     """
 
     def __init__(self, translations: ValidationTranslations, first_line: str) -> None:
@@ -91,8 +91,8 @@ class TrainingProgress(ProgressBar):
         self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
         self.seconds = 0.0
         self.step_began = 0.0
-        self.began_at = (0.0, 0)  # when training began, and at which step
-        self.said_at = 0.0
+        self.began_at: tuple[float, int] | None = None  # when the first step ended, and which step that was
+        self.say_at = 0.0  # when the next line is due
 
     def disable(self) -> None:
         """Be silent: Lightning asks for it on every process but the first."""
@@ -104,8 +104,6 @@ class TrainingProgress(ProgressBar):
         self.console.print(self.first_line, markup=False, soft_wrap=True)
         self.bar.update(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
-        self.said_at = time.monotonic()
-        self.began_at = (self.said_at, trainer.global_step)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Start the clock: speed is that of the training steps, without validation."""
@@ -120,11 +118,13 @@ class TrainingProgress(ProgressBar):
         if self.console.is_terminal:
             loss = trainer.callback_metrics["train_loss"].item()
             self.bar.update(self.task, completed=step, loss=loss, speed=self.speed)
-        elif now - self.said_at >= SECONDS_BETWEEN_LINES:
-            self.said_at = now
+        elif self.began_at is None:  # the first step also prepares memory: it tells nothing of the others
+            self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
+        elif now >= self.say_at and step > self.began_at[1]:
+            self.say_at = now + SECONDS_BETWEEN_LINES
             began, first_step = self.began_at
             n_steps = trainer.estimated_stepping_batches
-            minutes_left = (now - began) / max(1, step - first_step) * (n_steps - step) / 60
+            minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
             self.console.print(
                 f"step {step}/{n_steps}  loss {trainer.callback_metrics['train_loss'].item():.3f}  "
                 f"{self.speed:,.0f} tokens/s  {minutes_left:.0f} min left",

@@ -81,7 +81,8 @@ class Subject:
 def fresh_model(seed: int = 6) -> Transformer:
     """A small model in which every parameter is random, biases and norms too, so that no fault hides behind 0 or 1.
 
-    Its norms are large, and with them the differences between its choices: decoding ends early, late and not at all.
+    Numbers keep their size on the way through it, so that rounding errors do not grow. Only the last norm is large, and
+    with it the differences between the model's choices: decoding ends early, late and not at all.
     No two of its sizes are equal, nor equal to one of `random_subject`, so that a swapped axis cannot pass.
     """
     config = TransformerConfig(
@@ -91,9 +92,9 @@ def fresh_model(seed: int = 6) -> Transformer:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
+            parameter.normal_(0.0, 0.3, generator=generator)
             if name.endswith("norm.weight"):
-                parameter.add_(2.0)
+                parameter.add_(2.0 if name == "decoder.norm.weight" else 1.0)
     return model
 
 

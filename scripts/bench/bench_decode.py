@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Benchmark of decoding on the CPU: ours beside Hugging Face's and CTranslate2's, with the same weights.
 
-A model learns for a minute from made-up sentences, as many and as long as the captions of Multi30K in pieces; that is
+A model learns for a while from made-up sentences, as many and as long as the captions of Multi30K in pieces; that is
 enough for its outputs to end. `--run` and `--source` name a trained run and a text instead. All contenders have its
 weights and decode the same ids:
 
@@ -10,10 +10,13 @@ weights and decode the same ids:
 - Hugging Face: `generate` of the M2M100 classes, with our weights copied in; batches of 64 sentences of like length.
 - CTranslate2: what `minitrans export` writes; one worker a thread, and batches of the size at which it is fastest.
 
+bfloat16 is left out on a processor that does not multiply it.
+
 What is measured:
 
 - Batched: all sentences at once, greedy and with 5 beams. One at a time: a part of them, each alone; also percentiles
-  of its time. A round is every contender once, in random order; results are medians over the rounds.
+  of its time. A round is every contender once, in random order; results are medians over 3 to 5 rounds, as many as
+  `--minutes` allow. Where "no cache" takes over 8 seconds, it is timed only once, when the others warm up.
 - Lengths: sources of exactly so many tokens, and as many target tokens, from a random model that never ends.
 - Peak memory: resident memory at its highest in a fresh process that decodes all sentences once, imports included.
 - Different: outputs of greedy decoding that are not ours, token for token. In float32 and at each length there should
@@ -22,25 +25,24 @@ What is measured:
 Ratios compare speeds, ours over the other's, both in float32: 3 says that ours is three times as fast.
 """
 
+import contextlib
 import importlib.metadata
 import importlib.util
-import json
-import multiprocessing
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import cycle, islice
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import bench_train
 import torch
-from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, peak_of_process, table
+from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
+from budget import Budget, in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -53,7 +55,10 @@ from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
 from minitrans.training.module import TranslationModule
 
-TRAINING_STEPS = 300
+TRAINING_STEPS = 100, 300  # at least and at most
+TRAINING_TOKENS = 1024  # in a batch
+TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
+LONG = 8.0  # seconds; where "no cache" takes longer, it is timed once
 BEAM = 5
 HF_ROWS = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
@@ -74,16 +79,16 @@ class Settings:
     source: str | None = None
     sentences: int = 1000
     single: int = 100
-    rounds: int = 3
+    minutes: float = 5.0
     threads: int = torch.get_num_threads()
 
 
 HELP = {
-    "run": "trained run folder; without one, a model is trained for a minute on made-up sentences",
+    "run": "trained run folder; without one, a model is trained on made-up sentences",
     "source": "text to translate, with --run",
     "sentences": "how many sentences to decode",
     "single": "how many of them one at a time",
-    "rounds": "rounds, whose median is taken",
+    "minutes": "how long it may take; rounds are as many as that allows",
     "threads": "CPU threads",
 }
 
@@ -224,9 +229,11 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
 
 
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
-NAMES = (OURS, "minitrans, bfloat16", "minitrans, plain", "minitrans, no cache", HF, CT2, "CTranslate2, int8")
+BF16, NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
+NAMES = (OURS, BF16, "minitrans, plain", NO_CACHE, HF, CT2, "CTranslate2, int8")
+PEERS = (("hf", HF), ("ct2", CT2))
 BY_BEAMS = (OURS, HF, CT2)
-BY_LENGTH = (OURS, "minitrans, plain", "minitrans, no cache", HF, CT2)
+BY_LENGTH = (OURS, "minitrans, plain", NO_CACHE, HF, CT2)
 
 
 def copy_of(model: Transformer) -> Transformer:
@@ -236,13 +243,12 @@ def copy_of(model: Transformer) -> Transformer:
     return copy
 
 
-def trained_model(folder: Path) -> tuple[Transformer, Ids]:
-    """A model of a minute's training, and its training sources, with EOS."""
-    settings = bench_train.Settings()
-    workload = make_workload(settings, folder)
-    bench = Bench(bench_train.Contender(bench_train.OURS, "bf16"), workload.config)
-    note(f"training {TRAINING_STEPS} steps")
-    for batch in islice(cycle(workload.data.train_dataloader()), TRAINING_STEPS):
+def trained_model(folder: Path, budget: Budget) -> tuple[Transformer, Ids]:
+    """A model of a short training, and its training sources, with EOS."""
+    workload = make_workload(bench_train.Settings(batch_tokens=TRAINING_TOKENS), folder)
+    bench = Bench(bench_train.Contender(bench_train.OURS, bench_train.precisions()[-1]), workload.config)
+    steps = budget.repeat("training", 0.2, *TRAINING_STEPS)
+    for _, batch in zip(steps, cycle(workload.data.train_dataloader()), strict=False):
         bench.step(batch)
     model = cast(TranslationModule, bench._module).model
     lines = read_lines(str(folder / "train.a"))
@@ -269,33 +275,39 @@ class Timing(NamedTuple):
         return sum(a != b for a, b in zip(self.outputs, other.outputs, strict=True))
 
 
-def measure(decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], rounds: int, beam: int = 1) -> Timings:
-    """Have all decode the same batches, in random order, round by round; what was found, by name."""
+def measure(
+    decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], turns: Iterable[int], beam: int = 1
+) -> Iterator[Timings]:
+    """Have all decode the same batches, in random order; after every round what was found so far, by name."""
     shuffled = random.Random(bench_train.SEED)
-    # This prepares memory and the matrix products of these shapes as well.
-    outputs = {name: [ids for batch in batches for ids in decode(batch, beam)] for name, decode in decoders.items()}
-    seconds: dict[str, list[list[float]]] = {name: [] for name in decoders}
-    for _ in range(rounds):
-        for name in shuffled.sample(list(decoders), len(decoders)):
-            seconds[name].append([stopwatch(decoders[name], batch, beam) for batch in batches])
-    return {
-        name: Timing([statistics.median(column) for column in zip(*seconds[name], strict=True)], outputs[name])
-        for name in decoders
-    }
+    rounds = iter(turns)
+    next(rounds)  # prepares memory and the matrix products of these shapes as well
+    first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
+    outputs = {name: [ids for _, found in passes for ids in found] for name, passes in first.items()}
+    seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
+    quick = [name for name in decoders if name != NO_CACHE or sum(seconds[name][0]) < LONG]
+    for name in quick:
+        seconds[name].clear()
+    for _ in rounds:
+        for name in shuffled.sample(quick, len(quick)):
+            seconds[name].append([stopwatch(decoders[name], batch, beam)[0] for batch in batches])
+        yield {
+            name: Timing([statistics.median(column) for column in zip(*seconds[name], strict=True)], outputs[name])
+            for name in decoders
+        }
 
 
-def stopwatch(decode: Callable[..., Ids], batch: Ids, beam: int) -> float:
-    """Seconds that it takes."""
+def stopwatch(decode: Callable[..., Ids], batch: Ids, beam: int) -> tuple[float, Ids]:
+    """Seconds that it takes, and the outputs."""
     began = time.perf_counter()
-    decode(batch, beam)
-    return time.perf_counter() - began
+    outputs = decode(batch, beam)
+    return time.perf_counter() - began, outputs
 
 
 def peak_memory(name: str, model: Transformer, sources: Ids, folder: Path) -> float:
     """Peak resident memory of a process that decodes all sources, in MB."""
     torch.save(model.state_dict(), folder / "weights.pt")
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_peak_memory, name, model.config, sources, folder, torch.get_num_threads()).result()
+    return in_fresh_process(_peak_memory, name, model.config, sources, folder, torch.get_num_threads())
 
 
 def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Path, threads: int) -> float:
@@ -306,61 +318,65 @@ def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Pat
     return peak_of_process()
 
 
-def compare(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Measure everything; what `--json` prints."""
+def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Budget) -> None:
+    """Measure everything; `result` gets what `--json` prints, as soon as it is measured."""
+    result["left_out"] = bench_train.left_out([BF16])
     if settings.run is None:
-        model, sources = trained_model(folder)
+        model, sources = trained_model(folder, budget)
     else:
         bundle = load_bundle(Path(settings.run))
         model = bundle.model
         encoded = bundle.tokenizer.encode_batch(read_lines(settings.source or ""))
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
     sources = sources[: settings.sentences]
-    decoders = {name: contender(name, model, folder) for name in NAMES}
-    note("batched")
-    batched = measure(decoders, [sources], settings.rounds)
-    note(f"{BEAM} beams")
-    beams = measure({name: decoders[name] for name in BY_BEAMS}, [sources], settings.rounds, BEAM)
-    note("one at a time")
-    single = measure(decoders, [[source] for source in sources[: settings.single]], settings.rounds)
-    rows = []
-    for name in NAMES:
-        note(f"memory of {name}")
-        (seconds,), outputs = batched[name]
-        percentiles = statistics.quantiles(single[name].seconds, n=100)
-        rows.append(
+    missing = {one["name"] for one in result["left_out"]}
+    decoders = {name: contender(name, model, folder) for name in NAMES if name not in missing}
+    result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
+    result["rounds"], result["lengths"] = {}, []
+
+    def add_ratios(how: str, timings: Timings) -> None:
+        result["rounds"][how] = result["rounds"].get(how, 0) + 1
+        result.update({f"ratio_to_{key}_{how}": timings[OURS].faster_than(timings[peer]) for key, peer in PEERS})
+
+    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *TURNS)):
+        add_ratios("batched", batched)
+        result["contenders"] = [
             {
                 "name": name,
-                "sentences_per_second": len(sources) / seconds,
-                "tokens_per_second": sum(map(len, outputs)) / seconds,
-                "beam_sentences_per_second": len(sources) / beams[name].seconds[0] if name in beams else None,
-                "single_sentences_per_second": len(single[name].seconds) / sum(single[name].seconds),
-                "latency_ms": {f"p{p}": 1000 * percentiles[p - 1] for p in (50, 95, 99)},
+                "sentences_per_second": len(sources) / sum(seconds),
+                "tokens_per_second": sum(map(len, outputs)) / sum(seconds),
+                "beam_sentences_per_second": None,
+                "single_sentences_per_second": None,
+                "latency_ms": dict.fromkeys(("p50", "p95", "p99")),
                 "different": batched[name].different(batched[OURS]),
-                "peak_mb": peak_memory(name, model, sources, folder),
+                "peak_mb": None,
             }
-        )
-    return {
-        "machine": describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")},
-        "settings": asdict(settings),
-        "sentences": len(sources),
-        "mean_length": {
-            "source": statistics.fmean(map(len, sources)),
-            "target": statistics.fmean(map(len, batched[OURS].outputs)),
-        },
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "contenders": rows,
-        "lengths": [of_length(length, settings, model.config, folder) for length in LENGTHS],
-    } | {
-        f"ratio_to_{key}_{how}": timings[OURS].faster_than(timings[peer])
-        for key, peer in (("hf", HF), ("ct2", CT2))
-        for how, timings in (("batched", batched), ("single", single), ("beams", beams))
-    }
+            for name, (seconds, outputs) in batched.items()
+        ]
+    rows = {row["name"]: row for row in result["contenders"]}
+    lengths = map(len, sources), map(len, batched[OURS].outputs)
+    result["mean_length"] = dict(zip(("source", "target"), map(statistics.fmean, lengths), strict=True))
+    by_beams = {name: decoders[name] for name in BY_BEAMS}
+    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *TURNS), BEAM):
+        add_ratios("beams", beams)
+        for name in BY_BEAMS:
+            rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
+    one_by_one = [[source] for source in sources[: settings.single]]
+    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *TURNS)):
+        add_ratios("single", single)
+        for name, (seconds, _) in single.items():
+            percentiles = statistics.quantiles(seconds, n=100)
+            rows[name]["single_sentences_per_second"] = len(seconds) / sum(seconds)
+            rows[name]["latency_ms"] = {f"p{p}": 1000 * percentiles[p - 1] for p in (50, 95, 99)}
+    for name in rows:
+        budget.note(f"memory of {name}")
+        rows[name]["peak_mb"] = peak_memory(name, model, sources, folder)
+    for length in LENGTHS:
+        result["lengths"].append(of_length(length, model.config, folder, budget))
 
 
-def of_length(length: int, settings: Settings, config: TransformerConfig, folder: Path) -> dict[str, Any]:
+def of_length(length: int, config: TransformerConfig, folder: Path, budget: Budget) -> dict[str, Any]:
     """Speeds for sources and targets of one length, and how many outputs are not ours."""
-    note(f"length {length}")
     torch.manual_seed(length)
     model = Transformer(TransformerConfig(**asdict(config) | {"max_len": length})).eval()
     with torch.no_grad():
@@ -369,9 +385,12 @@ def of_length(length: int, settings: Settings, config: TransformerConfig, folder
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
-    timings = measure({name: contender(name, model, here) for name in BY_LENGTH}, [ids.tolist()], settings.rounds)
+    decoders = {name: contender(name, model, here) for name in BY_LENGTH}
+    turns = budget.repeat(f"length {length}", 0.1, *TURNS)
+    rounds, timings = list(enumerate(measure(decoders, [ids.tolist()], turns), 1))[-1]
     return {
         "length": length,
+        "rounds": rounds,
         "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in BY_LENGTH},
         "different": {name: timings[name].different(timings[OURS]) for name in BY_LENGTH},
     }
@@ -388,44 +407,42 @@ def wrong(result: dict[str, Any]) -> list[str]:
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare` measured."""
-    m, mean = result["machine"], result["mean_length"]
+    """Print what `compare` measured, as far as it came."""
+    m, mean = result["machine"], result.get("mean_length")
     print(
         f"{m['processor']} ({' '.join(m['flags'])}), {m['threads']} threads, torch {m['torch']}, transformers "
         f"{m['transformers']}, ctranslate2 {m['ctranslate2']}"
     )
     print(
-        f"{result['parameters']:,} parameters, {result['sentences']:,} sentences of {mean['source']:.1f} tokens, "
-        f"outputs of {mean['target']:.1f}\n"
+        f"{result['parameters']:,} parameters, {result['sentences']:,} sentences"
+        + (f" of {mean['source']:.1f} tokens, outputs of {mean['target']:.1f}\n" if mean else "\n")
     )
+    bench_train.print_left_out(result)
     rows = [
         [
             row["name"],
             f"{row['sentences_per_second']:,.0f}",
             f"{row['tokens_per_second']:,.0f}",
-            f"{row['beam_sentences_per_second']:,.0f}" if row["beam_sentences_per_second"] else "",
-            f"{row['single_sentences_per_second']:,.0f}",
-            *(f"{ms:.1f}" for ms in row["latency_ms"].values()),
-            f"{row['peak_mb']:,.0f}",
+            number(row["beam_sentences_per_second"]),
+            number(row["single_sentences_per_second"]),
+            *(number(ms, ".1f") for ms in row["latency_ms"].values()),
+            number(row["peak_mb"]),
             str(row["different"]),
         ]
         for row in result["contenders"]
     ]
     header = ["decoder", "sentences/s", "tokens/s", f"beam {BEAM}", "one at a time", "ms: median", "95%", "99%"]
-    print(table([*header, "peak MB", "different"], rows), end="\n\n")
-    rows = [
-        [str(row["length"]), *(f"{row['tokens_per_second'][name]:,.0f}" for name in BY_LENGTH)]
-        for row in result["lengths"]
-    ]
-    print(table(["tokens/s at length", *BY_LENGTH], rows), end="\n\n")
-    for peer, what in (("hf", "Hugging Face"), ("ct2", "CTranslate2")):
-        found = (f"{how} {result[f'ratio_to_{peer}_{how}']:.2f}" for how in ("batched", "single", "beams"))
-        print(f"speed over {what}'s in float32: {', '.join(found)}")
-
-
-def note(text: str) -> None:
-    """Say on standard error what is going on."""
-    print(f"bench_decode: {text}", file=sys.stderr, flush=True)
+    print(table([*header, "peak MB", "different"], rows))
+    print("rounds:", ", ".join(f"{n} {how}" for how, n in result["rounds"].items()), end="\n\n")
+    if result["lengths"]:
+        rows = [
+            [str(row["length"]), *(f"{row['tokens_per_second'][name]:,.0f}" for name in BY_LENGTH), str(row["rounds"])]
+            for row in result["lengths"]
+        ]
+        print(table(["tokens/s at length", *BY_LENGTH, "rounds"], rows), end="\n\n")
+    for key, peer in PEERS:
+        found = (f"{how} {result[f'ratio_to_{key}_{how}']:.2f}" for how in result["rounds"])
+        print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(found)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -444,15 +461,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError("--run and --source go together: a model and a text for it")
         torch.set_num_threads(settings.threads)
         bench_train.quieten()
-        with tempfile.TemporaryDirectory() as folder:
-            result = compare(settings, Path(folder))
+        machine = describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")}
+        result: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "interrupted": True}
+        with contextlib.suppress(KeyboardInterrupt):
+            with Budget("bench_decode", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
+                compare(settings, Path(folder), result, budget)
+            result["interrupted"] = False
     except UserError as error:
         print(f"bench_decode.py: error: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(result)) if as_json else print_comparison(result)
-    for name in wrong(result):
-        note(f"{name} decodes something else than {OURS}, so the speeds do not compare")
-    return 1 if wrong(result) else 0
+    code = bench_train.finish(result, as_json, print_comparison)
+    different = [] if result["interrupted"] else wrong(result)
+    for name in different:
+        print(f"bench_decode: {name} decodes something else than {OURS}: the speeds do not compare", file=sys.stderr)
+    return code or bool(different)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Peers get what a careful user would give them. All contenders have tied embeddings without output bias, fused AdamW
 with one constant learning rate, gradients clipped at norm 1, label smoothing 0.1, and `torch.autocast` where the
-arithmetic is bf16:
+arithmetic is bf16, which is left out on a processor that does not multiply bfloat16:
 
 - minitrans: `TranslationModule.training_step` in a bare loop.
 - nn.Transformer: as in translation tutorials, with its own defaults (post-norm), embeddings scaled by sqrt(d_model),
@@ -15,17 +15,17 @@ arithmetic is bf16:
 
 What is measured:
 
-- Time: every contender makes a step on a batch, in random order, then all go to the next batch. A round is `--steps`
-  batches, the same in every round; the result is the median over the rounds. glibc keeps freed memory, as it does
-  under `minitrans train`: all contenders share the process and so gain from it.
+- Time: every contender makes a step on a batch, in random order, then all go to the next batch. A round is 3 to 10
+  batches, the same in every round; the result is the median over 3 to 5 rounds, as many as `--minutes` allow. glibc
+  keeps freed memory, as it does under `minitrans train`: all contenders share the process and so gain from it.
 - Peak memory: resident memory at its highest in a fresh process that makes three steps, all imports included. Here
   only ours has glibc keep freed memory.
 - Lightning: the Trainer of `minitrans train`, with its loggers, averaged weights, progress, checkpoints and loader,
   makes every step in turn with a bare loop on the same batch. All time that does not pass in the bare loop is the
   Trainer's; that includes fetching the batches, which the bare loop is given. Validation is left out. Checkpoints are
-  included, one for every 20 x `--steps` steps; by default `minitrans train` makes one for every 500.
+  included, one in each of 3 rounds of 5 to 200 steps; by default `minitrans train` makes one for every 500.
 - Losses: the same weights, batches and random seed, trained by our step and by the plain formulas (all logits,
-  `F.cross_entropy`, AdamW as a loop over the parameters).
+  `F.cross_entropy`, AdamW as a loop over the parameters), for 10 to 50 steps.
 
 Ratios compare times, the other's over ours in its faster arithmetic: 3 says that ours is three times as fast. Without
 `--data` the sentences are made up: as many and as long as the captions of Multi30K in pieces, of ids that follow Zipf's
@@ -37,7 +37,6 @@ import importlib.metadata
 import importlib.util
 import json
 import math
-import multiprocessing
 import platform
 import random
 import resource
@@ -46,8 +45,7 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from itertools import cycle, islice
 from pathlib import Path
@@ -56,8 +54,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
+from budget import Budget, in_fresh_process
 from jsonargparse import ArgumentParser
-from jsonargparse.typing import PositiveInt
+from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -82,6 +81,9 @@ SMOOTHING = 0.1
 CLIP = 1.0
 WARMUP = 3  # steps that are not measured
 MEMORY_STEPS = 3
+STEPS = 3, 10  # of each contender in a round, at least and at most
+ROUNDS = 3, 5  # whose median is taken
+LIGHTNING_STEPS = 5, 200
 LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
 
 OURS, TORCH, PLAIN = "minitrans", "nn.Transformer", "plain formulas"
@@ -91,6 +93,7 @@ PRECISIONS = ("fp32", "bf16")
 # What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
 FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
          "asimd", "sve", "sve2", "bf16", "i8mm"]  # fmt: skip
+BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -110,8 +113,7 @@ class Settings:
     n_heads: int = 4
     dropout: float = 0.3
     attention_dropout: float = 0.1
-    rounds: int = 5
-    steps: int = 10
+    minutes: float = 5.0
     threads: int = torch.get_num_threads()
 
 
@@ -129,8 +131,7 @@ HELP = {
     "n_heads": "attention heads",
     "dropout": "of embeddings, sub-layer outputs and hidden layers",
     "attention_dropout": "of attention weights",
-    "rounds": "rounds, whose median is taken",
-    "steps": "steps of each contender in a round",
+    "minutes": "how long it may take, with --sweep each size; rounds and steps are as many as that allows",
     "threads": "CPU threads",
 }
 
@@ -229,7 +230,6 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
     else:
         languages = settings.source or "", settings.target or ""
         data_config = DataConfig(settings.data, *languages, settings.batch_tokens, cache_dir=str(folder / "cache"))
-        note("training the tokenizer")
         text = load_corpus(data_config)["train"]
         tokenizer = Tokenizer.train([*text["source"], *text["target"]], TokenizerConfig(settings.vocab_size))
     try:
@@ -250,7 +250,7 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
         raise UserError(str(error)) from error
     data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
     data.setup()
-    return Workload(config, data, tokenizer, list(islice(forever(data), settings.steps)))
+    return Workload(config, data, tokenizer, list(islice(forever(data), STEPS[1])))
 
 
 def forever(data: TranslationDataModule) -> Iterable[Batch]:
@@ -414,15 +414,17 @@ class Bench:
         return loss.item()
 
 
-def time_steps(benches: Sequence[Bench], batches: Sequence[Batch], rounds: int) -> dict[Contender, float]:
+def time_steps(
+    benches: Sequence[Bench], batches: Sequence[Batch], rounds: Iterable[int]
+) -> Iterator[dict[Contender, float]]:
     """Have all make a step on a batch, in random order, then on the next.
 
-    Returns:
-        Seconds a step of each: the mean over the batches of a round, the median over the rounds.
+    Yields:
+        After every round, seconds a step of each: the mean over the batches of a round, the median over the rounds.
     """
     shuffled = random.Random(SEED)
     seconds: dict[Contender, list[float]] = {bench.contender: [] for bench in benches}
-    for _ in range(rounds):
+    for _ in rounds:
         spent = dict.fromkeys(seconds, 0.0)
         for batch in batches:
             for bench in shuffled.sample(benches, len(benches)):
@@ -431,23 +433,24 @@ def time_steps(benches: Sequence[Bench], batches: Sequence[Batch], rounds: int) 
                 spent[bench.contender] += time.perf_counter() - began
         for contender, total in spent.items():
             seconds[contender].append(total / len(batches))
-    return {contender: statistics.median(times) for contender, times in seconds.items()}
+        yield {contender: statistics.median(times) for contender, times in seconds.items()}
 
 
-def fastest(contenders: Iterable[Contender], workload: Workload) -> Bench:
+def fastest(contenders: Sequence[Contender], workload: Workload, budget: Budget) -> Bench:
     """Warm the contenders up, and return the one that is the fastest in a short trial."""
     benches = [Bench(contender, workload.config) for contender in contenders]
-    few = workload.batches[:WARMUP]
-    time_steps(benches, few, 1)
-    seconds = time_steps(benches, few, 3)
-    return min(benches, key=lambda bench: seconds[bench.contender])
+    times: dict[Contender, float] = {}
+    for turn in budget.repeat(f"choosing between {' and '.join(map(str, contenders))}", 0.1, 2, 10):
+        (seconds,) = time_steps(benches, workload.batches[:1], [turn])
+        if turn > 1:  # the first prepares memory and the matrix products of these shapes
+            times = {who: min(spent, times.get(who, spent)) for who, spent in seconds.items()}
+    return min(benches, key=lambda bench: times[bench.contender])
 
 
 def peak_memory(contender: Contender, workload: Workload) -> float:
     """Peak resident memory of a process that makes a few steps, in MB."""
     arrays = [[ids.numpy() for ids in batch] for batch in workload.batches[:MEMORY_STEPS]]
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(_peak_memory, contender, workload.config, arrays, torch.get_num_threads()).result()
+    return in_fresh_process(_peak_memory, contender, workload.config, arrays, torch.get_num_threads())
 
 
 def _peak_memory(
@@ -514,19 +517,19 @@ class StepsInTurn(Callback):
         self._left = time.perf_counter()
 
 
-def lightning_efficiency(precision: str, workload: Workload, rounds: int, steps: int, folder: Path) -> dict[str, Any]:
+def lightning_efficiency(precision: str, workload: Workload, steps: int, folder: Path) -> dict[str, Any]:
     """Compare the Trainer of `minitrans train` with a bare loop.
 
     Args:
         precision: Arithmetic of both.
         workload: What they train on.
-        rounds: How often to measure.
-        steps: Steps, and a checkpoint, in each.
+        steps: Steps, and a checkpoint, in each of the fewest rounds.
         folder: For the run folder.
 
     Returns:
         Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
     """
+    rounds = ROUNDS[0]
     n_steps = WARMUP + rounds * steps
     settings = {
         "run-dir": folder / "run",
@@ -558,31 +561,42 @@ def lightning_efficiency(precision: str, workload: Workload, rounds: int, steps:
     bare, whole = (np.reshape(times[WARMUP:], (rounds, steps)).mean(1) for times in (in_turn.bare, in_turn.trainer))
     return {
         "precision": precision,
+        "rounds": rounds,
+        "steps": steps,
         "bare_ms": 1000 * float(np.median(bare)),
         "trainer_ms": 1000 * float(np.median(whole)),
         "efficiency": float(np.median(bare / whole)),
     }
 
 
-def compare_losses(workload: Workload) -> list[dict[str, float]]:
+def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[str, float]]:
     """Train the plain formulas and ours side by side.
 
-    Returns:
+    Yields:
         For some steps the loss of each, before the step is taken.
     """
     benches = {
         "plain": Bench(Contender(PLAIN, "fp32"), workload.config),
-        **{precision: Bench(Contender(OURS, precision), workload.config) for precision in PRECISIONS},
+        **{precision: Bench(Contender(OURS, precision), workload.config) for precision in precisions()},
     }
-    rows = []
-    for step, batch in enumerate(islice(cycle(workload.batches), max(LOSS_STEPS)), 1):
+    for step, batch in zip(steps, cycle(workload.batches), strict=False):
         row: dict[str, float] = {"step": step}
         for name, bench in benches.items():
             torch.manual_seed(SEED + step)  # the same dropout for all
             row[name] = bench.step(batch)
         if step in LOSS_STEPS:
-            rows.append(row)
-    return rows
+            yield row
+
+
+def precisions() -> list[str]:
+    """The arithmetic that this processor has; without instructions for bfloat16 it takes many times as long."""
+    return [p for p in PRECISIONS if p != "bf16" or any(f in BF16_FLAGS for f in describe_machine()["flags"])]
+
+
+def left_out(names: Iterable[str]) -> list[dict[str, str]]:
+    """Those of the contenders in bfloat16 that cannot be measured, and why."""
+    why = f"the processor does not multiply bfloat16: no {', '.join(BF16_FLAGS)}"
+    return [{"name": name, "why": why} for name in names if "bf16" not in precisions()]
 
 
 def describe_machine() -> dict[str, Any]:
@@ -601,85 +615,90 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def target_tokens(workload: Workload) -> float:
+def target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> float:
     """Mean number of real target tokens in a batch."""
-    return statistics.fmean(int((batch.tgt_out != workload.config.pad_id).sum()) for batch in workload.batches)
+    return statistics.fmean(int((batch.tgt_out != config.pad_id).sum()) for batch in batches)
 
 
-def compare(settings: Settings, folder: Path) -> dict[str, Any]:
+def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Budget) -> None:
     """Measure everything at one size.
 
-    Returns:
-        What `--json` prints.
+    Args:
+        settings: Says which size.
+        folder: For temporary files.
+        result: Gets what `--json` prints, as soon as it is measured.
+        budget: How long it may take.
     """
+    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, TORCH, "M2M100"))
+    result["contenders"] = []
     workload = make_workload(settings, folder)
-    note("choosing the attention of M2M100")
-    m2m100 = [fastest([Contender(name, p) for name in M2M100], workload) for p in PRECISIONS]
-    others = [Bench(Contender(name, p), workload.config) for name in (OURS, TORCH) for p in PRECISIONS]
-    benches = [*others, *m2m100]
-    note(f"timing {len(benches)} contenders, {settings.rounds} rounds of {settings.steps} steps")
-    time_steps(benches, workload.batches, 1)  # oneDNN compiles the products of every new shape
-    seconds = time_steps(benches, workload.batches, settings.rounds)
-
-    best = min(PRECISIONS, key=lambda precision: seconds[Contender(OURS, precision)])
-    ours = seconds[Contender(OURS, best)]
-    tokens = target_tokens(workload)
-    rows = []
-    for bench in benches:
-        name, precision = contender = bench.contender
-        note(f"measuring the memory of {contender}")
-        rows.append(
+    m2m100 = [fastest([Contender(name, p) for name in M2M100], workload, budget) for p in precisions()]
+    benches = [*(Bench(Contender(name, p), workload.config) for name in (OURS, TORCH) for p in precisions()), *m2m100]
+    for steps in budget.repeat(f"warming {len(benches)} contenders up", 0.2, *STEPS):  # oneDNN compiles every new shape
+        list(time_steps(benches, workload.batches[steps - 1 : steps], [steps]))
+    batches = workload.batches[:steps]
+    tokens = target_tokens(batches, workload.config)
+    for rounds, seconds in enumerate(time_steps(benches, batches, budget.repeat("timing steps", 0.4, *ROUNDS)), 1):
+        best = min(precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
+        ours = seconds[Contender(OURS, best)]
+        result["rounds"], result["steps"] = rounds, steps
+        result["contenders"] = [
             {
-                "name": name,
-                "precision": precision,
+                "name": bench.contender.name,
+                "precision": bench.contender.precision,
                 "parameters": bench.n_parameters,
-                "ms": 1000 * seconds[contender],
-                "tokens_per_second": tokens / seconds[contender],
-                "ratio": seconds[contender] / ours,
-                "peak_mb": peak_memory(contender, workload),
+                "ms": 1000 * seconds[bench.contender],
+                "tokens_per_second": tokens / seconds[bench.contender],
+                "ratio": seconds[bench.contender] / ours,
+                "peak_mb": None,
             }
-        )
-    note("timing Lightning")
-    lightning = lightning_efficiency(best, workload, settings.rounds, 20 * settings.steps, folder)
-    note(f"training {max(LOSS_STEPS)} steps by the plain formulas")
-    return {
-        "machine": describe_machine(),
-        "settings": asdict(settings),
-        "contenders": rows,
-        "ratio_to_best_peer": min(s for contender, s in seconds.items() if contender.name != OURS) / ours,
-        "ratio_to_nn_transformer_fp32": seconds[Contender(TORCH, "fp32")] / ours,
-        "lightning_efficiency": lightning["efficiency"],
-        "lightning": lightning,
-        "losses": compare_losses(workload),
-    }
+            for bench in benches
+        ]
+        result["ratio_to_best_peer"] = min(s for contender, s in seconds.items() if contender.name != OURS) / ours
+        result["ratio_to_nn_transformer_fp32"] = seconds[Contender(TORCH, "fp32")] / ours
+    for bench, row in zip(benches, result["contenders"], strict=True):
+        budget.note(f"measuring the memory of {bench.contender}")
+        row["peak_mb"] = peak_memory(bench.contender, workload)
+    budget.note("timing Lightning")
+    in_time = 0.5 * budget.left() / (2 * ours) - WARMUP
+    n_steps = min(max(int(in_time / ROUNDS[0]), LIGHTNING_STEPS[0]), LIGHTNING_STEPS[1])
+    result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
+    result["lightning_efficiency"] = result["lightning"]["efficiency"]
+    result["losses"] = []
+    turns = budget.repeat("training by the plain formulas", 1.0, LOSS_STEPS[1], LOSS_STEPS[-1])
+    for losses in compare_losses(workload, turns):
+        result["losses"].append(losses)
 
 
-def sweep(settings: Settings) -> dict[str, Any]:
+def sweep(settings: Settings, result: dict[str, Any]) -> None:
     """Measure ours and M2M100, each in its faster arithmetic, at many sizes.
 
-    Returns:
-        What `--json` prints.
+    Args:
+        settings: The sizes that do not vary.
+        result: Gets what `--json` prints, as soon as it is measured.
     """
-    rows = []
+    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, "M2M100"))
+    result["sweep"] = []
     for name, values in SWEEP.items():
         for value in values:
-            note(f"{name} {value}")
             varied = replace(settings, **{name: value})  # type: ignore[arg-type]
             if name == "d_model":
                 varied = replace(varied, d_ff=2 * value)
-            with tempfile.TemporaryDirectory() as folder:
-                rows.append({"setting": name, "value": value} | duel(varied, Path(folder)))
-    return {"machine": describe_machine(), "settings": asdict(settings), "sweep": rows}
+            budget = Budget(f"bench_train: {name} {value}", settings.minutes)
+            with budget, tempfile.TemporaryDirectory() as folder:
+                result["sweep"].append({"setting": name, "value": value} | duel(varied, Path(folder), budget))
 
 
-def duel(settings: Settings, folder: Path) -> dict[str, Any]:
+def duel(settings: Settings, folder: Path, budget: Budget) -> dict[str, Any]:
     """Measure ours and M2M100, each in its faster arithmetic, at one size."""
     workload = make_workload(settings, folder)
-    ours = fastest([Contender(OURS, p) for p in PRECISIONS], workload)
-    theirs = fastest([Contender(name, p) for name in M2M100 for p in PRECISIONS], workload)
-    time_steps([ours, theirs], workload.batches, 1)
-    seconds = time_steps([ours, theirs], workload.batches, settings.rounds)
-    tokens = target_tokens(workload)
+    ours = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
+    theirs = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
+    for steps in budget.repeat("warming up", 0.2, *STEPS):
+        list(time_steps([ours, theirs], workload.batches[steps - 1 : steps], [steps]))
+    batches = workload.batches[:steps]
+    *_, seconds = time_steps([ours, theirs], batches, budget.repeat("timing steps", 0.8, *ROUNDS))
+    tokens = target_tokens(batches, workload.config)
     row: dict[str, Any] = {"ratio": seconds[theirs.contender] / seconds[ours.contender]}
     for name, bench in (("ours", ours), ("m2m100", theirs)):
         spent = seconds[bench.contender]
@@ -690,6 +709,11 @@ def duel(settings: Settings, folder: Path) -> dict[str, Any]:
             "peak_mb": peak_memory(bench.contender, workload),
         }
     return row
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    """A cell of a table, empty where nothing was measured."""
+    return "" if value is None else format(value, form)
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -717,36 +741,46 @@ def heading(result: dict[str, Any]) -> str:
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare` measured."""
+    """Print what `compare` measured, as far as it came."""
     print(heading(result))
-    steps = [
+    print_left_out(result)
+    rows = [
         [
             f"{row['name']} {row['precision']}",
             f"{row['parameters']:,}",
             f"{row['ms']:.1f}",
             f"{row['tokens_per_second']:,.0f}",
             f"{row['ratio']:.2f}",
-            f"{row['peak_mb']:,.0f}",
+            number(row["peak_mb"]),
         ]
         for row in result["contenders"]
     ]
-    print(
-        table(["step of", "parameters", "ms", "target tokens/s", "this / best of ours", "peak MB"], steps), end="\n\n"
-    )
-    losses = [[str(row["step"]), *(f"{row[name]:.6f}" for name in ("plain", *PRECISIONS))] for row in result["losses"]]
-    print(table(["loss at step", PLAIN, *(f"{OURS} {name}" for name in PRECISIONS)], losses), end="\n\n")
-    lightning = result["lightning"]
+    print(table(["step of", "parameters", "ms", "target tokens/s", "this / best of ours", "peak MB"], rows))
+    print(f"{result['rounds']} rounds of {result['steps']} steps each", end="\n\n")
+    if result.get("losses"):
+        names = [name for name in PRECISIONS if name in result["losses"][0]]
+        losses = [[str(row["step"]), *(f"{row[name]:.6f}" for name in ("plain", *names))] for row in result["losses"]]
+        print(table(["loss at step", PLAIN, *(f"{OURS} {name}" for name in names)], losses), end="\n\n")
     print(f"time of a step, the best peer over ours: {result['ratio_to_best_peer']:.2f}")
     print(f"time of a step, nn.Transformer in fp32 over ours: {result['ratio_to_nn_transformer_fp32']:.2f}")
-    print(
-        f"speed of minitrans train over the bare loop: {lightning['efficiency']:.1%} "
-        f"({lightning['trainer_ms']:.1f} ms and {lightning['bare_ms']:.1f} ms a step, {lightning['precision']})"
-    )
+    if lightning := result.get("lightning"):
+        print(
+            f"speed of minitrans train over the bare loop: {lightning['efficiency']:.1%} "
+            f"({lightning['trainer_ms']:.1f} ms and {lightning['bare_ms']:.1f} ms a step, {lightning['precision']}, "
+            f"{lightning['rounds']} rounds of {lightning['steps']} steps)"
+        )
+
+
+def print_left_out(result: dict[str, Any]) -> None:
+    """Name in one line the contenders that the processor is no match for, if any."""
+    if result["left_out"]:
+        print(f"left out: {', '.join(one['name'] for one in result['left_out'])} ({result['left_out'][0]['why']})\n")
 
 
 def print_sweep(result: dict[str, Any]) -> None:
-    """Print what `sweep` measured."""
+    """Print what `sweep` measured, as far as it came."""
     print(heading(result))
+    print_left_out(result)
     rows = []
     for row in result["sweep"]:
         cells = [f"{row['setting'].replace('_', ' ')} {row['value']:,}"]
@@ -761,14 +795,9 @@ def print_sweep(result: dict[str, Any]) -> None:
 def add_settings(parser: ArgumentParser, settings: type, texts: dict[str, str]) -> None:
     """Add a flag for each field of a dataclass of settings."""
     for field in fields(settings):
-        kind = PositiveInt if isinstance(field.default, int) else type(field.default or "")
+        kind = {int: PositiveInt, float: NonNegativeFloat}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
-
-
-def note(text: str) -> None:
-    """Say on standard error what is going on."""
-    print(f"bench_train: {text}", file=sys.stderr, flush=True)
 
 
 def quieten() -> None:
@@ -778,7 +807,7 @@ def quieten() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print; return 0, or 2 after bad input or without transformers."""
+    """Measure and print; return 0, or 2 after bad input or without transformers, or 130 after Ctrl-C."""
     parser = make_parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
@@ -796,19 +825,29 @@ def main(argv: Sequence[str] | None = None) -> int:
         torch.set_num_threads(settings.threads)
         run._keep_freed_memory()
         quieten()
-        if sweeping:
-            result = sweep(settings)
-        else:
-            with tempfile.TemporaryDirectory() as folder:
-                result = compare(settings, Path(folder))
+        result: dict[str, Any] = {"machine": describe_machine(), "settings": asdict(settings), "interrupted": True}
+        with contextlib.suppress(KeyboardInterrupt):
+            if sweeping:
+                sweep(settings, result)
+            else:
+                with Budget("bench_train", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
+                    compare(settings, Path(folder), result, budget)
+            result["interrupted"] = False
     except UserError as error:
         print(f"bench_train: error: {error}", file=sys.stderr)
         return 2
+    return finish(result, as_json, print_sweep if sweeping else print_comparison)
+
+
+def finish(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:
+    """Print what was measured, however little; return the exit code."""
     if as_json:
         print(json.dumps(result))
+    elif result.get("contenders") or result.get("sweep"):
+        show(result)
     else:
-        (print_sweep if sweeping else print_comparison)(result)
-    return 0
+        print("interrupted before anything was measured")
+    return 130 if result["interrupted"] else 0
 
 
 if __name__ == "__main__":

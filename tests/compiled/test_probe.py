@@ -312,6 +312,31 @@ def test_a_kernel_that_is_slightly_wrong_is_noticed(
     assert not in_decoding
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("what", "name", "wrong"),
+    [
+        ("hidden states", "hidden_states", lambda found: (found[0] * 2, found[1])),
+        ("loss", "batch_loss", lambda loss: loss + loss.detach()),
+        ("gradient", "batch_loss", lambda loss: loss * 2 - loss.detach()),
+    ],
+)
+def test_what_is_wrong_by_its_own_size_is_noticed(
+    what: str, name: str, wrong: Callable[[Any], Any], dtype: torch.dtype, monkeypatch: Patch
+) -> None:
+    """In that dtype alone, which a processor may compute in another."""
+    exact = getattr(training, name)
+
+    def computed(*arguments: Any) -> Any:
+        return wrong(exact(*arguments)) if arguments[-1] == dtype else exact(*arguments)
+
+    monkeypatch.setattr(training, name, computed)
+    in_training, in_decoding = found(dtype)
+    assert f" in the {what} " in in_training
+    assert f"({str(dtype).removeprefix('torch.')}, " in in_training
+    assert not in_decoding
+
+
 def test_a_gradient_that_is_added_to_another_is_noticed(monkeypatch: Patch) -> None:
     add = kernels.add_embed_backward
 

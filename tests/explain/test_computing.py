@@ -3,12 +3,13 @@
 import logging
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from minitrans.errors import UserError
-from minitrans.explain.computing import KINDS, Explained, look
+from minitrans.explain.computing import KINDS, Explained, _look, look
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
@@ -52,6 +53,21 @@ def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: lis
         assert each.log_prob / len(pieces) == pytest.approx(each.translation.score, abs=1e-4)
 
 
+def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: Translator) -> None:
+    """A piece of the source in place of each of the translation."""
+    (translation,) = translator.translate(TEXTS[:1], return_attention=True)
+    attention = translation.attention
+    assert attention is not None
+    attention = attention._replace(target=[attention.target[0], *attention.source[:1] * (len(attention.target) - 1)])
+    each = _look(translator.bundle, TEXTS[0], translation, attention)
+    ids = translator.bundle.tokenizer.id_of
+    expected = log_prob(
+        translator.bundle.model, torch.tensor([[*map(ids, attention.source)]]), [*map(ids, attention.target)]
+    )
+    assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
+    assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
+
+
 def test_the_cache_gives_what_the_full_pass_gives(found: list[Explained]) -> None:
     for each in found:
         assert each.forbidden == 0
@@ -82,6 +98,29 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
     assert max(step.logits for step in steps) > 1e-3
 
 
+@pytest.mark.parametrize(
+    ("part", "kind", "cached"),
+    [("encoder", "self", False), ("decoder", "self", False), ("decoder", "cross", False), ("decoder", "cross", True)],
+)
+def test_what_no_mask_forbids_any_more_shows(
+    part: str, kind: str, cached: bool, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All weights of one kind are 2, those of the future and of the padding too."""
+    run = getattr(Transformer, f"run_{part}")
+
+    def seeing_all(self: Transformer, *arguments: Any, **named: Any) -> tuple[Any, ...]:
+        *found, traces = run(self, *arguments, **named)
+        name = f"{kind}_weights"
+        if named.get("need_weights") and (len(arguments) > 3) == cached:
+            traces = [trace._replace(**{name: torch.full_like(getattr(trace, name), 2.0)}) for trace in traces]
+        return *found, traces
+
+    monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
+    (each,) = look(Translator(translator.bundle, "off"), TEXTS[:1])
+    assert each.forbidden == 2
+    assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
+
+
 def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[Explained]) -> None:
     model, each = translator.bundle.model, found[0]
     ids = translator.bundle.tokenizer.id_of
@@ -104,6 +143,7 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, fo
             assert expected != pytest.approx(each.log_prob, abs=1e-6)
 
 
+@torch.no_grad()
 def log_prob(model: Transformer, src_ids: torch.Tensor, target: list[int]) -> float:
     log_p = model(src_ids, torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))

@@ -11,6 +11,7 @@ import bench_train
 import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
+from budget import Budget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -18,7 +19,7 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
 )
-FLAGS = ["--sentences", "12", "--single", "3", "--rounds", "2", "--threads", "1"]
+FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1"]
 libraries = [name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)]
 needs_transformers = pytest.mark.skipif("transformers" not in libraries, reason="needs the extra bench")
 needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in libraries, reason="needs the extra export")
@@ -50,9 +51,10 @@ def sources() -> Ids:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> None:
     """A comparison that takes seconds."""
-    monkeypatch.setattr(bench_decode, "trained_model", lambda folder: (model, sources))
+    monkeypatch.setattr(bench_decode, "trained_model", lambda *arguments: (model, sources))
     monkeypatch.setattr(bench_decode, "peak_memory", lambda *arguments: 123.0)
     monkeypatch.setattr(bench_decode, "LENGTHS", (8, 16))
+    monkeypatch.setattr(bench_train, "BF16_FLAGS", bench_train.describe_machine()["flags"])
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch,
     tiny = bench_train.Settings(
         pairs=300, batch_tokens=400, vocab_size=150, n_layers=1, d_model=16, d_ff=24, n_heads=2, mean_length=5
     )
-    monkeypatch.setattr(bench_train, "Settings", lambda: tiny)
-    monkeypatch.setattr(bench_decode, "TRAINING_STEPS", 2)
-    model, sources = bench_decode.trained_model(tmp_path)
+    monkeypatch.setattr(bench_train, "Settings", lambda batch_tokens: tiny)
+    monkeypatch.setattr(bench_decode, "TRAINING_STEPS", (2, 2))
+    model, sources = bench_decode.trained_model(tmp_path, Budget("test", 0))
     assert not model.training
     assert len(sources) == 300
     assert {source[-1] for source in sources} == {model.config.eos_id}
@@ -114,7 +116,11 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
         "parameters",
         "contenders",
         "lengths",
+        "left_out",
+        "rounds",
+        "interrupted",
     }
+    assert result["rounds"] == {"batched": 3, "beams": 3, "single": 3}
     assert min(result[ratio] for ratio in ratios) > 0
     assert result["sentences"] == 12
     rows = {row["name"]: row for row in result["contenders"]}
@@ -161,17 +167,59 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
 
         return decode
 
-    found = bench_decode.measure({name: decoder(name) for name in "ab"}, [sources[:2], sources[2:3]], 3, beam=4)
+    batches = [sources[:2], sources[2:3]]
+    *_, found = bench_decode.measure({name: decoder(name) for name in "ab"}, batches, range(4), beam=4)
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
     assert found["a"].outputs == [[7]] * 3
     assert len(found["a"].seconds) == 2
 
 
+def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: Ids) -> None:
+    calls: list[str] = []
+
+    def stopwatch(decode: Any, batch: Ids, beam: int) -> tuple[float, Ids]:
+        calls.append(decode)
+        return 9.0, [[7]]
+
+    monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
+    decoders: Any = {name: name for name in (HF, bench_decode.NO_CACHE)}
+    *_, found = bench_decode.measure(decoders, [sources], range(4))
+    assert (calls.count(HF), calls.count(bench_decode.NO_CACHE)) == (4, 1)
+    assert found[bench_decode.NO_CACHE] == ([9.0], [[7]])
+
+
+@needs_transformers
+@needs_ctranslate2
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_train, "BF16_FLAGS", ())
+    monkeypatch.setattr(bench_decode, "peak_memory", interrupted)
+    assert bench_decode.main([*flags, *FLAGS]) == 130
+    out = capsys.readouterr().out
+    if flags:
+        result = json.loads(out)
+        assert result["interrupted"]
+        assert bench_decode.BF16 not in {row["name"] for row in result["contenders"]}
+        assert [one["name"] for one in result["left_out"]] == [bench_decode.BF16]
+    else:
+        assert f"left out: {bench_decode.BF16}" in out
+        assert f"| {HF} |" in out
+    monkeypatch.setattr(bench_decode, "trained_model", interrupted)
+    assert bench_decode.main(FLAGS) == 130
+    assert capsys.readouterr().out == "interrupted before anything was measured\n"
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--rounds", "0"], "--rounds is 0; it must be a whole number above 0"),
+        (["--single", "0"], "--single is 0; it must be a whole number above 0"),
         (["--no-such-flag"], "--no-such-flag"),
         pytest.param(["--run", "x"], "--run and --source go together", marks=[needs_transformers, needs_ctranslate2]),
         pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=[needs_transformers, needs_ctranslate2]),

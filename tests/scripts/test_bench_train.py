@@ -23,11 +23,11 @@ TINY = Settings(
     d_model=16,
     d_ff=24,
     n_heads=2,
-    rounds=2,
-    steps=3,
+    minutes=0.0,
     threads=1,
 )
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
+MACHINE = bench_train.describe_machine() if importlib.util.find_spec("transformers") else {}
 needs_transformers = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None, reason="needs the extra bench"
 )
@@ -50,6 +50,18 @@ def quiet() -> None:
     bench_train.quieten()
 
 
+@pytest.fixture
+def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that multiplies bfloat16."""
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": ["avx2", "amx_bf16"]})
+
+
+@pytest.fixture
+def no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor that does not."""
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": ["avx2"]})
+
+
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
     return bench_train.make_workload(TINY, tmp_path_factory.mktemp("bench"))
@@ -69,7 +81,7 @@ def test_made_up_lengths_are_those_of_captions() -> None:
 
 def test_batches_hold_the_made_up_ids(workload: Workload) -> None:
     config = workload.config
-    assert len(workload.batches) == TINY.steps
+    assert len(workload.batches) == bench_train.STEPS[1]
     for batch in workload.batches:
         assert max(batch.src_ids.numel(), batch.tgt_in.numel()) <= TINY.batch_tokens
         assert (batch.tgt_in[:, 0] == config.bos_id).all()
@@ -86,7 +98,7 @@ def test_the_same_settings_give_the_same_batches(workload: Workload, tmp_path: P
 
 def test_all_contenders_get_the_same_batches_in_the_same_order(workload: Workload) -> None:
     recorders = [Recorder(name) for name in ("a", "b", "c")]
-    seconds = bench_train.time_steps(recorders, workload.batches, rounds=2)
+    _, seconds = bench_train.time_steps(recorders, workload.batches, range(2))
     assert set(seconds) == {recorder.contender for recorder in recorders}
     for recorder in recorders:
         assert recorder.seen == 2 * [id(batch) for batch in workload.batches]
@@ -131,8 +143,9 @@ def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> No
     torch.testing.assert_close(logits[:1, :2], shorter, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("bf16")
 def test_the_plain_formulas_give_the_same_losses(workload: Workload) -> None:
-    rows = bench_train.compare_losses(workload)
+    rows = list(bench_train.compare_losses(workload, range(1, 51)))
     assert [row["step"] for row in rows] == list(bench_train.LOSS_STEPS)
     for row in rows:
         assert row["fp32"] == pytest.approx(row["plain"], rel=1e-5)
@@ -151,6 +164,7 @@ def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
 
 
 @needs_transformers
+@pytest.mark.usefixtures("bf16")
 def test_json_holds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
     assert bench_train.main(["--json", *FLAGS]) == 0
@@ -164,7 +178,12 @@ def test_json_holds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         "lightning_efficiency",
         "lightning",
         "losses",
+        "left_out",
+        "rounds",
+        "steps",
+        "interrupted",
     }
+    assert (result["rounds"], result["steps"], result["left_out"], result["interrupted"]) == (3, 3, [], False)
     assert result["settings"] == vars(TINY)
     names = [(row["name"].split()[0], row["precision"]) for row in result["contenders"]]
     assert names == [(name, p) for name in ("minitrans", "nn.Transformer", "M2M100") for p in ("fp32", "bf16")]
@@ -177,6 +196,44 @@ def test_json_holds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert set(result["machine"]) == {"processor", "flags", "threads", "torch", "transformers"}
     bench_train.print_comparison(result)
     assert "plain formulas" in capsys.readouterr().out
+
+
+@needs_transformers
+@pytest.mark.usefixtures("no_bf16")
+def test_arithmetic_that_the_processor_lacks_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
+    assert bench_train.main(["--json", *FLAGS]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert {row["precision"] for row in result["contenders"]} == {"fp32"}
+    assert set(result["losses"][0]) == {"step", "plain", "fp32"}
+    assert [one["name"] for one in result["left_out"]] == ["minitrans bf16", "nn.Transformer bf16", "M2M100 bf16"]
+    bench_train.print_comparison(result)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "left out" in line)
+    assert "does not multiply bfloat16" in line
+
+
+@needs_transformers
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_an_interrupt_leaves_what_was_measured(
+    flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*arguments: object) -> float:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_train, "peak_memory", interrupted)
+    assert bench_train.main([*flags, *FLAGS]) == 130
+    out = capsys.readouterr().out
+    if flags:
+        result = json.loads(out)
+        assert result["interrupted"]
+        assert min(row["ms"] for row in result["contenders"]) > 0
+    else:
+        assert "| nn.Transformer fp32 |" in out
+    monkeypatch.setattr(bench_train, "make_workload", interrupted)
+    assert bench_train.main(FLAGS) == 130
+    assert capsys.readouterr().out == "interrupted before anything was measured\n"
 
 
 @needs_transformers
@@ -194,7 +251,8 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         pytest.param(["--d-model", "15"], "model.d_model (15) is not divisible", marks=needs_transformers),
         pytest.param(["--data", "no/such/folder", "--source", "en"], "empty", marks=needs_transformers),
         (["--mean-length", "0"], "--mean-length must be at least 1"),
-        (["--rounds", "0"], "--rounds is 0; it must be a whole number above 0"),
+        (["--pairs", "0"], "--pairs is 0; it must be a whole number above 0"),
+        (["--minutes=-1"], "--minutes is -1"),
         (["--no-such-flag"], "--no-such-flag"),
         (["--sweep", "--data", "x"], "give it without --data"),
     ],

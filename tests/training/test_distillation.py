@@ -39,9 +39,19 @@ def settings(run: Path) -> dict[str, Any]:
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
-    arguments: list[str], few_sentences: Path, tmp_path: Path, capsys: Capture
+    arguments: list[str], few_sentences: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli.main(["distill", *arguments, "--seed", "7"]) == 0
+    translate, asked = Translator.translate, set()
+
+    def noting(self: Translator, lines: list[str], **how: Any) -> Any:
+        asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
+        return translate(self, lines, **how)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Translator, "translate", noting)
+        assert cli.main(["distill", *arguments, "--seed", "7"]) == 0
+    # Validations and scores are those of plain translations.
+    assert asked == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
     folder = tmp_path / "run-teachers"
     corpus = folder / "corpus"
     sources, targets = pairs(corpus, "train")

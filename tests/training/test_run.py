@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -22,11 +24,14 @@ from safetensors.torch import load_file
 from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.files import lock
-from minitrans.serving.bundle import load_bundle
+from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.serving.confidence import choose_threshold
+from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.words import words
+from minitrans.training import callbacks
 from minitrans.training.callbacks import ValidationTranslations
+from minitrans.training.module import TranslationModule
 from minitrans.training.run import _new_folder
 
 Capture = pytest.CaptureFixture[str]
@@ -96,27 +101,48 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, capsys: 
 # -- Where there is no terminal ---------------------------------------------------------------------------------------
 
 
-def test_a_line_a_minute_says_how_far_it_is(
+def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter(range(0, 10_000, 25)).__next__  # seconds: each step takes 25
+    clock = iter(range(0, 10_000, 6)).__next__  # seconds: each step takes 6, and the first is not counted
     watch = SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
     monkeypatch.setattr("minitrans.training.callbacks.time", watch)
-    assert cli.main(["train", *tiny_settings(corpus, max_steps=10), "--run-dir", str(tmp_path / "run")]) == 0
+    assert cli.main(["train", *tiny_settings(corpus, max_steps=20), "--run-dir", str(tmp_path / "run")]) == 0
     said = re.findall(
-        r"^step (\d+)/10  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", capsys.readouterr().err, re.M
+        r"^step (\d+)/20  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", capsys.readouterr().err, re.M
     )
-    assert said == [("3", "3"), ("6", "2"), ("9", "0")]
+    assert said == [("3", "2"), ("13", "1")]
 
 
-def test_the_kept_weights_are_the_averaged_ones_of_the_best_validation(tiny_run: Path) -> None:
-    best = torch.load(tiny_run / "checkpoints/best.ckpt", weights_only=True)
-    for name, tensor in weights(tiny_run).items():
-        assert torch.equal(best["state_dict"][f"model.{name}"], tensor), name
-        assert not torch.equal(best["current_model_state"][f"model.{name}"], tensor), name
-    with open(tiny_run / "metrics.csv", newline="") as file:
-        curve = {int(row["step"]): float(row["val_bleu"]) for row in csv.DictReader(file) if row["val_bleu"]}
-    assert curve[best["global_step"] - 1] == max(curve.values())
+def test_the_weights_that_translate_and_are_kept_are_averaged_and_those_of_the_best_validation(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All weights are 1 after the first step, 2 after the second; of three validations the second is the best."""
+    optimizer_step = TranslationModule.optimizer_step
+    averages, seen, bleu = [1.0], [], iter((1.0, 9.0, 2.0))
+    for step in range(1, 26):  # at every other step, the first included
+        averages.append(averages[-1] + (1 - 0.995**2) * (step - averages[-1]) * (step % 2))
+
+    def set_by_hand(self: TranslationModule, *arguments: Any) -> None:
+        optimizer_step(self, *arguments)
+        for parameter in self.parameters():
+            parameter.data.fill_(self.global_step + 1)
+
+    def translator(bundle: Bundle, *arguments: Any) -> Translator:
+        seen.append(bundle.model.decoder.norm.weight[0].item())
+        return Translator(bundle, *arguments)
+
+    monkeypatch.setattr(TranslationModule, "optimizer_step", set_by_hand)
+    monkeypatch.setattr(callbacks, "Translator", translator)
+    monkeypatch.setattr(callbacks, "score", lambda *arguments: replace(score(*arguments), bleu=next(bleu)))
+    run_dir = tmp_path / "run"
+    flags = ("--training.ema_decay", "0.995", "--trainer.val_check_interval", "10")
+    assert train(corpus, run_dir, *flags) == 0
+    assert seen == pytest.approx([averages[step] for step in (10, 20, 25)])
+    for name, tensor in weights(run_dir).items():
+        torch.testing.assert_close(tensor, torch.full_like(tensor, averages[20]), msg=name)
+    assert "averaged weights at step 20, " in (run_dir / "README.md").read_text()
+    assert "step 20," in (run_dir / "curve.svg").read_text()
 
 
 def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path) -> None:

@@ -179,6 +179,24 @@ def test_every_check_must_notice_a_sabotage() -> None:
     assert [check.id for check in MEASURED if check.id not in notice] == []
 
 
+# Faults that are as plain in a lower dtype: between them, each check that is measured in it meets one.
+PLAIN = "softmax.axis softmax.hard scale.outside heads.interleaved heads.mixed heads.wide projections.swapped mask.leak"
+PLAIN += " mask.fill-1e6 beam.logits"
+
+
+@pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
+def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
+    seen = {check.id: check for check in MEASURED if dtype in check.lower}
+    for sabotage in SABOTAGES:
+        if sabotage.id in PLAIN.split():
+            with sabotage.applied():
+                subjects = {dtype: random_subject(fresh_model()).to(dtype)}
+                results = [check.run(subjects).by_dtype[str(dtype).removeprefix("torch.")] for check in seen.values()]
+            seen = {id_: check for (id_, check), result in zip(seen.items(), results, strict=True)
+                    if not times * result.tolerance < result.measured < torch.inf}  # fmt: skip
+    assert list(seen) == []
+
+
 # -- All sabotages and all checks -----------------------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def _(case: Case[Any]) -> float:
     lower=LOWER,
 )
 def _(case: Case[Any]) -> float:
-    return measures.step_deviation(case.run_in("weights"))
+    return measures.weights_deviation(case.run_in("weights"))
 
 
 check = group("What may be seen", ANYONE)

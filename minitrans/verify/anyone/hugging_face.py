@@ -15,14 +15,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.errors import UserError
-from minitrans.verify.anyone.protocol import CachedModel
+from minitrans.verify.anyone.protocol import CachedModel, ask, in_a_line
 from minitrans.verify.check import NotOfferedError
 
 try:
     import transformers
     from transformers.models.auto import modeling_auto
 except ImportError as error:
-    raise UserError("transformers is not installed; pip install 'minitrans[hf]'") from error
+    if error.name == "transformers":
+        raise UserError("transformers is not installed; pip install 'minitrans[hf]'") from error
+    raise UserError(f"transformers cannot be imported: {in_a_line(error)}") from error
 
 VOCABULARY = 53  # pieces of a small model
 LENGTH = 96  # its positions
@@ -303,10 +305,17 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
         settings: Settings of its own, in place of those of SMALL and OWN.
 
     Raises:
-        UserError: There is no such architecture.
+        UserError: There is no such architecture, or it cannot be made small.
     """
     if architecture not in architectures():
         raise UserError(f"transformers {transformers.__version__} has no {architecture} that decodes")
+    try:
+        return ask(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
+    except NotOfferedError as error:
+        raise UserError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
+
+
+def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
     architecture, kind = architectures()[architecture]
     config_class = transformers.CONFIG_MAPPING[architecture]
     config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
@@ -360,6 +369,6 @@ def load(name: str) -> HuggingFace:
         kind: Callable[..., HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
         auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
         return kind(auto.from_pretrained(name, dtype=torch.float32))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        words = " ".join(str(error).split()).split(". ")[0][:200]
+    except Exception as error:
+        words = in_a_line(error).split(". ")[0]
         raise UserError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -59,7 +59,12 @@ def _fits(pattern: Pattern, case: Case[Any]) -> bool:
 
 def _same(a: Tensor, b: Tensor) -> bool:
     """Whether nothing but rounding lies between them."""
-    return bool(compare([a], [b]) <= rounding(a.dtype))
+    return bool(compare([a], [b]) <= _rounding(a.dtype))
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """That of a dtype; at least that of float32, which parts of a model may compute in."""
+    return max(rounding(dtype), FLOAT32)
 
 
 def _steps(case: Case[Any]) -> Tensor:
@@ -73,7 +78,7 @@ def _moved(one: Tensor, other: Tensor) -> Tensor:
 
 def draws_random_numbers(case: Case[Any]) -> bool:
     """Two full passes over one thing differ."""
-    return not torch.equal(case.full_pass()[0], case.full_pass()[0])
+    return not _same(case.full_pass()[0], case.full_pass()[0])
 
 
 def computes_in_float32(case: Case[Any]) -> bool:
@@ -154,7 +159,7 @@ def forgets(case: Case[Any]) -> bool:
 
 def later_chunks_alone(case: Case[Any]) -> bool:
     """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
-    length, limit = case.tokens.size(1), rounding(case.model.dtype)
+    length, limit = case.tokens.size(1), _rounding(case.model.dtype)
     right = measures.step_deviation(case), measures.chunk_deviation(case, [length])
     return max(right) <= limit < measures.chunk_deviation(case, [1, length - 1])
 
@@ -196,7 +201,7 @@ def keeps_source_rows(case: Case[Any]) -> bool:
 
 def shares_memory(case: Case[Any]) -> bool:
     """One decode at a time is right."""
-    return bool(measures.step_deviation(case) <= rounding(case.model.dtype))
+    return bool(measures.step_deviation(case) <= _rounding(case.model.dtype))
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")

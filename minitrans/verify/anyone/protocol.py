@@ -224,4 +224,9 @@ def ask(function: Callable[..., Any], *arguments: Any) -> Any:
     except NotOfferedError:
         raise
     except Exception as error:
-        raise NotOfferedError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
+        raise NotOfferedError(f"{type(error).__name__}: {in_a_line(error)}") from error
+
+
+def in_a_line(error: Exception) -> str:
+    """An error's own words, at most 200 characters of them."""
+    return " ".join(str(error).split())[:200]

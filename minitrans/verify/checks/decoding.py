@@ -265,19 +265,32 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
 
 @check(
     "C26",
-    "The running example comes out right: a model that learns three sentences translates them, and so does the run.",
-    "wrong translations of Machine learning is fun, I love you and deep learning",
+    "The running example comes out right: a model that has learnt its three sentences translates them.",
+    "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run, "
+    "which is asked for those that it has learnt",
     tolerance=0.0,
 )
 def running_example(subject: Subject) -> float:
-    """The run is asked where its corpus has the sentences; the model that learns them is made here, in a second."""
-    n_wrong = 0
+    """The small model is made here, in a second. The run is asked where its corpus has the sentences."""
     model, examples = learn_by_heart()
-    for translator, known in ((model, examples), (subject.model, subject.examples)):
-        for source, target in known:
-            src_ids = torch.tensor([[*source, translator.config.eos_id]])
-            n_wrong += greedy_decode(CachedStepper(translator), src_ids) != [target]
+    known = [(subject.model, *pair) for pair in subject.examples if loss_of(subject.model, [pair]) < LEARNT]
+    n_wrong = 0
+    for translator, source, target in [*((model, *pair) for pair in examples), *known]:
+        src_ids = torch.tensor([[*source, translator.config.eos_id]])
+        n_wrong += greedy_decode(CachedStepper(translator), src_ids) != [target]
     return float(n_wrong)
+
+
+# A model has learnt sentences when the losses of all their pieces add up to less: then each piece, after those before,
+# has a probability above one half, and greedy decoding must find it.
+LEARNT = math.log(2)
+
+
+def loss_of(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+    """The losses of all target pieces together, in nats, with teacher forcing."""
+    c = model.config
+    batch = collate([src for src, _ in pairs], [tgt for _, tgt in pairs], c.pad_id, c.bos_id, c.eos_id)
+    return batch_loss(model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing=0.0)
 
 
 def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
@@ -292,9 +305,10 @@ def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
         torch.manual_seed(0)
         model = Transformer(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
-    batch = collate([src for src, _ in examples], [tgt for _, tgt in examples], pad_id=0, bos_id=1, eos_id=2)
-    for _ in range(40):
-        loss = batch_loss(model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing=0.0)
+    for _ in range(400):  # some 30 suffice
+        loss = loss_of(model, examples)
+        if loss < LEARNT:
+            break
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -14,7 +14,7 @@ from minitrans.verify.anyone import run, self_test
 from minitrans.verify.anyone.checks import ANYONE, random_case
 from minitrans.verify.anyone.faults import FAULTS
 from minitrans.verify.anyone.measures import step_deviation
-from minitrans.verify.check import Result
+from minitrans.verify.check import CONTROL, FLOAT64, Result, rounding
 
 OF_STEPS = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
 # What the toy's faults look like, in the words of the pattern, and checks that must notice.
@@ -88,6 +88,42 @@ def test_what_no_pattern_fits_is_noticed_and_not_named(fault: str, check: str) -
     assert set(found) == {check}
     assert "is the first that differs" in found[check].detail
     assert "this looks like" not in found[check].detail
+
+
+class EagerInFloat32(Toy):
+    """Many a model's softmax, if its weights are asked for."""
+
+    eager_in_float32 = True
+
+
+def test_weights_in_float32_are_measured_as_such() -> None:
+    report = check_cache(EagerInFloat32())
+    tolerances = {result.id: result.tolerance for result in report.checks if result.tolerance}
+    assert tolerances == {**dict.fromkeys(tolerances, FLOAT64), "weights": rounding(torch.float32)}
+    (weights,) = (result for result in report.checks if result.id == "weights")
+    assert weights.measured is not None
+    assert weights.measured > FLOAT64
+    assert weights.detail == "part of it is computed in float32, and allowed its rounding"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one late")],
+)
+def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
+    found = failed(EagerInFloat32(fault))["weights"]
+    assert found.measured is not None
+    assert found.measured > CONTROL
+    assert words in found.detail
+
+
+def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
+    class Hard(Toy):
+        def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+            return super()._weights(q, k, seen).round()
+
+    (weights,) = (check for check in ANYONE if check.id == "weights")
+    assert weights.run({torch.float64: random_case(Hard())}).tolerance == FLOAT64
 
 
 def test_what_differs_first_is_said() -> None:

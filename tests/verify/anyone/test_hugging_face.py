@@ -2,6 +2,8 @@
 
 import importlib
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from minitrans import cli
 from minitrans.verify.anyone import run, self_test
 from minitrans.verify.anyone.faults import FAULTS
+from minitrans.verify.check import rounding
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.verify.anyone.hugging_face")
@@ -21,6 +24,7 @@ FAILING: dict[str, set[str]] = {
     "marian": set(), "m2m_100": set(), "bart": set(), "t5": set(), "pegasus_x": set(),
     "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "opt": set(), "gemma": ALONE,
 }  # fmt: skip
+EAGER_IN_FLOAT32 = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,6 +37,8 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     report = run(hugging_face.small_model(name))
     assert {result.id for result in report.checks if result.offered and not result.passed} == FAILING[name]
     assert all({"float64", "float32", "bfloat16"} == set(r.by_dtype) for r in report.checks if r.id == "steps")
+    (weights,) = (result for result in report.checks if result.id == "weights")
+    assert (weights.tolerance == rounding(torch.float32)) == (name in EAGER_IN_FLOAT32)
     is_decoder = not hugging_face.small_model(name).has_source
     lacking = {"source.padding", "source.padding-token"} if is_decoder else {"padding.right", "padding.left", *ALONE}
     assert {result.id for result in report.checks if not result.offered} == lacking
@@ -107,6 +113,38 @@ def test_what_is_no_model_is_told_in_a_line(flags: list[str], words: str, tmp_pa
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("minitrans: error: ")
     assert words in line
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bamba", "mamba_n_heads must divide mamba_expand * hidden_size"),
+        ("zamba2", "`num_hidden_layers` (2) must be equal to the number of `layer_types`"),
+        ("reformer", "factors: (64, 192) sum to config.hidden_size: 32"),
+        ("dbrx", "'DbrxAttentionConfig' object has no attribute 'rope_theta'"),
+    ],
+)
+def test_what_cannot_be_made_small_is_told_in_a_line(name: str, words: str, capsys: Capture) -> None:
+    assert cli.main(["verify", "--model", name]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"minitrans: error: no small {name} can be made, give a folder with a model: ")
+    assert words in line
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("transformers", "is not installed"), ("huggingface_hub", "cannot be imported: ")],
+)
+def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
+    program = (
+        f"import sys; sys.modules[{missing!r}] = None; from minitrans import cli; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    command = [sys.executable, "-c", program, "verify", "--model", "marian"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"minitrans: error: transformers {words}")
+    assert missing in line
 
 
 def test_a_name_on_the_hub_fails_offline_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

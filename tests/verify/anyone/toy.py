@@ -29,15 +29,16 @@ class Toy(CachedModel[ToyCache]):
 
     has_source = True
     takes_mask = True
+    eager_in_float32 = False  # whether its softmax is in float32 where weights are asked for
 
     def __init__(self, fault: str = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
         self.ordinary, self.first, self.max_len = range(3, V), 1, MAX_LEN
         self.variants = {
-            "weights": partial(Toy, fault, dtype, weights=True),
-            "static": partial(Toy, "positions restart" if fault == "static" else fault, dtype),
-            "mask alone": partial(Toy, "padding counted" if fault == "mask alone" else fault, dtype),
+            "weights": partial(type(self), fault, dtype, weights=True),
+            "static": partial(type(self), "positions restart" if fault == "static" else fault, dtype),
+            "mask alone": partial(type(self), "padding counted" if fault == "mask alone" else fault, dtype),
         }
         random = torch.Generator().manual_seed(0)
         self.tokens = nn.Embedding(V, D)
@@ -54,7 +55,7 @@ class Toy(CachedModel[ToyCache]):
         self.newest: ToyCache | None = None
 
     def to(self, dtype: torch.dtype) -> "Toy":
-        return Toy(self.fault, dtype)
+        return type(self)(self.fault, dtype)
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
         if self.fault == "padding seen":
@@ -149,6 +150,7 @@ class Toy(CachedModel[ToyCache]):
 
     def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(~seen, torch.finfo(q.dtype).min)
-        if self.fault == "float32":
-            return torch.softmax(scores.float(), -1).to(q.dtype)
+        if self.fault == "float32" or (self.eager_in_float32 and self.returns_weights):
+            n = scores.size(-1)  # by which all is rounded in another way, on any processor
+            return torch.softmax(scores.float() / n * n, -1).to(q.dtype)
         return torch.softmax(scores, -1)

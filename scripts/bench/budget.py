@@ -1,0 +1,74 @@
+"""The time that a benchmark may take: how often it repeats what it measures, and what it says meanwhile."""
+
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import count
+from multiprocessing import get_context
+from time import monotonic
+from types import TracebackType
+from typing import ParamSpec, Self, TypeVar
+
+PROGRESS = 15.0  # seconds between two lines of progress
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Budget:
+    """A number of minutes; inside `with`, progress is told every few seconds, however long a measurement takes."""
+
+    def __init__(self, name: str, minutes: float) -> None:
+        """Begin to count; `name` begins every line of progress."""
+        self._name, self._what = name, "making ready"
+        self._end = monotonic() + 60 * minutes
+        self._done = threading.Event()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._tell, daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._done.set()
+
+    def _tell(self) -> None:
+        while not self._done.wait(PROGRESS):
+            self.note(self._what)
+
+    def left(self) -> float:
+        """Seconds that are left."""
+        return max(0.0, self._end - monotonic())
+
+    def note(self, what: str) -> None:
+        """Say on standard error what is being measured from now on."""
+        self._what = what
+        print(f"{self._name}: {what}; at most {self.left():.0f} s left", file=sys.stderr, flush=True)
+
+    def repeat(self, what: str, share: float, least: int, most: int) -> Iterator[int]:
+        """Count from 1 while one more turn, as long as the mean of those before, fits into a share of what is left."""
+        self.note(what)
+        began = monotonic()
+        end = began + share * self.left()
+        for done in count(1):
+            yield done
+            mean = (monotonic() - began) / done
+            if done >= most or (done >= least and monotonic() + mean > end):
+                return
+
+
+def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a process of its own, which ends on Ctrl-C without a word."""
+    with ProcessPoolExecutor(1, get_context("spawn"), initializer=_end_on_interrupt) as pool:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process is ready, too
+        try:
+            future = pool.submit(function, *args, **kwargs)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return future.result()
+
+
+def _end_on_interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

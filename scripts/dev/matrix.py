@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""The same tests and proofs, computed in many ways: compilers, optimizations, instruction sets, threads, sanitizers.
+
+In each setting run the tests of the model, of compiled code, of verification and of the edits; `verify` of a fresh
+model; 20 steps of training, plain and compiled, fp32 and bf16, and `verify` of what comes out. A setting that this
+machine lacks is named and left out. All of them take an hour; names as arguments choose some.
+"""
+
+import argparse
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
+PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow"]
+PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
+TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
+TRAIN += ["--trainer.limit_val_batches", "1", "--overwrite"]
+SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
+
+
+def of_set(ours: str, aten: str, onednn: str, mkl: str) -> dict[str, str]:
+    """Environment in which no code uses more than an instruction set; `ours` are flags of g++."""
+    return {"CXX": f"g++ {ours}", "ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn,
+            "MKL_ENABLE_INSTRUCTIONS": mkl}  # fmt: skip
+
+
+# Each setting: what /proc/cpuinfo has to name for it, and the environment.
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "as it is": ("", {}),
+    "one thread": ("", {"OMP_NUM_THREADS": "1"}),
+    "two threads": ("", {"OMP_NUM_THREADS": "2"}),
+    **{f"g++ -O{n}": ("", {"CXX": f"g++ -O{n}"}) for n in range(3)},
+    "clang++": ("", {"CXX": "clang++"}),
+    "clang++ -O1": ("", {"CXX": "clang++ -O1"}),
+    "sse2": ("sse2", of_set("-mno-avx -mno-amx-tile", "default", "SSE41", "SSE4_2")),
+    "avx2": ("avx2", of_set("-mno-avx512f -mno-amx-tile", "avx2", "AVX2", "AVX2")),
+    "avx512": ("avx512f", of_set("-mno-avx512bf16 -mno-amx-tile", "avx512", "AVX512_CORE", "AVX512")),
+    "avx512_bf16": ("avx512_bf16", of_set("-mno-amx-tile", "avx512", "AVX512_CORE_BF16", "AVX512")),
+    "amx in software": ("avx512_bf16", {"CXX": "g++ -O1 -mamx-tile -mamx-bf16"}),
+    "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZE}", "ASAN_OPTIONS": "detect_leaks=0"}),
+}
+
+
+def preloaded(setting: str, folder: Path) -> dict[str, str]:
+    """The libraries that a setting wants to be loaded before all others."""
+    if setting == "amx in software":
+        library = folder / "tile_unit.so"
+        subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", library, "tests/compiled/tile_unit.c"], check=True)
+        return {"LD_PRELOAD": str(library)}
+    if setting == "sanitizers":
+        names = [subprocess.check_output(["g++", f"-print-file-name={name}"], text=True).strip()
+                 for name in ("libasan.so", "libstdc++.so")]  # fmt: skip
+        return {"LD_PRELOAD": ":".join(names)}
+    return {}
+
+
+def lacks(setting: str) -> str:
+    """What this machine lacks for a setting, if anything."""
+    unit, environment = SETTINGS[setting]
+    compiler = environment.get("CXX", "g++").split()[0]
+    if not shutil.which(compiler):
+        return f"no {compiler}"
+    info = Path("/proc/cpuinfo")
+    flags = info.read_text().split() if info.is_file() and platform.machine() == "x86_64" else []
+    if unit and unit not in flags:
+        return f"the processor has no {unit}"
+    return "the processor has such a unit" if setting == "amx in software" and "amx_tile" in flags else ""
+
+
+def commands(setting: str, folder: Path) -> dict[str, list[str]]:
+    """What is run, by the column that says how it ended."""
+    found = {"tests": [*PYTEST, *(["tests/compiled"] if setting == "sanitizers" else TESTS)]}
+    if setting != "sanitizers":
+        found["verify"] = ["-m", "minitrans", "verify"]
+        for mode in ("require", "off"):
+            for precision in ("fp32", "bf16"):
+                run = str(folder / f"{mode}-{precision}")
+                how = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
+                found[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
+                found[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
+    return found
+
+
+def tried(setting: str) -> list[str]:
+    """Run all of a setting; the columns that failed, of which the output is shown."""
+    failed = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        environment = {**os.environ, **SETTINGS[setting][1], **preloaded(setting, folder)}
+        for column, command in commands(setting, folder).items():
+            ended = subprocess.run(
+                [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            if ended.returncode:
+                failed.append(column)
+                print(ended.stdout[-6000:], f"{setting}: {column} ended with code {ended.returncode}", sep="\n")
+    return failed
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Try the settings; 0 if nothing failed in any."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("setting", nargs="*", help=f"which: {', '.join(SETTINGS)}; all without one")
+    chosen = parser.parse_args(argv).setting
+    if unknown := [name for name in chosen if name not in SETTINGS]:
+        parser.error(f"there is no setting {unknown[0]!r}; there are {', '.join(SETTINGS)}")
+    os.chdir(ROOT)
+    rows, all_failed = [], False
+    for setting in chosen or SETTINGS:
+        began = time.monotonic()
+        if reason := lacks(setting):
+            outcome = f"left out: {reason}"
+        else:
+            failed = tried(setting)
+            outcome = f"{'failed: ' + ', '.join(failed) if failed else 'passed'} in {time.monotonic() - began:.0f} s"
+            all_failed |= bool(failed)
+        rows.append(f"{setting:16} {outcome}")
+        print(rows[-1], flush=True)
+    print("", *rows, sep="\n")
+    return int(all_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
