@@ -8,9 +8,8 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
-	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test.en --reference data/en-zh/test.zh
-	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test_compositional.en \
-		--reference data/en-zh/test_compositional.zh
+	for split in test test_compositional everyday; do $(BIN)/minitrans evaluate $(RUN) --source data/en-zh/$$split.en \
+		$$(printf -- ' --reference %s' data/en-zh/$$split.zh*) || exit; done
 	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
 	$(BIN)/minitrans verify $(RUN)
 	@echo
@@ -19,7 +18,7 @@ demo: $(RUN)/model.json
 	@echo '    minitrans translate $(RUN)'
 
 # A run that was interrupted goes on where it stopped.
-$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
+$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*.*) | .venv/ready
 	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 

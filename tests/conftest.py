@@ -311,7 +311,7 @@ def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
         "data.target": "zh",
         "data.cache_dir": data / "cache",
         "data.batch_tokens": 400,
-        "tokenizer.vocab_size": 1000,
+        "tokenizer.vocab_size": 1500,
         "tokenizer.character_coverage": 1.0,
         "model.d_model": 32,
         "model.n_heads": 2,
