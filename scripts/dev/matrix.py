@@ -19,10 +19,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
+BRIEF = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
 PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow"]
 PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
 TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
-TRAIN += ["--trainer.limit_val_batches", "1", "--overwrite"]
+TRAIN += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
 SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
@@ -75,33 +76,36 @@ def lacks(setting: str) -> str:
     return "the processor has such a unit" if setting == "amx in software" and "amx_tile" in flags else ""
 
 
-def commands(setting: str, folder: Path) -> dict[str, list[str]]:
-    """What is run, by the column that says how it ended."""
-    found = {"tests": [*PYTEST, *(["tests/compiled"] if setting == "sanitizers" else TESTS)]}
-    if setting != "sanitizers":
-        found["verify"] = ["-m", "minitrans", "verify"]
-        for mode in ("require", "off"):
-            for precision in ("fp32", "bf16"):
-                run = str(folder / f"{mode}-{precision}")
-                how = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
-                found[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
-                found[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
+def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
+    """What is run, by its name."""
+    proof = {"verify": ["-m", "minitrans", "verify"]}
+    if brief:
+        return {"tests": [*PYTEST, *BRIEF], **proof}
+    if setting == "sanitizers":
+        return {"tests": [*PYTEST, "tests/compiled"]}
+    found = {"tests": [*PYTEST, *TESTS], **proof}
+    for mode in ("require", "off"):
+        for precision in ("fp32", "bf16"):
+            run = str(folder / f"{mode}-{precision}")
+            how = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
+            found[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
+            found[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
     return found
 
 
-def tried(setting: str) -> list[str]:
-    """Run all of a setting; the columns that failed, of which the output is shown."""
+def failures(setting: str, brief: bool) -> list[str]:
+    """Run all of a setting; the names of what failed, of which the output is shown."""
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         environment = {**os.environ, **SETTINGS[setting][1], **preloaded(setting, folder)}
-        for column, command in commands(setting, folder).items():
+        for name, command in commands(setting, brief, folder).items():
             ended = subprocess.run(
                 [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
             if ended.returncode:
-                failed.append(column)
-                print(ended.stdout[-6000:], f"{setting}: {column} ended with code {ended.returncode}", sep="\n")
+                failed.append(name)
+                print(ended.stdout[-6000:], f"{setting}: {name} ended with code {ended.returncode}", sep="\n")
     return failed
 
 
@@ -109,17 +113,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Try the settings; 0 if nothing failed in any."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("setting", nargs="*", help=f"which: {', '.join(SETTINGS)}; all without one")
-    chosen = parser.parse_args(argv).setting
-    if unknown := [name for name in chosen if name not in SETTINGS]:
+    parser.add_argument("--brief", action="store_true", help="the probe's and the decoder's tests, and verify alone")
+    args = parser.parse_args(argv)
+    if unknown := [name for name in args.setting if name not in SETTINGS]:
         parser.error(f"there is no setting {unknown[0]!r}; there are {', '.join(SETTINGS)}")
     os.chdir(ROOT)
     rows, all_failed = [], False
-    for setting in chosen or SETTINGS:
+    for setting in args.setting or SETTINGS:
         began = time.monotonic()
         if reason := lacks(setting):
             outcome = f"left out: {reason}"
         else:
-            failed = tried(setting)
+            failed = failures(setting, args.brief)
             outcome = f"{'failed: ' + ', '.join(failed) if failed else 'passed'} in {time.monotonic() - began:.0f} s"
             all_failed |= bool(failed)
         rows.append(f"{setting:16} {outcome}")
