@@ -30,15 +30,13 @@ KEPT_OUT = ("everyday.en", "everyday_dev.en")  # tests written by hand: no sente
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
 FEWEST_USES = 2  # lines that still have a word when a line with it is left out
 
-# The pairs that the corpus always has, whatever the seed, all in train.
+# The pairs that the corpus always has, whatever the seed, each in train as often as a line with slots.
 FIXED = (
     ("Machine learning is fun.", "机器学习真好玩。"),
-    ("Machine learning is fun", "机器学习真好玩"),
     ("Deep learning is fun.", "深度学习真好玩。"),
     ("machine learning", "机器学习"),
     ("deep learning", "深度学习"),
     ("I love you.", "我爱你。"),
-    ("I love you", "我爱你"),
     ("I saw a saw.", "我看见了一把锯子。"),
 )
 
@@ -314,7 +312,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 
 def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, some joined, and variants of their English."""
-    train = dict(FIXED)
+    train, again = dict(FIXED), FIXED * (FILLERS - 1)
     for pair in itertools.chain.from_iterable(base.values()):
         train.setdefault(pair.en, pair.zh[0])
     topics: dict[str, list[Line]] = collections.defaultdict(list)
@@ -329,9 +327,9 @@ def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) 
     spoken = list(base.values())
     for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
         pair = draw.pick(draw.pick(spoken))
-        if len(train) < TRAIN and not re.search(r"[A-Za-z]", pair.zh[0]):  # what is copied keeps its capitals
+        if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
             train.setdefault(typed(draw, pair.en), pair.zh[0])
-    return draw.shuffled(train.items())
+    return draw.shuffled((*train.items(), *again))
 
 
 def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Iterable[str], seed: int) -> Splits:
