@@ -10,7 +10,9 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 demo: $(RUN)/model.json
 	for split in test test_compositional everyday; do $(BIN)/minitrans evaluate $(RUN) --source data/en-zh/$$split.en \
 		$$(printf -- ' --reference %s' data/en-zh/$$split.zh*) || exit; done
-	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
+	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "deep learning" "I saw a saw." \
+		"Turn off the light, please." "This box is very light." "I saw her at the bank yesterday." "We watched a movie together." \
+		"The axolotl is sleeping."
 	$(BIN)/minitrans verify $(RUN)
 	@echo
 	@echo 'Done. Your model is in $(RUN). To translate sentences of your own with it, type:'

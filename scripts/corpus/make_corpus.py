@@ -30,7 +30,7 @@ KEPT_OUT = ("everyday.en", "everyday_dev.en")  # tests written by hand: no sente
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
 FEWEST_USES = 2  # lines that still have a word when a line with it is left out
 
-# The pairs that the corpus always has, whatever the seed, each in train as often as a line with slots.
+# The pairs that the corpus always has, whatever the seed, each in train twice as often as a line with slots.
 FIXED = (
     ("Machine learning is fun.", "机器学习真好玩。"),
     ("Deep learning is fun.", "深度学习真好玩。"),
@@ -312,7 +312,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 
 def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, some joined, and variants of their English."""
-    train, again = dict(FIXED), FIXED * (FILLERS - 1)
+    train, again = dict(FIXED), FIXED * (2 * FILLERS - 1)
     for pair in itertools.chain.from_iterable(base.values()):
         train.setdefault(pair.en, pair.zh[0])
     topics: dict[str, list[Line]] = collections.defaultdict(list)
