@@ -8,10 +8,11 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
-	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test.en --reference data/en-zh/test.zh
-	$(BIN)/minitrans evaluate $(RUN) --source data/en-zh/test_compositional.en \
-		--reference data/en-zh/test_compositional.zh
-	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "I saw a saw." "deep learning"
+	for split in test test_compositional everyday; do $(BIN)/minitrans evaluate $(RUN) --source data/en-zh/$$split.en \
+		$$(printf -- ' --reference %s' data/en-zh/$$split.zh*) || exit; done
+	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "deep learning" "I saw a saw." \
+		"Turn off the light, please." "This box is very light." "I saw her at the bank yesterday." "We watched a movie together." \
+		"The axolotl is sleeping."
 	$(BIN)/minitrans verify $(RUN)
 	@echo
 	@echo 'Done. Your model is in $(RUN). To translate sentences of your own with it, type:'
@@ -19,7 +20,7 @@ demo: $(RUN)/model.json
 	@echo '    minitrans translate $(RUN)'
 
 # A run that was interrupted goes on where it stopped.
-$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*) | .venv/ready
+$(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*.*) | .venv/ready
 	@if ls $(RUN)/checkpoints/step-*.ckpt >/dev/null 2>&1 && [ ! -f $@ ]; then how=--resume; else how=--overwrite; fi; \
 		$(BIN)/minitrans train --config $< --run-dir $(RUN) $$how
 

@@ -113,6 +113,7 @@ class Tokenizer:
                 model_type=config.model_type,
                 character_coverage=config.character_coverage,
                 byte_fallback=True,
+                split_digits=True,  # a number is copied digit by digit
                 normalization_rule_name="identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
                 max_sentence_length=2**30,  # bytes, the most it takes; longer sentences are dropped
                 num_threads=16,  # sums of floats, and so the pieces, depend on how many, not on which

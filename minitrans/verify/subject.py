@@ -23,7 +23,7 @@ DECODE_ROWS = 100  # sentences decoded together
 
 # The sentences that texts on attention take for their running example, and that the corpus which ships has too.
 RUNNING_EXAMPLE = {
-    "Machine learning is fun": "机器学习真好玩",
+    "Machine learning is fun.": "机器学习真好玩。",
     "I love you.": "我爱你。",
     "deep learning": "深度学习",
 }

@@ -1,187 +1,396 @@
 #!/usr/bin/env python3
-"""Write the English-Chinese corpus: sentence pairs from a small bilingual grammar, split into train and held-out files.
+"""Write the English-Chinese corpus: what people say, from a phrasebook whose slots are filled with words.
 
-The same seed gives the same bytes on every Python from 3.11 on.
+The tables and their format are in `data/en-zh`. The same seed gives the same bytes on every Python from 3.11 on.
 """
 
 from __future__ import annotations
 
 import argparse
+import bisect
 import collections
-import os
+import itertools
+import math
+import random
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-import lexicon as lex
-from grammar import CONSTRUCTIONS, Combo, Draw, Phrase, Role
+T = TypeVar("T")
 
-# The pairs that the corpus always has, whatever the seed, all in train.
+DATA = Path(__file__).parents[2] / "data" / "en-zh"
+TRAIN = 100_000  # pairs to train on
+HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
+FILLERS = 12  # sentences made of a line with slots
+JOINED = 15_000  # pairs of train that are two or three lines in a row
+FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out
+KEPT_OUT = ("everyday.en", "everyday_dev.en")  # tests written by hand: no sentence of them is in train
+FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
+FEWEST_USES = 2  # lines that still have a word when a line with it is left out
+
+# The pairs that the corpus always has, whatever the seed, each in train twice as often as a line with slots.
 FIXED = (
-    Phrase("Machine learning is fun.", "机器学习真好玩。"),
-    Phrase("Machine learning is fun", "机器学习真好玩"),
-    Phrase("Deep learning is fun.", "深度学习真好玩。"),
-    Phrase("machine learning", "机器学习"),
-    Phrase("deep learning", "深度学习"),
-    Phrase("I love you.", "我爱你。"),
-    Phrase("I love you", "我爱你"),
-    Phrase("I saw a saw.", "我看见了一把锯子。"),
-)
-HELD_OUT = frozenset(
-    [Combo(Role.VERB, head, noun) for head, noun in lex.HELD_OUT_OBJECTS]
-    + [Combo(Role.ADJECTIVE, head, noun) for head, noun in lex.HELD_OUT_MODIFIERS]
+    ("Machine learning is fun.", "机器学习真好玩。"),
+    ("Deep learning is fun.", "深度学习真好玩。"),
+    ("machine learning", "机器学习"),
+    ("deep learning", "深度学习"),
+    ("I love you.", "我爱你。"),
+    ("I saw a saw.", "我看见了一把锯子。"),
 )
 
-WITHOUT_STOP = 0.03  # share of statements written without their full stop
-UNBALANCED = 0.4  # share of sentences that are taken as they are drawn
-CANDIDATES = 12  # sentences drawn for each other one: the one with the rarest word is taken
-PATIENCE = 20_000  # constructions tried in a row without a new sentence after which the grammar counts as exhausted
-MOST = 2_000_000  # pairs that the grammar is known to yield
+SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
+STOPS = ".?!"
+STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
+IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
+AGREEING = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
+NUMBER = re.compile(r"\d+(\.\d+)?%?")
+
+CONTRACTIONS = (
+    (r"\b([Ll])et's\b", r"\1et us"),
+    (r"\b([Ii]t|[Tt]here|[Hh]e|[Ss]he)'s (?=(?:been|got)\b)", r"\1 has "),
+    (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
+    (r"'m\b", " am"),
+    (r"'re\b", " are"),
+    (r"'ll\b", " will"),
+    (r"'ve\b", " have"),
+    (r"'d better\b", " had better"),
+    (r"'d\b", " would"),
+)
+NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
 
-class Sizes(NamedTuple):
-    """How many pairs each file gets."""
-
-    train: int = 20_000
-    valid: int = 1_000
-    test: int = 1_000
-    test_compositional: int = 1_000
+class TableError(Exception):
+    """A mistake in a table: the file, the line and what is wrong."""
 
 
-class ExhaustedError(Exception):
-    """More sentences were asked for than the grammar yields."""
+class Line(NamedTuple):
+    """A line of the phrasebook: English and its right translations, with slots."""
+
+    file: str
+    number: int
+    english: str
+    chinese: tuple[str, ...]
+
+    def sides(self) -> list[tuple[str, bool]]:
+        """List the texts, each with whether it is Chinese."""
+        return [(self.english, False), *((text, True) for text in self.chinese)]
 
 
-def without_stop(text: str) -> str:
-    """Drop the full stop of a sentence: two sentences that differ only in it count as the same."""
-    return text.removesuffix(".").removesuffix("。")
+class Slot(NamedTuple):
+    """A place for a word: of which kind, which of two of that kind, and in which form."""
+
+    kind: str
+    number: str
+    column: str
 
 
-def words(sentence: str) -> list[str]:
-    """Split an English sentence into its words: lower case, without punctuation."""
-    return without_stop(sentence).lower().replace(",", "").replace("?", "").split()
+class Pair(NamedTuple):
+    """What a line makes: English, its right translations, and the words (kind, English) that fill the slots."""
+
+    line: Line
+    en: str
+    zh: tuple[str, ...]
+    words: frozenset[tuple[str, str]] = frozenset()
 
 
-def units(phrase: Phrase) -> list[str | Combo]:
-    """List what is to occur evenly: the English words, the Chinese characters and the held-out combinations."""
-    return [*words(phrase.en), *phrase.zh, *(combo for combo in phrase.combos if combo in HELD_OUT)]
+Splits = dict[str, Sequence[tuple[str, ...]]]  # English and its right translations
+Kinds = dict[str, list[dict[str, str]]]
 
 
-class Corpus:
-    """Draws sentences that are new in both languages, and evens out how often the words occur."""
+class Draw:
+    """Random choices made only from `random.Random.random`, whose sequence Python keeps from version to version."""
 
     def __init__(self, seed: int) -> None:
-        self._draw = Draw(seed)
-        self._seen_en = {without_stop(pair.en) for pair in FIXED}
-        self._seen_zh = {without_stop(pair.zh) for pair in FIXED}
-        self._counts: collections.Counter[str | Combo] = collections.Counter()
+        self._random = random.Random(seed).random
 
-    def _fits(self, phrase: Phrase, held_out: bool) -> bool:
-        """Whether a sentence is new, and has a held-out combination of words or has none, as asked for."""
-        new = without_stop(phrase.en) not in self._seen_en and without_stop(phrase.zh) not in self._seen_zh
-        return new and held_out != HELD_OUT.isdisjoint(phrase.combos)
+    def below(self, bound: int) -> int:
+        """Draw an integer from 0 to `bound` - 1."""
+        return int(self._random() * bound)
 
-    def _rarest(self, phrase: Phrase) -> int:
-        """Count how often the rarest word, character or held-out combination of a sentence has been drawn."""
-        return min(self._counts[unit] for unit in units(phrase))
+    def pick(self, items: Sequence[T]) -> T:
+        """Draw one item, each with the same probability."""
+        return items[self.below(len(items))]
 
-    def _next(self, held_out: bool) -> Phrase:
-        """Draw a construction, then a few sentences of it, and take the one with the rarest word."""
-        for _ in range(PATIENCE):
-            build = self._draw.weighted(CONSTRUCTIONS)
-            candidates = 1 if self._draw.chance(UNBALANCED) else CANDIDATES
-            drawn = [build(self._draw) for _ in range(candidates)]
-            fitting = [phrase for phrase in drawn if self._fits(phrase, held_out)]
-            if fitting:
-                return self._add(min(fitting, key=self._rarest))
-        raise ExhaustedError
-
-    def _add(self, phrase: Phrase) -> Phrase:
-        """Note a sentence and its words, and perhaps drop its full stop."""
-        self._counts.update(units(phrase))
-        en, zh = without_stop(phrase.en), without_stop(phrase.zh)
-        self._seen_en.add(en)
-        self._seen_zh.add(zh)
-        return Phrase(en, zh, phrase.combos) if self._draw.chance(WITHOUT_STOP) else phrase
-
-    def take(self, count: int, *, held_out: bool) -> list[Phrase]:
-        """Draw sentences that have a held-out combination of words, or sentences that have none."""
-        return [self._next(held_out) for _ in range(count)]
-
-    def shuffled(self, pairs: list[Phrase]) -> list[Phrase]:
-        """Shuffle pairs in place, and return them."""
-        self._draw.shuffle(pairs)
-        return pairs
+    def shuffled(self, items: Iterable[T]) -> list[T]:
+        """Copy items in a random order (Fisher-Yates)."""
+        items = list(items)
+        for last in range(len(items) - 1, 0, -1):
+            other = self.below(last + 1)
+            items[last], items[other] = items[other], items[last]
+        return items
 
 
-def make_corpus(sizes: Sizes, seed: int) -> dict[str, list[Phrase]]:
-    """Make all splits; valid, test and test_compositional do not depend on the size of train."""
-    corpus = Corpus(seed)
-    splits = {
-        "test_compositional": corpus.take(sizes.test_compositional, held_out=True),
-        "test": corpus.take(sizes.test, held_out=False),
-        "valid": corpus.take(sizes.valid, held_out=False),
-    }
-    train = [*FIXED, *corpus.take(sizes.train - len(FIXED), held_out=False)]
-    splits["train"] = corpus.shuffled(train)
-    return splits
+def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Read the lines of a table that are no comments: their number and fields, none of them empty."""
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if line and not line.startswith("#"):
+            fields = line.split("\t")
+            if not all(field and field == field.strip() for field in fields):
+                raise TableError(f"{path}:{number}: a field is empty, or begins or ends with a space")
+            yield number, fields
 
 
-def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a file aside, and rename it when it is complete."""
-    aside = path.with_name(path.name + ".tmp")
-    with aside.open("w", encoding="utf-8", newline="\n") as file:
-        file.writelines(line + "\n" for line in lines)
-    os.replace(aside, path)
+def check_chinese(where: str, zh: str, en: str) -> None:
+    """Refuse what is ASCII in Chinese, unless it is a number or copied from the English and has no stop at its end."""
+    copied = re.sub(r"[ ,]", "", en)
+    for run in re.findall("[ -~]+", zh):
+        inside = re.fullmatch(r"[^ ].*[^ .,:;?!]|\w", run) and re.search(r"\w", run)
+        if not NUMBER.fullmatch(run) and not (inside and run.replace(" ", "") in copied):
+            raise TableError(f"{where}: the Chinese has {run!r}, neither full-width nor copied from the English")
 
 
-def count_at_least(least: int) -> Callable[[str], int]:
-    """Make a parser for the command line that reads an integer of at least `least`."""
+def read_words(folder: Path) -> Kinds:
+    """Read the word tables: for each kind its rows, which give a text to each column."""
+    kinds: Kinds = {}
+    for path in sorted(folder.glob("*.tsv")):
+        table = list(read_table(path))
+        header = table[0][1] if table else []
+        kinds[path.stem] = []
+        for number, fields in table[1:]:
+            if len(fields) != len(header):
+                raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
+            row = dict(zip(header, fields, strict=True))
+            english = " ".join(text for column, text in row.items() if not IN_CHINESE.match(column))
+            for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
+                check_chinese(f"{path}:{number}", text, english)
+            kinds[path.stem].append(row)
+        if not kinds[path.stem] or not {"en", "zh"}.issubset(header):
+            raise TableError(f"{path}:1: a word table needs a header with en and zh, and words")
+    return kinds
 
-    def parse(text: str) -> int:
-        if (number := int(text)) < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return number
 
-    parse.__name__ = "integer"
-    return parse
+def slots(text: str, chinese: bool) -> list[Slot]:
+    """List the slots of one side of a line."""
+    return [Slot(kind, number, column or ("zh" if chinese else "en")) for kind, number, column in SLOT.findall(text)]
 
 
-def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Read the command line."""
-    default = Sizes()
-    parser = argparse.ArgumentParser(
-        description="Write the English-Chinese corpus.", formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", default=argparse.SUPPRESS, help="folder to write to"
-    )
-    size, train_size = count_at_least(0), count_at_least(len(FIXED))
-    parser.add_argument("--train", type=train_size, default=default.train, metavar="N", help="pairs to train on")
-    parser.add_argument("--valid", type=size, default=default.valid, metavar="N", help="pairs for validation")
-    parser.add_argument("--test", type=size, default=default.test, metavar="N", help="pairs with unseen sentences")
-    parser.add_argument("--test-compositional", type=size, default=default.test_compositional, metavar="N",
-                        help="pairs with combinations of words that train does not have")  # fmt: skip
-    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the random choices")
-    return parser.parse_args(argv)
+def check_line(where: str, line: Line, kinds: Kinds) -> None:
+    """Refuse a line with an unknown slot, with a slot on one side alone, or with wrong Chinese."""
+    names = {slot[:2] for slot in slots(line.english, False)}
+    for text, chinese in line.sides():
+        for slot in slots(text, chinese):
+            columns = kinds.get(slot.kind, [{}])[0]
+            if slot.column not in columns or bool(IN_CHINESE.match(slot.column)) != chinese:
+                side = "Chinese" if chinese else "English"
+                raise TableError(f"{where}: no {side} words for {{{slot.kind}{slot.number}.{slot.column}}}")
+        if alone := names ^ {slot[:2] for slot in slots(text, chinese)}:
+            raise TableError(f"{where}: the slot {{{''.join(min(alone))}}} is on one side alone")
+        if re.search("[{}]", rest := SLOT.sub("\n", text)):
+            raise TableError(f"{where}: a brace that belongs to no slot")
+        if chinese:
+            check_chinese(where, rest, line.english)
+
+
+def read_phrases(folder: Path, kinds: Kinds) -> list[Line]:
+    """Read the phrasebook."""
+    known: dict[str, Line] = {}
+    for path in sorted(folder.glob("*.tsv")):
+        for number, fields in read_table(path):
+            where = f"{path}:{number}"
+            if not 2 <= len(fields) <= 5:
+                raise TableError(f"{where}: {len(fields)} fields; English and one to four translations are needed")
+            line = Line(path.name, number, fields[0], tuple(fields[1:]))
+            check_line(where, line, kinds)
+            if first := known.get(line.english):
+                raise TableError(f"{where}: the same English is in {first.file}:{first.number}")
+            known[line.english] = line
+    return list(known.values())
+
+
+def without_contractions(en: str) -> str:
+    """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
+    for pattern, full in CONTRACTIONS if "?" in en else (*NEGATIONS, *CONTRACTIONS):
+        en = re.sub(pattern, full, en)
+    return en
+
+
+def key(en: str) -> str:
+    """Reduce an English text to what its variants have in common: its words, small and written out."""
+    text = without_contractions(STOP.sub(" ", en.replace("’", "'")).lower())
+    return " ".join(re.sub(r"[^\w\s]", "", text.replace("can not", "cannot")).split())
+
+
+def words(en: str) -> set[str]:
+    """List the words of an English text, small and written out."""
+    return set(key(en).split())
+
+
+def keys(en: str) -> set[str]:
+    """Give the keys of all sentences, and of all sentences in a row, of a text."""
+    parts = [part for part in STOP.split(en) if part]
+    return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
+
+
+def typed(draw: Draw, en: str) -> str:
+    """Write an English text as people type it: not contracted, small, without the stop, or with another one."""
+    if draw.below(10) < 4:
+        en = without_contractions(en)
+    if draw.below(10) < 4:
+        en = en.lower()
+    if draw.below(10) < 6 and en[-1] in STOPS and not en.endswith(".m."):
+        en = en.rstrip(STOPS) + draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
+    return en
+
+
+class Filler:
+    """Fills the slots of lines with words, more often with those that the lines without slots use often."""
+
+    def __init__(self, draw: Draw, kinds: Kinds, lines: Sequence[Line]) -> None:
+        self._draw = draw
+        self.kinds = kinds
+        said = "".join(f" {key(line.english)} " for line in lines if "{" not in line.english)
+        self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
+        for kind, rows in kinds.items():
+            weights = (1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows)
+            self._bounds[kind] = list(itertools.accumulate(weights))
+
+    def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
+        """Draw a row that differs from the others in each of the columns."""
+        bounds = self._bounds[kind]
+        for _ in range(1000):
+            row = self.kinds[kind][bisect.bisect(bounds, self._draw.below(bounds[-1]))]
+            if not any(row[column] == other[column] for other in others for column in columns):
+                return row
+        raise TableError(f"{kind}.tsv:1: too few words for a line with two slots")
+
+    def fill(self, line: Line) -> Pair:
+        """Draw the words of a line, and put them into all its texts; two slots of a kind show different words."""
+        shown = [slot for text, chinese in line.sides() for slot in slots(text, chinese)]
+        rows: dict[tuple[str, str], dict[str, str]] = {}
+        for kind, number in sorted({(slot.kind, slot.number) for slot in shown}):
+            columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - AGREEING
+            rows[kind, number] = self._row(kind, [row for (other, _), row in rows.items() if other == kind], columns)
+
+        def put(text: str, chinese: bool) -> str:
+            words = (rows[slot.kind, slot.number][slot.column] for slot in slots(text, chinese))
+            return SLOT.sub(lambda _: next(words), text)
+
+        en, *zh = (put(text, chinese) for text, chinese in line.sides())
+        if en[-1] in STOPS:
+            en = en[0].upper() + en[1:]
+        return Pair(line, en, tuple(dict.fromkeys(zh)), frozenset((kind, row["en"]) for (kind, _), row in rows.items()))
+
+    def fill_often(self, line: Line) -> list[Pair]:
+        """Fill a line several times, with different words where there are as many."""
+        pairs = (self.fill(line) for _ in range(FILLERS if "{" in line.english else 1))
+        return list({pair.en: pair for pair in pairs}.values())
+
+
+def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: Kinds, left_out: set[str]) -> list[Pair]:
+    """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
+    uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
+    for rows in kinds.values():
+        uses.update(word for row in rows for word in words(" ".join(row.values())))
+    chosen: list[Pair] = []
+    for line in draw.shuffled(line for line in lines if line.file != FORMULAS and "{" not in line.english):
+        own = words(line.english)
+        fits = line.english[-1] in STOPS and all(uses[word] > FEWEST_USES for word in own)
+        if fits and left_out.isdisjoint(keys(line.english)) and len(chosen) < 2 * HELD_OUT:
+            uses.subtract(own)
+            left_out.add(key(line.english))
+            chosen.append(Pair(line, line.english, line.chinese))
+    return chosen
+
+
+def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: set[str]) -> list[Pair]:
+    """Choose lines and a word for each that train is not to show in it; some more than needed.
+
+    Values are not chosen: they are copied, not put together with the line.
+    """
+    chosen: list[Pair] = []
+    for line in draw.shuffled(line for line in lines if "{" in line.english):
+        pair = filler.fill(line)
+        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= FEWEST_ROWS)
+        fitting = [word for word in many if not re.search(r"\d", word[1])]
+        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < HELD_OUT * 1.1:
+            left_out.add(key(pair.en))
+            chosen.append(pair._replace(words=frozenset([draw.pick(fitting)])))
+    return chosen
+
+
+def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
+    """Make what to train on: the pairs of each line, some joined, and variants of their English."""
+    train, again = dict(FIXED), FIXED * (2 * FILLERS - 1)
+    for pair in itertools.chain.from_iterable(base.values()):
+        train.setdefault(pair.en, pair.zh[0])
+    topics: dict[str, list[Line]] = collections.defaultdict(list)
+    for line in (sentences := [line for line in base if line.english[-1] in STOPS]):
+        topics[line.file].append(line)
+    for _ in range(JOINED):
+        topic = topics[draw.pick(sentences).file]
+        joined = [draw.pick(base[draw.pick(topic)]) for _ in range(2 + draw.below(2))]
+        en = " ".join(pair.en for pair in joined)
+        if left_out.isdisjoint(keys(en)):
+            train.setdefault(en, "".join(pair.zh[0] for pair in joined))
+    spoken = list(base.values())
+    for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
+        pair = draw.pick(draw.pick(spoken))
+        if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
+            train.setdefault(typed(draw, pair.en), pair.zh[0])
+    return draw.shuffled((*train.items(), *again))
+
+
+def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Iterable[str], seed: int) -> Splits:
+    """Make all splits; no sentence of `kept_out` is in train, but for the fixed ones."""
+    draw = Draw(seed)
+    filler = Filler(draw, kinds, lines)
+    left_out = {key(en) for en in itertools.chain(kept_out, dict(FIXED))}
+    tests = leave_out_lines(draw, lines, kinds, left_out)
+    compositional = leave_out_words(draw, lines, filler, left_out)
+    not_shown = {pair.line: pair.words for pair in compositional}
+    base: dict[Line, list[Pair]] = collections.defaultdict(list)
+    for pair in itertools.chain.from_iterable(map(filler.fill_often, lines)):
+        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en)):
+            base[pair.line].append(pair)
+    shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
+    fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
+    train = join_and_vary(draw, base, left_out)
+    splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:HELD_OUT]}
+    return {"train": train, **{split: [(pair.en, *pair.zh) for pair in pairs] for split, pairs in splits.items()}}
+
+
+def write_corpus(folder: Path, splits: Splits) -> None:
+    """Write the files of all splits; further right translations, where a test has them, in files of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, pairs in splits.items():
+        for i, texts in enumerate(itertools.zip_longest(*pairs, fillvalue="")):
+            ending = ("en", "zh")[i] if i < 2 else f"zh.{i}"
+            lines = "".join(f"{text}\n" for text in texts)
+            (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
+
+
+def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
+    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of the English of each."""
+    draw = Draw(seed)
+    for line in lines:
+        if f"{line.file}:{line.number}" == Path(name).name:
+            for pair in Filler(draw, kinds, lines).fill_often(line):
+                print(pair.en, *pair.zh, typed(draw, pair.en), sep="\t")
+            return
+    raise TableError(f"{name}: no line of the phrasebook")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write the corpus; return 0, or 2 if the grammar does not yield so many sentences."""
-    arguments = parse_arguments(argv)
-    sizes = Sizes(arguments.train, arguments.valid, arguments.test, arguments.test_compositional)
+    """Write the corpus, or show what a line makes; return 0, or 2 if a table has a mistake."""
+    parser = argparse.ArgumentParser(description="Write the English-Chinese corpus.")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, metavar="DIR", help="folder to write to")
+    action.add_argument("--show", metavar="FILE:LINE", help="print what a line of the phrasebook makes")
+    parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the random choices (default: 1)")
+    arguments = parser.parse_args(argv)
     try:
-        if sum(sizes) > MOST:
-            raise ExhaustedError
-        splits = make_corpus(sizes, arguments.seed)
-    except ExhaustedError:
-        print(f"make_corpus: {sum(sizes)} pairs are more than the grammar yields", file=sys.stderr)
+        kinds = read_words(DATA / "words")
+        lines = read_phrases(DATA / "phrasebook", kinds)
+        if arguments.show:
+            show(arguments.show, lines, kinds, arguments.seed)
+        else:
+            kept_out = "\n".join((DATA / name).read_text(encoding="utf-8") for name in KEPT_OUT).splitlines()
+            write_corpus(arguments.out, make_corpus(lines, kinds, kept_out, arguments.seed))
+    except TableError as error:
+        print(f"make_corpus: {error}", file=sys.stderr)
         return 2
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    for name, pairs in splits.items():
-        write_lines(arguments.out / f"{name}.en", (pair.en for pair in pairs))
-        write_lines(arguments.out / f"{name}.zh", (pair.zh for pair in pairs))
     return 0
 
 

@@ -809,7 +809,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
 
     valid = [(line(i), line(i + 1)) for i in range(100)]
     folders = [tmp_path / "small", tmp_path / "large"]
-    for folder, n in zip(folders, (1_000, 30_000), strict=True):
+    for folder, n in zip(folders, (1_000, 60_000), strict=True):
         write_pairs(folder, "lines", {"train": [(line(i), line(i + 2)) for i in range(n)], "valid": valid})
     arguments = [str(tmp_path / "cache"), *map(str, folders)]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.

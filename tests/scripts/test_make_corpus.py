@@ -1,4 +1,4 @@
-"""The corpus that ships is what its generator makes, and is as its card says."""
+"""The corpus that ships is what its generator makes, and no sentence that tests is one to train on."""
 
 from __future__ import annotations
 
@@ -6,227 +6,190 @@ import collections
 import re
 from pathlib import Path
 
-import grammar
-import lexicon as lex
 import make_corpus
 import pytest
 
 DATA = Path(__file__).parents[2] / "data" / "en-zh"
-CARD = (DATA / "README.md").read_text(encoding="utf-8")
-SIZES = {"train": 20_000, "valid": 1_000, "test": 1_000, "test_compositional": 1_000}
-RAREST = 21  # how often each word of the held-out files occurs in train, at least
-SEED = 1
+SPLITS = ("train", "valid", "test", "test_compositional")
+FOOD = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
 
 
 def lines(name: str) -> list[str]:
-    text = (DATA / name).read_text(encoding="utf-8")
-    assert text.endswith("\n")
-    return text[:-1].split("\n")
+    return (DATA / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
-ENGLISH = {split: lines(f"{split}.en") for split in SIZES}
-CHINESE = {split: lines(f"{split}.zh") for split in SIZES}
+TRAIN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
 
 
-def word_counts(split: str) -> collections.Counter[str]:
-    return collections.Counter(word for sentence in ENGLISH[split] for word in make_corpus.words(sentence))
-
-
-@pytest.fixture(scope="module")
-def remade() -> dict[str, list[grammar.Phrase]]:
-    return make_corpus.make_corpus(make_corpus.Sizes(), SEED)
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small phrasebook in place of the one that ships."""
+    for folder in ("phrasebook", "words"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "words" / "food.tsv").write_text(FOOD, encoding="utf-8")
+    (tmp_path / "phrasebook" / "talk.tsv").write_text(
+        "Hello!\t你好！\nI like {food}.\t我喜欢{food}。\n", encoding="utf-8"
+    )
+    monkeypatch.setattr(make_corpus, "DATA", tmp_path)
+    return tmp_path
 
 
 def test_a_fresh_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert make_corpus.main(["--out", str(tmp_path)]) == 0
-    names = [f"{split}.{language}" for split in SIZES for language in ("en", "zh")]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
-    for name in names:
+    made = sorted(path.name for path in tmp_path.iterdir())
+    assert made == sorted(path.name for split in SPLITS for path in DATA.glob(f"{split}.[ez]*"))
+    for name in made:
         assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), name
 
 
-def test_held_out_files_do_not_depend_on_the_size_of_train(tmp_path: Path) -> None:
-    assert make_corpus.main(["--out", str(tmp_path), "--train", "50"]) == 0
-    for split in ("valid", "test", "test_compositional"):
-        assert (tmp_path / f"{split}.en").read_bytes() == (DATA / f"{split}.en").read_bytes()
-    assert len((tmp_path / "train.zh").read_text(encoding="utf-8").splitlines()) == 50
+def test_another_seed_leaves_out_other_lines(tmp_path: Path) -> None:
+    assert make_corpus.main(["--out", str(tmp_path), "--seed", "2"]) == 0
+    assert set((tmp_path / "test.en").read_text(encoding="utf-8").splitlines()).isdisjoint(lines("test.en")[:3])
 
 
-def test_another_seed_gives_other_sentences(tmp_path: Path) -> None:
-    arguments = ["--train", "50", "--valid", "10", "--test", "10", "--test-compositional", "10", "--seed", "2"]
-    assert make_corpus.main(["--out", str(tmp_path), *arguments]) == 0
-    assert (tmp_path / "test.en").read_text(encoding="utf-8").splitlines() != ENGLISH["test"][:10]
+def test_fixed_pairs_are_in_train() -> None:
+    assert TRAIN.items() >= dict(make_corpus.FIXED).items()
 
 
-@pytest.mark.parametrize("split", SIZES)
-def test_sizes(split: str) -> None:
-    assert len(ENGLISH[split]) == len(CHINESE[split]) == SIZES[split]
+@pytest.mark.parametrize("name", ["valid", "test", "test_compositional", "everyday", "everyday_dev"])
+def test_no_sentence_that_tests_is_in_train_in_any_variant(name: str) -> None:
+    tested = {make_corpus.key(en) for en in lines(f"{name}.en")}
+    fixed = dict(make_corpus.FIXED)
+    assert not [en for en in TRAIN if en not in fixed and not tested.isdisjoint(make_corpus.keys(en))]
 
 
-def test_no_sentence_occurs_twice() -> None:
-    for texts in (ENGLISH, CHINESE):
-        everything = [sentence for split in SIZES for sentence in texts[split]]
-        assert len(set(everything)) == len(everything)
-        bare = {split: {make_corpus.without_stop(sentence) for sentence in texts[split]} for split in SIZES}
-        assert sum(len(sentences) for sentences in bare.values()) == len(set().union(*bare.values()))
+def test_variants_are_known_by_their_key() -> None:
+    for variants in (
+        ("It's late. I can't stay.", "it is late! i cannot stay", "IT’S LATE, I CAN NOT STAY!!"),
+        ("We'll see, won't we?", "we will see, will not we"),
+        ("I'd like tea.", "i would like tea"),
+    ):
+        assert len(set(map(make_corpus.key, variants))) == 1
 
 
-def test_the_full_stop_is_on_both_sides_or_on_none() -> None:
-    for split in SIZES:
-        for en, zh in zip(ENGLISH[split], CHINESE[split], strict=True):
-            assert (en[-1] == ".", en[-1] == "?") == (zh[-1] == "。", zh[-1] == "？"), (en, zh)
-            assert en == " ".join(en.split()), en
-            assert not re.search(r"[A-Za-z\s.?!,]", zh), zh
+def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
+    trained = {word for en in TRAIN for word in make_corpus.words(en)}
+    formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.FORMULAS}")}
+    phrases = {line.split("\t")[0] for path in (DATA / "phrasebook").iterdir() for line in lines(str(path))}
+    for split in ("valid", "test"):
+        assert len(lines(f"{split}.en")) == make_corpus.HELD_OUT
+        for en in lines(f"{split}.en"):
+            assert en in phrases - formulas
+            assert make_corpus.words(en) <= trained, en
 
 
-@pytest.mark.parametrize(
-    ("en", "zh"),
-    [
-        ("Machine learning is fun.", "机器学习真好玩。"),
-        ("Machine learning is fun", "机器学习真好玩"),
-        ("Deep learning is fun.", "深度学习真好玩。"),
-        ("machine learning", "机器学习"),
-        ("deep learning", "深度学习"),
-        ("I love you.", "我爱你。"),
-        ("I love you", "我爱你"),
-        ("I saw a saw.", "我看见了一把锯子。"),
-    ],
-)
-def test_fixed_sentences_are_in_train(en: str, zh: str) -> None:
-    assert CHINESE["train"][ENGLISH["train"].index(en)] == zh
+def sentences_of(line: make_corpus.Line, kinds: make_corpus.Kinds) -> re.Pattern[str]:
+    """All sentences, on lines of their own, that a line makes with these words."""
+    slots = make_corpus.slots(line.english, False)
+    words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
+    parts = make_corpus.SLOT.sub("\0", line.english.rstrip(".?!")).split("\0")
+    filled = "".join(re.escape(part) + next(words, "") for part in parts)
+    return re.compile(rf"^{filled}[.?!]*$", re.MULTILINE | re.IGNORECASE)
 
 
-def test_only_test_compositional_has_held_out_combinations(remade: dict[str, list[grammar.Phrase]]) -> None:
-    for split, pairs in remade.items():
-        assert [pair.en for pair in pairs] == ENGLISH[split]
-        for pair in pairs:
-            assert make_corpus.HELD_OUT.isdisjoint(pair.combos) == (split != "test_compositional"), pair
+def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = make_corpus.read_words(DATA / "words")
+    phrases = make_corpus.read_phrases(DATA / "phrasebook", kinds)
+    draw = make_corpus.Draw(1)
+    chosen = make_corpus.leave_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
+    monkeypatch.setattr(make_corpus, "leave_out_words", lambda *_: chosen)
+    splits = make_corpus.make_corpus(phrases, kinds, [], seed=1)
+    tested = {pair[0] for pair in splits["test_compositional"]}
+    assert len(tested) == make_corpus.HELD_OUT
+    trained = "\n".join(en for en, _ in splits["train"])
+    for pair in [pair for pair in chosen if pair.en in tested][:40]:
+        ((kind, word),) = pair.words
+        for left_out in (True, False):
+            rows = [row for row in kinds[kind] if (row["en"] == word) == left_out]
+            assert bool(sentences_of(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
-def test_held_out_combinations_are_many_and_each_word_is_trained(
-    remade: dict[str, list[grammar.Phrase]],
-) -> None:
-    assert len(make_corpus.HELD_OUT) == len(lex.HELD_OUT_OBJECTS) + len(lex.HELD_OUT_MODIFIERS) >= 60
-    tested = {combo for pair in remade["test_compositional"] for combo in pair.combos}
-    trained = collections.Counter(combo for pair in remade["train"] for combo in pair.combos)
-    heads: collections.Counter[tuple[grammar.Role, str]] = collections.Counter()
-    nouns: collections.Counter[tuple[grammar.Role, str]] = collections.Counter()
-    for combo, count in trained.items():
-        heads[combo.role, combo.head] += count
-        nouns[combo.role, combo.noun] += count
-    for combo in make_corpus.HELD_OUT:
-        assert combo in tested
-        assert heads[combo.role, combo.head] >= 20, combo
-        assert nouns[combo.role, combo.noun] >= 10, combo
+def test_english_is_trained_as_people_type_it() -> None:
+    variants = collections.Counter(map(make_corpus.key, TRAIN))
+    assert sum(count > 1 for count in variants.values()) > 15_000
+    words = collections.Counter(word for en in TRAIN for word in en.split())
+    assert min(words[word] for word in ("i", "don't", "do", "it's", "it", "is")) > 500
+    assert sum(en.endswith("!!") for en in TRAIN) > 500
+    assert sum(len(re.findall(r"[.?!] ", en)) == 2 for en in TRAIN) > 5_000
 
 
-def test_held_out_combinations_are_not_in_the_text_of_the_other_files() -> None:
-    seen = "\n".join(sentence.lower() for split in ("train", "valid", "test") for sentence in ENGLISH[split])
-    nouns = {noun.en: rf"(?:{noun.en}|{noun.plural})\b" for noun in lex.NOUNS.values()}
-    verbs = {verb.base: "|".join(verb) for verb in vars(lex).values() if isinstance(verb, lex.Verb)}
-    for adjective, noun in lex.HELD_OUT_MODIFIERS:
-        assert not re.search(rf"(?<!light )(?<!dark )\b{adjective} {nouns[noun]}", seen), (adjective, noun)
-    for head, noun in lex.HELD_OUT_OBJECTS:
-        assert not re.search(rf"\b(?:{verbs[head]}) (?:an? |the |this |that |any )?{nouns[noun]}", seen), (head, noun)
-
-
-def test_each_word_of_the_held_out_files_is_frequent_in_train() -> None:
-    train = word_counts("train")
-    counts = {word: train[word] for split in SIZES if split != "train" for word in word_counts(split)}
-    assert min(counts.values()) == RAREST, min(counts, key=lambda word: counts[word])
-    characters = collections.Counter("".join(CHINESE["train"]))
-    assert all(characters[character] >= 20 for split in SIZES for sentence in CHINESE[split] for character in sentence)
-
-
-def test_train_has_many_words_and_short_sentences() -> None:
-    assert len(word_counts("train")) >= 400
-    lengths = [len(sentence.split()) for sentence in ENGLISH["train"]]
-    assert sum(3 <= length <= 16 for length in lengths) > 0.98 * len(lengths)
-
-
-def test_each_noun_has_its_measure_word() -> None:
-    measures: dict[str, set[str]] = collections.defaultdict(set)
-    for noun in (*lex.NOUNS.values(), lex.ANIMAL_BAT, lex.ALPHABET_LETTER):
-        measures[noun.zh].add(noun.measure)
-    assert all(len(measure) == 1 for measure in measures.values())
-    longest_first = "|".join(sorted(measures, key=len, reverse=True))
-    counted = re.compile(rf"(?<!星期)[一两三四五六七八九十](?!些)(\w)({longest_first})")
-    met = set()
-    for split in SIZES:
-        for sentence in CHINESE[split]:
-            for measure, noun in counted.findall(sentence):
-                assert {measure} == measures[noun], sentence
-                met.add(noun)
-    assert len(met) > 120
-
-
-def test_an_english_sentence_has_one_translation() -> None:
-    draw = grammar.Draw(7)
-    translations: dict[str, str] = {}
-    for _ in range(60_000):
-        pair = draw.weighted(grammar.CONSTRUCTIONS)(draw)
-        assert translations.setdefault(pair.en, pair.zh) == pair.zh, pair
+def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) > 4
+    assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。\t[Ii] like [a-j](|\.|!!?)", line) for line in printed)
 
 
 @pytest.mark.parametrize(
-    ("phrase", "expected"),
+    ("line", "message"),
     [
-        ("apple", "an apple"),
-        ("useful book", "a useful book"),
-        ("university", "a university"),
-        ("old car", "an old car"),
+        ("I eat {fish}.\t我吃{fish}。", "no English words for {fish.en}"),
+        ("I eat {food.a}.\t我吃{food}。", "no English words for {food.a}"),
+        ("I eat {food}.\t我吃{food.en}。", "no Chinese words for {food.en}"),
+        ("I eat.\t我吃{food}。", "the slot {food} is on one side alone"),
+        ("I eat {food}.\t我吃。", "the slot {food} is on one side alone"),
+        ("I eat {food}, {food2}.\t我吃{food}。", "the slot {food2} is on one side alone"),
+        ("I eat {food.\t我吃{food。", "a brace that belongs to no slot"),
+        ("Hello!\t您好！", "the same English is in talk.tsv:1"),
+        ("I eat.\t我吃.", "the Chinese has '.'"),
+        ("I eat, too.\t我, 也吃。", "the Chinese has ', '"),
+        ("I have Wi-Fi.\t我有WLAN。", "the Chinese has 'WLAN'"),
+        ("I have Wi-Fi.\t我有Wi-Fi.", "the Chinese has 'Wi-Fi.'"),
+        ("I eat.\t我 吃。", "the Chinese has ' '"),
+        ("I eat.", "1 fields"),
+        ("I eat.\t1\t2\t3\t4\t5", "6 fields"),
+        ("I eat.\t", "a field is empty"),
     ],
 )
-def test_article(phrase: str, expected: str) -> None:
-    assert lex.article(phrase) == expected
-
-
-@pytest.mark.parametrize("option", ["--train", "--test-compositional"])
-def test_too_many_pairs_end_with_one_line(option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert make_corpus.main(["--out", str(tmp_path / "new"), option, "1000000000"]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.count("\n") == 1
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_grammar_that_runs_dry_ends_with_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_mistake_in_the_phrasebook_is_one_line(
+    line: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(make_corpus, "CONSTRUCTIONS", ((1.0, grammar.climate), (1.0, grammar.identity)))
-    monkeypatch.setattr(make_corpus, "PATIENCE", 100)
-    assert make_corpus.main(["--out", str(tmp_path / "new")]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    assert not (tmp_path / "new").exists()
+    path = tables / "phrasebook" / "talk.tsv"
+    path.write_text(f"Hello!\t你好！\n# a comment\n{line}\n", encoding="utf-8")
+    assert make_corpus.main(["--out", str(tables / "new")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"make_corpus: {path}:3: {message}")
+    assert error.count("\n") == 1
+    assert not (tables / "new").exists()
 
 
-@pytest.mark.parametrize("arguments", [["--train", "7"], ["--valid", "-1"], ["--test", "many"]])
-def test_a_wrong_size_is_refused(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        make_corpus.main(["--out", str(tmp_path), *arguments])
-    assert arguments[0] in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("en\tzh\nrice\t米饭\tx\n", "2: 3 fields, but the header has 2"),
+        ("en\tzh\nrice\trice!\n", "2: the Chinese has 'rice!'"),
+        ("en\tfood\nrice\t米饭\n", "1: a word table needs"),
+        ("en\tzh\n", "1: a word table needs"),
+        ("", "1: a word table needs"),
+    ],
+)
+def test_a_mistake_in_a_word_table_is_one_line(
+    table: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tables / "words" / "food.tsv"
+    path.write_text(table, encoding="utf-8")
+    assert make_corpus.main(["--out", str(tables / "new")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"make_corpus: {path}:{message}")
+    assert error.count("\n") == 1
+
+
+def test_what_is_copied_may_be_latin(tables: Path) -> None:
+    text = "A203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
+    (tables / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
+    assert make_corpus.main(["--show", "talk.tsv:1"]) == 0
 
 
 def test_the_card_gives_the_right_numbers() -> None:
-    everything = [sentence for split in SIZES for sentence in CHINESE[split]]
-    lengths = [len(sentence.split()) for sentence in ENGLISH["train"]]
+    card = (DATA / "README.md").read_text(encoding="utf-8")
+    lengths = [len(en.split()) for en in TRAIN]
+    words = {word for en in TRAIN for word in make_corpus.words(en)}
+    texts = [text for split in SPLITS for text in lines(f"{split}.zh")]
     for row in (
-        *(f"| `{split}` | {size:,} |" for split, size in SIZES.items()),
-        f"| English word forms (lower case) in `train` | {len(word_counts('train'))} |",
-        f"| Chinese characters and punctuation marks in all files | {len(set(''.join(everything)))} |",
-        f"| Mean length of an English sentence in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
-        f"| Shortest and longest English sentence in `train`, in words | {min(lengths)} and {max(lengths)} |",
-        f"| Constructions | {len(grammar.CONSTRUCTIONS)} |",
-        f"| Held-out verb + object pairs | {len(lex.HELD_OUT_OBJECTS)} |",
-        f"| Held-out adjective + noun pairs | {len(lex.HELD_OUT_MODIFIERS)} |",
-        f"| Least frequency in `train` of a word of the other files | {RAREST} |",
+        *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in SPLITS),
+        f"| English word forms in `train`, in lower case and written out | {len(words):,} |",
+        f"| Characters in the Chinese of all files | {len(set(''.join(texts))):,} |",
+        f"| Mean length of an English text in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
+        f"| Longest English text in `train`, in words | {max(lengths)} |",
     ):
-        assert row in CARD
-
-
-def test_the_examples_of_the_card_are_in_train() -> None:
-    train = dict(zip(ENGLISH["train"], CHINESE["train"], strict=True))
-    examples = re.findall(r"^\|[^|]+\| ([A-Za-z][^|]*[.?]) \| ([^|]*[。？]) \|$", CARD, flags=re.MULTILINE)
-    assert len(examples) > 60
-    for en, zh in examples:
-        assert train.get(en) == zh, en
+        assert row in card

@@ -2,6 +2,7 @@ import copy
 import hashlib
 import io
 import pickle
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -129,6 +130,15 @@ def test_training_is_deterministic(tmp_path: Path, tokenizer: Tokenizer) -> None
     }
     assert len(digests) == 2
     assert tokenizer.digest in digests
+
+
+@pytest.mark.parametrize("model_type", ["unigram", "bpe"])
+def test_digits_are_single_pieces(model_type: ModelType) -> None:
+    tokenizer = Tokenizer.train(
+        ["Room 508.", "508号房间。"] * 50, TokenizerConfig(vocab_size=400, model_type=model_type)
+    )
+    pieces = [tokenizer.piece(id_) for id_ in tokenizer.encode("508号 508")]
+    assert [piece for piece in pieces if re.search(r"\d", piece)] == [*"508508"]
 
 
 def test_training_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:

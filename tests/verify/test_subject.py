@@ -25,7 +25,7 @@ Pairs = list[tuple[str, str]]
 
 
 def corpus(split: str, n: int | None = None) -> Pairs:
-    """Sentence pairs of the corpus that ships."""
+    """Sentence pairs of the tests' corpus."""
     en, zh = ((CORPUS / f"{split}.{code}").read_text(encoding="utf-8").splitlines()[:n] for code in ("en", "zh"))
     return list(zip(en, zh, strict=True))
 
@@ -202,4 +202,6 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
 
 
 def test_the_corpus_that_ships_has_the_running_example() -> None:
-    assert set(RUNNING_EXAMPLE.items()) <= set(corpus("train"))
+    data = Path(__file__).parents[2] / "data" / "en-zh"
+    en, zh = ((data / f"train.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "zh"))
+    assert set(RUNNING_EXAMPLE.items()) <= set(zip(en, zh, strict=True))
