@@ -1,16 +1,18 @@
 """Who computes: the plain model, or compiled code that has proved to give the same numbers.
 
 Compiled code is a guest. Where it is not there, does not know the model's architecture or gives other numbers, one line
-says why, and the plain model computes.
+says why, and the plain model computes. It is asked once, when one of these functions is called: a hook or another
+function that the model's code gets afterwards is not noticed.
 """
 
 import functools
 import logging
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from torch import Tensor
+import torch
 
 from minitrans.errors import UserError
 from minitrans.model import loss
@@ -18,51 +20,38 @@ from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.transformer import Transformer
 
 Mode = Literal["auto", "off", "require"]  # compiled code where it proves itself; never; or else an error
+T = TypeVar("T")
 
 logger = logging.getLogger("minitrans")
 
 
-def make_batch_loss(mode: Mode) -> loss.BatchLoss:
-    """What computes the loss of the batches of a training; it asks anew at each batch whether compiled code may.
+def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype: torch.dtype) -> loss.BatchLoss:
+    """What computes the loss of a model's batches in a training.
 
     Args:
-        mode: "require" has it raise a UserError where the plain model would have to.
+        model: What will be trained; its weights are read at each batch.
+        mode: Who may.
+        device: Where it will be trained.
+        dtype: What its products will be computed in.
+
+    Raises:
+        UserError: The mode is "require", and the plain model would have to.
     """
-    compiled = _compiled(mode, "training")
-    if compiled is None:
-        return loss.batch_loss
-
-    def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
-        try:
-            found: Tensor = compiled.batch_loss(model, src_ids, tgt_in, tgt_out, smoothing)
-            return found
-        except compiled.NotAdmittedError as reason:
-            _fall_back(mode, "training", str(reason), reason.expected)
-            return loss.batch_loss(model, src_ids, tgt_in, tgt_out, smoothing)
-
-    return batch_loss
+    found = _ask(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
+    return found or partial(loss.batch_loss, model)
 
 
-def make_stepper(model: Transformer, mode: Mode) -> tuple[Stepper[Any], bool]:
-    """What computes a model's steps in decoding, as the model is now.
+def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
+    """What computes a model's steps in decoding: a `CachedStepper`, or compiled code with a copy of the weights.
 
     Args:
         model: In eval mode.
         mode: Who may.
 
-    Returns:
-        The stepper, and whether it is compiled code.
-
     Raises:
         UserError: The mode is "require", and the plain model would have to.
     """
-    compiled = _compiled(mode, "decoding")
-    if compiled is not None:
-        try:
-            return compiled.admit_stepper(model), True
-        except compiled.NotAdmittedError as reason:
-            _fall_back(mode, "decoding", str(reason), reason.expected)
-    return CachedStepper(model), False
+    return _ask(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
 
 
 def is_measured(mode: Mode) -> bool:
@@ -71,34 +60,27 @@ def is_measured(mode: Mode) -> bool:
     Raises:
         UserError: The mode is "require", and it is not, or cannot.
     """
-    compiled = _compiled(mode, "verification")
-    if compiled is None:
-        return False
-    try:
-        compiled.check_compiler()
-    except compiled.NotAdmittedError as reason:
-        _fall_back(mode, "verification", str(reason), reason.expected)
-        return False
-    return True
+    return _ask(mode, "verification", lambda compiled: compiled.can_be_compiled()) or False
 
 
-def _compiled(mode: Mode, work: str) -> ModuleType | None:
-    """The folder of compiled code, if it may be asked and is there."""
+def _ask(mode: Mode, work: str, ask: Callable[[Any], T]) -> T | None:
+    """What compiled code answers, if it may be asked, is there, and admits the work."""
     if mode == "off":
         return None
     try:
-        return import_module("minitrans.compiled")
+        compiled = import_module("minitrans.compiled")
+        try:
+            return ask(compiled)
+        except compiled.NotAdmittedError as refusal:
+            reason, level = str(refusal), logging.INFO if refusal.expected else logging.WARNING
     except ModuleNotFoundError as error:
         if error.name != "minitrans.compiled":
             raise
-        _fall_back(mode, work, "the folder minitrans/compiled is not there", expected=True)
-        return None
-
-
-def _fall_back(mode: Mode, work: str, reason: str, expected: bool) -> None:
+        reason, level = "the folder minitrans/compiled is not there", logging.INFO
     if mode == "require":
         raise UserError(f"compiled code is required, and may not do the {work}: {reason}; give auto or off")
-    say_once(logging.INFO if expected else logging.WARNING, f"{work} takes the plain and slower path: {reason}")
+    say_once(level, f"{work} takes the plain and slower path: {reason}")
+    return None
 
 
 @functools.cache

@@ -5,14 +5,9 @@ whether a model is of that architecture, and lists what there is to compute, in 
 types, shapes, no hooks. It cannot see an edit of the code itself: whoever goes by a plan has to compare numbers too.
 """
 
-import functools
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import itemgetter
-from types import FunctionType
-from typing import Any, Literal, NamedTuple, cast
+from typing import Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -189,41 +184,6 @@ def read_plan(model: Transformer) -> Plan:
         decoder=_read_layers("decoder", model.decoder, c),
         decoder_norm=_read_norm("decoder.norm", model.decoder.norm, c),
     )
-
-
-def glance(model: Transformer) -> tuple[object, ...]:
-    """What a plan goes by, as far as it can be had at once: it differs where `read_plan` should be asked again.
-
-    That is the modules and whether they have hooks, and the functions of the model's code; not its weights.
-    """
-    modules: list[nn.Module | None] = [model]
-    hooked = []
-    for module in modules:  # which grows on the way
-        own = vars(module) if module is not None else _NOTHING
-        modules.extend(own["_modules"].values())
-        forward = own["_forward_hooks"] or own["_forward_pre_hooks"] or "forward" in own
-        if forward or own["_backward_hooks"] or own["_backward_pre_hooks"]:
-            hooked.append(module)
-    return modules, hooked, _has_any_global_hook(), functions_of_the_model()
-
-
-_NOTHING: dict[str, Any] = {"_modules": {}, **dict.fromkeys(HOOKS)}
-
-
-def functions_of_the_model() -> tuple[object, ...]:
-    """All functions and methods of `minitrans.model`, as they are now: somebody may have put others in their place."""
-    return tuple(chain.from_iterable(read(names) for names, read in _functions()))
-
-
-@functools.cache
-def _functions() -> list[tuple[Mapping[str, Any], Callable[[Mapping[str, Any]], tuple[object, ...]]]]:
-    """The names of each of its modules and classes, and what reads from them those of functions."""
-    modules = [module for name, module in sys.modules.items() if name.startswith("minitrans.model.")]
-    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
-    own = dict.fromkeys(value for value in classes if value.__module__.startswith("minitrans.model."))
-    spaces = [vars(space) for space in (*modules, *own)]
-    named = [(space, [name for name, value in space.items() if type(value) is FunctionType]) for space in spaces]
-    return [(space, itemgetter(names[0], *names)) for space, names in named if names]  # of two names at least: a tuple
 
 
 def _check_module(name: str, module: nn.Module | None, known: type[nn.Module]) -> None:

@@ -28,7 +28,7 @@ from torch.utils._pytree import tree_leaves
 
 from minitrans import admission, cli
 from minitrans.model.cache import DecoderCache
-from minitrans.model.loss import ROWS, label_smoothed_cross_entropy
+from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify import measuring  # which registers all checks and sabotages
@@ -391,6 +391,12 @@ COMPILED = HAS_FOLDER and any(map(shutil.which, COMPILERS))
 collect_ignore = [] if HAS_FOLDER else ["compiled"]
 SAY_ONCE = admission.say_once
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled code or no C++ compiler here")
+
+
+def loss_of(model: Transformer, mode: admission.Mode = "auto", dtype: torch.dtype | None = None) -> BatchLoss:
+    """What computes the loss of a model's batches, where it lies and in its dtype if no other is given."""
+    weight = model.output.weight
+    return admission.make_batch_loss(model, mode, weight.device, dtype or weight.dtype)
 
 
 @pytest.fixture

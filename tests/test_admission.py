@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import CORPUS, needs_compiled, random_ids, random_model, random_targets, randomize
+from conftest import CORPUS, loss_of, needs_compiled, random_ids, random_model, random_targets, randomize
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans import admission
-from minitrans.admission import Mode, is_measured, make_batch_loss, make_stepper
+from minitrans.admission import Mode, is_measured, make_stepper
 from minitrans.errors import UserError
-from minitrans.model import attention
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import CachedStepper
 from minitrans.model.dropout import Dropout
@@ -32,6 +31,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
+MODES: list[Mode] = ["auto", "off", "require"]
 SLOWER = "takes the plain and slower path"
 LENGTHS = [4, 7, 1]
 IDS = random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7)
@@ -40,16 +40,14 @@ LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is f
 
 def trains(model: Transformer, mode: Mode = "auto") -> str:
     """Who computes the loss of a batch."""
-    loss = make_batch_loss(mode)(model, *IDS, 0.1)
+    loss = loss_of(model, mode)(*IDS, 0.1)
     assert loss.grad_fn is not None
     return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
 
 
 def decodes(model: Transformer, mode: Mode = "auto") -> str:
     """Who computes the steps."""
-    stepper, is_compiled = make_stepper(model, mode)
-    assert isinstance(stepper, CachedStepper) != is_compiled
-    return "compiled" if is_compiled else "plain"
+    return "plain" if isinstance(make_stepper(model, mode), CachedStepper) else "compiled"
 
 
 def hooked_model() -> Transformer:
@@ -58,14 +56,11 @@ def hooked_model() -> Transformer:
     return model
 
 
-def gelu(self: FeedForward, x: Tensor) -> Tensor:
-    return self.w_2(self.dropout(F.gelu(self.w_1(x))))
-
-
-def loss_and_gradients(model: Transformer, of_batch: Callable[..., Tensor]) -> list[Tensor]:
+def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
     """With the same dropout every time."""
+    of_batch = loss_of(model, mode)
     torch.manual_seed(7)
-    loss = of_batch(model, *IDS, 0.1)
+    loss = of_batch(*IDS, 0.1)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
@@ -97,9 +92,8 @@ def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
 @needs_compiled
 def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str]) -> None:
     model = hooked_model()
-    of_batch = make_batch_loss("auto")
     for _ in range(3):
-        assert torch.equal(of_batch(model, *IDS, 0.1), batch_loss(model, *IDS, 0.1))
+        assert torch.equal(loss_of(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
         assert trains(model) == decodes(model) == "plain"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
         ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
@@ -116,10 +110,10 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list
 @needs_compiled
 def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
     words = "compiled code is required, and may not do the {}: encoder has a forward hook; give auto or off"
-    model, of_batch = hooked_model(), make_batch_loss("require")
+    model = hooked_model()
     for _ in range(2):
         with pytest.raises(UserError) as of_training:
-            of_batch(model, *IDS, 0.1)
+            loss_of(model, "require")
         with pytest.raises(UserError) as of_decoding:
             make_stepper(model, "require")
         assert (str(of_training.value), str(of_decoding.value)) == (words.format("training"), words.format("decoding"))
@@ -127,16 +121,11 @@ def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
 
 
 @needs_compiled
-def test_each_batch_asks_anew(falls_back: list[str]) -> None:
-    model, of_batch = random_model(1).train(), make_batch_loss("auto")
-    kinds = []
-    for _ in range(2):
-        kinds.append(of_batch(model, *IDS, 0.1).grad_fn)
-        handle = model.encoder.register_forward_hook(lambda module, inputs, output: None)
-        kinds.append(of_batch(model, *IDS, 0.1).grad_fn)
-        handle.remove()
-    compiled = [kind is not None and kind.name() == "_LinearCrossEntropyBackward" for kind in kinds]
-    assert compiled == [True, False, True, False]
+def test_parts_in_several_modes_are_left_to_the_plain_model(falls_back: list[str]) -> None:
+    model = random_model(1).train()
+    model.encoder.eval()
+    assert trains(model) == "plain"
+    assert falls_back == [f"training {SLOWER}: some parts of the model are in eval mode, and others are not"]
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------
@@ -186,7 +175,8 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
     assert not is_measured("auto")
     assert caplog.messages == []
-    asked: list[Callable[[Mode], object]] = [make_batch_loss, partial(make_stepper, random_model(1)), is_measured]
+    asked: list[Callable[[Mode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
+    asked.append(is_measured)
     for ask in asked:
         with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
             ask("require")
@@ -234,14 +224,14 @@ def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
 def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, caplog: Log) -> None:
     model = random_model(1).bfloat16().train()
     losses = []
-    for mode in ("auto", "off"):
+    for mode in MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            losses.append(make_batch_loss(mode)(model, *IDS, 0.1))
+            losses.append(loss_of(model, mode)(*IDS, 0.1))
     assert torch.equal(*losses)
     assert losses[0].isfinite()
     assert caplog.messages == []
     with pytest.raises(UserError, match=r"products in torch\.bfloat16 train parameters in torch\.float32 alone"):
-        make_batch_loss("require")(model, *IDS, 0.1)
+        loss_of(model, "require")
     assert decodes(model.eval(), "require") == "compiled"
 
 
@@ -258,26 +248,25 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
             module.p = p
         elif isinstance(module, MultiHeadAttention):
             module.dropout = p
-    found = loss_and_gradients(model, make_batch_loss("require"))
+    found = loss_and_gradients(model, "require")
     after = torch.get_rng_state()
-    assert worst(found, loss_and_gradients(model, batch_loss)) < 1e-11
+    assert worst(found, loss_and_gradients(model, "off")) < 1e-11
     assert torch.equal(torch.get_rng_state(), after)  # as many random numbers have been drawn
+    of_batch = loss_of(model.train(not training), "require")  # the mode is that at each batch
+    model.train(training)
     with torch.no_grad():
         torch.manual_seed(7)
-        assert torch.equal(make_batch_loss("require")(model, *IDS, 0.1), found[0])
+        assert torch.equal(of_batch(*IDS, 0.1), found[0])
     assert all(module.training == training for module in model.modules())
 
 
 @needs_compiled
 def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_alone() -> None:
-    probe = pytest.importorskip("minitrans.compiled.probe")
     model = random_model(1).train()
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    for _ in range(2):
-        probe.forget()
-        make_stepper(model.eval(), "require")
-        make_batch_loss("require")(model.train(), *IDS, 0.1)
+    make_stepper(model.eval(), "require")
+    loss_of(model.train(), "require")
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
@@ -295,13 +284,11 @@ AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 @needs_compiled
 @pytest.mark.parametrize("around", AROUND)
 def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
-    probe = pytest.importorskip("minitrans.compiled.probe")
     model = random_model(1).float()
-    probe.forget()
     with AROUND[around]():
-        stepper, _ = make_stepper(model, "require")
-        found = make_batch_loss("require")(model, *IDS, 0.1)
-        plain = make_batch_loss("off")(model, *IDS, 0.1)
+        stepper = make_stepper(model, "require")
+        dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
+        found, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
     assert found.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
     rows = stepper.begin(IDS[0], 1)
     plain_stepper = CachedStepper(model)
@@ -312,7 +299,7 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
     assert worst([log_p], [want]) < 1e-5
 
 
-# -- A translator, whose model may change ---------------------------------------------------------------------------
+# -- A translator ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -337,128 +324,61 @@ def bundle(whole: Bundle) -> Bundle:
     return replace(whole, model=deepcopy(whole.model))
 
 
-def plainly(bundle: Bundle) -> list[str]:
-    return Translator(bundle, "off").translate(LINES)
-
-
 @needs_compiled
 def test_translations_are_the_same_in_every_mode(bundle: Bundle) -> None:
-    found = [Translator(bundle, mode) for mode in ("auto", "require", "off")]
-    assert [translator.compiled for translator in found] == [True, True, False]
+    found = [Translator(bundle, mode) for mode in MODES]
+    assert [translator.compiled for translator in found] == [True, False, True]
     outputs = [translator.translate(LINES) for translator in found]
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(set(outputs[0])) > 3
     assert outputs[0] == found[0].translate(LINES, use_cache=False)
 
 
-@needs_compiled
-def test_a_hook_that_is_set_later_fires(bundle: Bundle, caplog: Log, falls_back: list[str]) -> None:
-    translator = Translator(bundle)
-    before = translator.translate(LINES)
-    fired: list[str] = []
-    layer = bundle.model.decoder.layers[1]
-    handle = layer.register_forward_hook(lambda module, inputs, output: fired.append("fired"))
-    assert translator.translate(LINES) == translator.translate(LINES) == before
-    assert fired
-    assert not translator.compiled
-    assert caplog.messages == [f"decoding {SLOWER}: decoder.layers.1 has a forward hook"]
-    handle.remove()
-    fired.clear()
-    assert translator.translate(LINES) == before
-    assert translator.compiled
-    assert not fired
+def gelu(self: FeedForward, x: Tensor) -> Tensor:
+    return self.w_2(self.dropout(F.gelu(self.w_1(x))))
 
 
-@needs_compiled
-def test_a_hook_that_changes_what_it_sees_changes_the_translations(bundle: Bundle, falls_back: list[str]) -> None:
-    translator = Translator(bundle)
-    before = translator.translate(LINES)
-    bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: -output)
-    assert translator.translate(LINES) == plainly(bundle) != before
-    assert falls_back == [f"decoding {SLOWER}: encoder.norm has a forward hook"]
+def no_weight(model: Transformer, monkeypatch: Patch) -> None:
+    with torch.no_grad():
+        model.decoder.norm.weight.zero_()
 
 
-REPLACED: list[tuple[object, str, object]] = [
-    (FeedForward, "forward", gelu),
-    (attention, "attention_scores", lambda q, k: q @ k.mT),
-    (Transformer, "embed", lambda self, table, ids, offset: table(ids) + self.positions[offset : offset + ids.size(1)]),
-]
+CHANGES: dict[str, Callable[[Transformer, Patch], object]] = {
+    "weight": no_weight,
+    "hook": lambda model, _: model.encoder.norm.register_forward_hook(lambda module, inputs, output: -output),
+    "module": lambda model, _: setattr(model.decoder, "norm", nn.RMSNorm(12).double()),
+    "function": lambda _, monkeypatch: monkeypatch.setattr(FeedForward, "forward", gelu),
+}
 
 
-@needs_compiled
-@pytest.mark.parametrize(("owner", "name", "function"), REPLACED, ids=["gelu", "unscaled", "embedding"])
-def test_a_function_that_is_replaced_later_computes_until_it_is_put_back(
-    owner: object, name: str, function: object, bundle: Bundle, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_after_loading_changes_the_next_translation(
+    change: str, bundle: Bundle, monkeypatch: Patch
 ) -> None:
     translator = Translator(bundle)
     before = translator.translate(LINES)
-    monkeypatch.setattr(owner, name, function)
-    assert translator.translate(LINES) == translator.translate(LINES) == plainly(bundle) != before
-    assert not translator.compiled
+    CHANGES[change](bundle.model, monkeypatch)
+    assert translator.translate(LINES) == translator.translate(LINES, use_cache=False) != before
+
+
+@needs_compiled
+@pytest.mark.parametrize("change", CHANGES)
+def test_compiled_code_is_of_the_model_as_it_was(change: str, bundle: Bundle, monkeypatch: Patch) -> None:
+    translator = Translator(bundle, "require")
+    before = translator.translate(LINES)
+    CHANGES[change](bundle.model, monkeypatch)
+    assert translator.translate(LINES) == before
+
+
+@needs_compiled
+@pytest.mark.parametrize("change", [change for change in CHANGES if change != "weight"])
+def test_each_translator_asks_anew(
+    change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+) -> None:
+    assert Translator(bundle, "auto").compiled
+    CHANGES[change](bundle.model, monkeypatch)
+    assert not Translator(bundle, "auto").compiled
     (line,) = caplog.messages
-    assert line.startswith(f"decoding {SLOWER}: compiled code is off by ")
-    assert line.endswith("in the log-probabilities of step 1 (float64, relative to their size; at most 1e-09)")
-    monkeypatch.undo()
-    assert translator.translate(LINES) == before
-    assert translator.compiled
-    assert len(caplog.messages) == 1
-
-
-@needs_compiled
-def test_training_follows_a_function_that_is_replaced(monkeypatch: Patch, falls_back: list[str]) -> None:
-    model, of_batch = random_model(1).train(), make_batch_loss("auto")
-    before = loss_and_gradients(model, of_batch)
-    monkeypatch.setattr(FeedForward, "forward", gelu)
-    found = loss_and_gradients(model, of_batch)
-    assert worst(found, loss_and_gradients(model, batch_loss)) == 0.0
-    assert worst(found, before) > 1e-3
-    (line,) = falls_back
-    assert line.startswith(f"training {SLOWER}: compiled code is off by ")
-    monkeypatch.undo()
-    assert worst(loss_and_gradients(model, of_batch), before) == 0.0
-    assert trains(model) == "compiled"
-
-
-@needs_compiled
-def test_a_module_that_is_replaced_later_computes(bundle: Bundle, falls_back: list[str]) -> None:
-    translator = Translator(bundle)
-    before = translator.translate(LINES)
-    bundle.model.decoder.norm = nn.RMSNorm(12).double()  # type: ignore[assignment]
-    assert translator.translate(LINES) == plainly(bundle) != before
-    known = "decoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm"
-    assert falls_back == [f"decoding {SLOWER}: {known}"]
-
-
-@needs_compiled
-def test_an_equal_module_in_its_place_is_taken_at_once(bundle: Bundle) -> None:
-    translator = Translator(bundle, "require")
-    before = translator.translate(LINES)
-    bundle.model.decoder.norm = deepcopy(bundle.model.decoder.norm)
-    with torch.no_grad():
-        bundle.model.decoder.norm.weight.neg_()
-    assert translator.translate(LINES) == plainly(bundle) != before
-    assert translator.compiled
-
-
-@needs_compiled
-def test_a_translator_that_requires_compiled_code_refuses_every_time(bundle: Bundle) -> None:
-    translator = Translator(bundle, "require")
-    before = translator.translate(LINES)
-    handle = bundle.model.encoder.register_forward_hook(lambda module, inputs, output: None)
-    for _ in range(2):
-        with pytest.raises(UserError, match=r"may not do the decoding: encoder has a forward hook; give auto or off"):
-            translator.translate(LINES)
-    with pytest.raises(UserError, match=r"may not do the decoding: encoder has a forward hook; give auto or off"):
+    assert line.startswith(f"decoding {SLOWER}: ")
+    with pytest.raises(UserError, match="compiled code is required, and may not do the decoding: "):
         Translator(bundle, "require")
-    handle.remove()
-    assert translator.translate(LINES) == before
-
-
-def test_a_translator_without_compiled_code_is_off_for_good(bundle: Bundle) -> None:
-    translator = Translator(bundle, "off")
-    before = translator.translate(LINES)
-    handle = bundle.model.encoder.register_forward_hook(lambda module, inputs, output: None)
-    assert translator.translate(LINES) == before
-    handle.remove()
-    assert translator.translate(LINES) == before
-    assert not translator.compiled

@@ -1,7 +1,8 @@
 """The model compiled for this processor: a guest. Without this folder everything works, more slowly.
 
-`batch_loss` and `admit_stepper` compute batches and steps faster than the model, or refuse in words: the plan has to
-know the architecture, and the probe has to find no difference between the model's own numbers and these.
+`accelerate_training` and `accelerate_decoding` give what computes batches and steps faster than the model, or refuse in
+words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
+and these. Both look at the model and its code once, when they are called.
 """
 
 import torch
@@ -11,42 +12,49 @@ from minitrans.compiled import kernels, probe, stepper
 from minitrans.compiled.library import DTYPES, NotAdmittedError, load_library
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.compiled.training import batch_loss as compiled_loss
+from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer
 from minitrans.plan import Plan, UnknownArchitectureError, read_plan
 
-__all__ = ["NotAdmittedError", "admit_stepper", "batch_loss", "check_compiler"]
+__all__ = ["NotAdmittedError", "accelerate_decoding", "accelerate_training", "can_be_compiled"]
 
 
-def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
-    """A `BatchLoss`, on a CPU.
+def accelerate_training(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLoss:
+    """The loss of a model's batches, with products in a dtype: of its weights as they are at each batch.
 
     Raises:
         NotAdmittedError: It may not compute this model's.
     """
-    enabled = torch.is_autocast_enabled("cpu")
-    dtype = torch.get_autocast_dtype("cpu") if enabled else model.output.weight.dtype
-    plan = _plan(model, dtype)
-    if plan.output.dtype != (computed := torch.promote_types(dtype, torch.float32)):
+    mode = model.training
+    if len({module.training for module in model.modules()}) > 1:
+        raise NotAdmittedError("some parts of the model are in eval mode, and others are not")
+    plans = {mode: _plan(model, device, dtype), not mode: _plan(model.train(not mode), device, dtype)}
+    model.train(mode)
+    parameters = model.output.weight.dtype
+    if parameters != (computed := torch.promote_types(dtype, torch.float32)):
         raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
-    probe.check_training(plan, dtype)
-    return compiled_loss(plan, src_ids, tgt_in, tgt_out, smoothing, dtype)
+    probe.check_training(plans[mode], dtype)
+
+    def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
+        return compiled_loss(plans[model.training], src_ids, tgt_in, tgt_out, smoothing, dtype)
+
+    return batch_loss
 
 
-def admit_stepper(model: Transformer) -> CompiledStepper:
+def accelerate_decoding(model: Transformer) -> CompiledStepper:
     """A stepper of a model on a CPU; it takes a copy of the weights.
 
     Raises:
         NotAdmittedError: It may not compute this model's steps.
     """
     dtype = model.output.weight.dtype
-    plan = _plan(model, dtype)
+    plan = _plan(model, model.output.weight.device, dtype)
     probe.check_steps(plan, dtype)
     return CompiledStepper(plan)
 
 
-def _plan(model: Transformer, dtype: torch.dtype) -> Plan:
+def _plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
     """The model's plan, for products in a dtype."""
-    device = model.output.weight.device
     if device.type != "cpu":
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
     if dtype not in DTYPES:
@@ -57,11 +65,10 @@ def _plan(model: Transformer, dtype: torch.dtype) -> Plan:
         raise NotAdmittedError(str(error)) from error
 
 
-def check_compiler() -> None:
-    """Compile both libraries, unless that has been done on this machine.
+def can_be_compiled() -> bool:
+    """True: both libraries are there, compiled unless that has been done on this machine.
 
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    for source in (kernels.SOURCE, stepper.SOURCE):
-        load_library(source)
+    return all(map(load_library, (kernels.SOURCE, stepper.SOURCE)))

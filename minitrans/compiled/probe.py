@@ -1,10 +1,9 @@
 """Whether compiled code gives the model's own numbers: a small model of the same architecture goes both ways.
 
-A plan cannot see that somebody has changed what the model's code or the C++ computes; this can. It takes some tens of
-milliseconds, once for an architecture in a process, and again where a function of the model has been replaced since.
+A plan cannot see that somebody has changed what the model's code or the C++ computes; this can, in some tens of
+milliseconds.
 """
 
-import functools
 import math
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -19,7 +18,7 @@ from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model import loss as plain
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.plan import Plan, functions_of_the_model, read_plan
+from minitrans.plan import Plan, read_plan
 
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
 # float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone.
@@ -45,7 +44,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    _refuse(_difference_in_training(_architecture(plan), dtype, functions_of_the_model()))
+    _refuse(_difference_in_training(_architecture(plan), dtype))
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -54,13 +53,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    _refuse(_difference_in_steps(_architecture(plan), dtype, functions_of_the_model()))
-
-
-def forget() -> None:
-    """Look anew the next time, as if nothing had been compared in this process."""
-    _difference_in_training.cache_clear()
-    _difference_in_steps.cache_clear()
+    _refuse(_difference_in_steps(_architecture(plan), dtype))
 
 
 def _refuse(difference: str) -> None:
@@ -101,8 +94,7 @@ def _small_model(architecture: Architecture) -> Transformer:
     return model
 
 
-@functools.cache
-def _difference_in_training(architecture: Architecture, dtype: torch.dtype, functions: tuple[object, ...]) -> str:
+def _difference_in_training(architecture: Architecture, dtype: torch.dtype) -> str:
     """What differs first and by how much, or nothing."""
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
         torch.manual_seed(1)
@@ -152,8 +144,7 @@ def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Diff
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-@functools.cache
-def _difference_in_steps(architecture: Architecture, dtype: torch.dtype, functions: tuple[object, ...]) -> str:
+def _difference_in_steps(architecture: Architecture, dtype: torch.dtype) -> str:
     """What differs first and by how much, or nothing."""
     no_autocast = torch.autocast("cpu", enabled=False)
     with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:

@@ -11,8 +11,8 @@ from minitrans.model.transformer import Transformer
 
 ROWS = 512  # positions whose logits are held at a time: enough for quick products, little memory
 
-# What computes `batch_loss`: that function, or another way to the same numbers and gradients.
-BatchLoss = Callable[[Transformer, Tensor, Tensor, Tensor, float], Tensor]
+# `batch_loss` of a certain model: that function, or another way to the same numbers and gradients.
+BatchLoss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
 def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:

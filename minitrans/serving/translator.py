@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.admission import Mode, make_stepper
 from minitrans.model.decoding import (
+    CachedStepper,
     Hypothesis,
     Stepper,
     UncachedStepper,
@@ -21,7 +22,6 @@ from minitrans.model.decoding import (
     greedy_decode,
     length_limit,
 )
-from minitrans.plan import glance
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.serving.greedy import scored_greedy_decode
 from minitrans.serving.sampling import sample
@@ -74,34 +74,33 @@ class Translation(NamedTuple):
 
 
 class Translator:
-    """A model and its tokenizer, ready to translate.
+    """A model and its tokenizer, ready to translate: by the model as it is at each call, or by compiled code.
 
-    Compiled code takes a copy of the weights: what happens to them later it does not see. It does notice that a module
-    gets a hook or is replaced, or a function of the model's code is.
+    Compiled code, where it is asked for, is of the model as it was then: it has a copy of the weights, and does not
+    notice that they, a hook or the model's code change.
 
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
         compiled: Whether compiled code decodes.
     """
 
-    def __init__(self, bundle: Bundle, compiled: Mode = "auto") -> None:
+    def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
         """Take the bundle as it is, and find what computes its steps.
 
         Args:
             bundle: What to translate with.
-            compiled: Whether compiled code may: auto, where it proves to give the model's own numbers; off, never;
+            compiled: Whether compiled code may: off, never; auto, where it proves to give the model's own numbers;
                 require, or else an error.
 
         Raises:
             UserError: Compiled code is required, and may not compute this model.
         """
-        self.bundle, self._mode = bundle, compiled
-        self._seen = glance(bundle.model)
-        self._stepper, self.compiled = make_stepper(bundle.model, compiled)
+        self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
+        self.compiled = not isinstance(self._stepper, CachedStepper)
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "auto"
+        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "off"
     ) -> "Translator":
         """Load a trained run folder.
 
@@ -112,15 +111,6 @@ class Translator:
         bundle = load_bundle(Path(run))
         bundle.model.to(device, dtype)
         return cls(bundle, compiled)
-
-    def _steps(self, use_cache: bool) -> Stepper[Any]:
-        """What computes the next steps: as before, unless the model has been changed since."""
-        if not use_cache:
-            return UncachedStepper(self.bundle.model)
-        if (seen := glance(self.bundle.model)) != self._seen:
-            self._stepper, self.compiled = make_stepper(self.bundle.model, self._mode)
-            self._seen = seen
-        return self._stepper
 
     @overload
     def translate(
@@ -301,7 +291,7 @@ class Translator:
         of_blank: Output,
     ) -> list[Output]:
         """What `decode` makes of each source, in their order; threads share the batches if the stepper likes that."""
-        stepper = self._steps(use_cache)
+        stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_threads
         if threads > 1:  # a few batches for each, that all end at about the same time
             tokens = sum(map(len, sources))

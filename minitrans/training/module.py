@@ -1,6 +1,7 @@
 """The LightningModule: one training step, one validation step, the optimizer and its schedule."""
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
-from minitrans.model.loss import BatchLoss, batch_loss
+from minitrans.model.loss import BatchLoss
+from minitrans.model.loss import batch_loss as plain_batch_loss
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
@@ -35,12 +37,12 @@ class TranslationModule(LightningModule):
             of this one.
     """
 
-    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss = batch_loss) -> None:
-        """Take the model, the settings of its optimizer, and what computes the loss of a batch."""
+    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss | None = None) -> None:
+        """Take the model, settings of its optimizer, and what computes the loss of a batch if not the model."""
         super().__init__()
         self.model = model
         self.config = config
-        self.batch_loss = batch_loss
+        self.batch_loss = batch_loss or partial(plain_batch_loss, model)
         self.tgt_tokens = 0
 
     def setup(self, stage: str) -> None:
@@ -68,7 +70,7 @@ class TranslationModule(LightningModule):
         """What to minimise, see `training_step`; the mean over the real target tokens everywhere; their number."""
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
-        loss = self.batch_loss(self.model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing)
+        loss = self.batch_loss(batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing)
         if n_processes() == 1:
             loss = loss / n_tokens
             return loss, loss, n_tokens

@@ -120,16 +120,12 @@ def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
     data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
     data.setup()
     bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
-    batch_loss = make_batch_loss(config.compiled)
-    if config.compiled == "require":  # and may not be had: better now than at the first step
-        with torch.no_grad():
-            one = torch.tensor([[tokenizer.eos_id]])
-            batch_loss(model.eval(), one, one, one, 0.0)
-            model.train()
-    module = TranslationModule(bundle.model, config.training, batch_loss)
-
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
+    dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else torch.float32
+    batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
+    module = TranslationModule(model, config.training, batch_loss)
+
     if trainer.is_global_zero and not config.resume:
         if not is_there:
             held.enter_context(_new_folder(run_dir))

@@ -263,9 +263,10 @@ Loss = Callable[[Batch], Tensor]
 
 
 def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
-    """Our module, and its training step as far as the loss."""
-    training = TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING)
-    module = TranslationModule(Transformer(config), training, make_batch_loss("require"))
+    """Our module, and its training step as far as the loss, in the arithmetic that is set around."""
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    training, model = TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING), Transformer(config)
+    module = TranslationModule(model, training, make_batch_loss(model, "require", torch.device("cpu"), dtype))
     return module, lambda batch: module.training_step(batch, 0)
 
 
@@ -395,7 +396,8 @@ class Bench:
         """Make the model, from the same seed for everybody."""
         self.contender = contender
         torch.manual_seed(SEED)
-        self._module, self._loss = BUILDERS[contender.name](config)
+        with self._arithmetic():
+            self._module, self._loss = BUILDERS[contender.name](config)
         self._module.train()
         kind = {"foreach": False, "fused": False} if contender.name == PLAIN else {"fused": True}
         self._optimizer = torch.optim.AdamW(
@@ -406,12 +408,15 @@ class Bench:
     def step(self, batch: Batch) -> float:
         """Train on a batch, and return the loss before the step."""
         self._optimizer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.contender.precision == "bf16"):
+        with self._arithmetic():
             loss = self._loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP)
         self._optimizer.step()
         return loss.item()
+
+    def _arithmetic(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.contender.precision == "bf16")
 
 
 def time_steps(
@@ -552,7 +557,9 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     trainer = run._make_trainer(config, bundle, workload.data)
     in_turn = StepsInTurn(Bench(Contender(OURS, precision), workload.config), n_steps)
     trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
-    module = TranslationModule(bundle.model, config.training, make_batch_loss("require"))
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    batch_loss = make_batch_loss(bundle.model, "require", torch.device("cpu"), dtype)
+    module = TranslationModule(bundle.model, config.training, batch_loss)
     with contextlib.suppress(EnoughError):
         run._fit(trainer, module, workload.data, config)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]

@@ -114,7 +114,7 @@ def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
 
 def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
     """The number of parameters, and by test set and beam the scores."""
-    translator = Translator.load(run)
+    translator = Translator.load(run, compiled="auto")
     scores: dict[str, dict[int, Any]] = {}
     for split, pairs in load_corpus(config.data).items():
         if split not in ("train", "valid"):

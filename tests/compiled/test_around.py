@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, needs_compiled, random_ids, random_model
+from conftest import BOS, loss_of, needs_compiled, random_ids, random_model
 from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans import compiled
-from minitrans.model import loss
+from minitrans.admission import Mode
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.dropout import Dropout
@@ -48,10 +48,13 @@ def batch(src_lengths: list[int], tgt_lengths: list[int], vocab_size: int) -> tu
     return src_ids, F.pad(tgt_out[:, :-1], (1, 0), value=BOS), tgt_out
 
 
-def results(model: Transformer, ids: tuple[Tensor, Tensor, Tensor], way: loss.BatchLoss) -> list[Tensor]:
+def results(
+    model: Transformer, ids: tuple[Tensor, Tensor, Tensor], mode: Mode, dtype: torch.dtype | None = None
+) -> list[Tensor]:
     """The loss, and the gradient at every parameter; the same dropout every time."""
+    way = loss_of(model, mode, dtype)
     torch.manual_seed(7)
-    total = way(model, *ids, 0.1)
+    total = way(*ids, 0.1)
     return [total.detach(), *torch.autograd.grad(total, list(model.parameters()))]
 
 
@@ -62,7 +65,7 @@ def assert_same_training(model: Transformer, src_lengths: list[int], tgt_lengths
         if isinstance(module, MultiHeadAttention):
             module.dropout = 0.2
     ids = batch(src_lengths, tgt_lengths, model.config.vocab_size)
-    for ours, plain in zip(results(model, ids, compiled.batch_loss), results(model, ids, loss.batch_loss), strict=True):
+    for ours, plain in zip(results(model, ids, "require"), results(model, ids, "off"), strict=True):
         assert (ours - plain).abs().max() <= 1e-9 * plain.abs().max().clamp_min(1.0)
 
 
@@ -94,10 +97,9 @@ def test_models_of_such_sizes(size: dict[str, int]) -> None:
 @pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model, ids = lower_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
-    exact = results(model, ids, loss.batch_loss)
+    exact = results(model, ids, "off")
     model.float()
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        ours = results(model, ids, compiled.batch_loss)
+    ours = results(model, ids, "require", dtype)
     for one, other in zip(ours, exact, strict=True):
         assert (one.double() - other).norm() <= tolerance * other.norm() + 1e-6
 
@@ -134,7 +136,7 @@ def worst_step(
 
 @torch.no_grad()
 def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: int | None = None) -> None:
-    assert worst_step(compiled.admit_stepper(model), CachedStepper(model), lengths, n_steps, n) < 1e-9
+    assert worst_step(compiled.accelerate_decoding(model), CachedStepper(model), lengths, n_steps, n) < 1e-9
 
 
 def test_many_steps() -> None:
@@ -167,5 +169,5 @@ def test_steps_of_models_of_such_sizes(size: dict[str, int]) -> None:
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
 def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model = lower_model(240 + n).to(dtype)
-    ours = compiled.admit_stepper(model)
+    ours = compiled.accelerate_decoding(model)
     assert 0 < worst_step(ours, CachedStepper(model.double()), [n, 3], 4) < tolerance

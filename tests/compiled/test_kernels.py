@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import needs_compiled, random_ids, random_model, random_targets, random_tensor
+from conftest import loss_of, needs_compiled, random_ids, random_model, random_targets, random_tensor
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans import admission
-from minitrans.compiled import kernels, library, probe
+from minitrans.compiled import kernels, library
 from minitrans.compiled.kernels import Dropout
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.model.dropout import random_bytes
@@ -299,7 +298,6 @@ def forget() -> None:
     """As in a new process."""
     kernels.library.cache_clear()
     library._compile.cache_clear()
-    probe.forget()
 
 
 @pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
@@ -356,8 +354,7 @@ def test_without_a_compiler_there_are_none_and_one_warning(
         with pytest.raises(NotAdmittedError, match=f"{compiler} cannot compile and load .*kernels.cpp"):
             kernels.library()
     model, ids = random_model(1), (random_ids(1, [3, 2], 3), random_targets(2, 2, 4), random_ids(3, [4, 4], 4))
-    of_batch = admission.make_batch_loss("auto")
-    losses = [of_batch(model, *ids, 0.1) for _ in range(2)]
+    losses = [loss_of(model)(*ids, 0.1) for _ in range(2)]
     assert losses == [batch_loss(model, *ids, 0.1)] * 2
     assert len(caplog.records) == 1
     assert caplog.messages == falls_back[:1]

@@ -1,7 +1,7 @@
 """The probe finds every fault, each alone, of either side, and none where there is none."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,13 +25,6 @@ pytestmark = needs_compiled
 
 Patch = pytest.MonkeyPatch
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
-
-
-@pytest.fixture(autouse=True)
-def _anew() -> Iterator[None]:
-    probe.forget()
-    yield
-    probe.forget()
 
 
 def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **sizes: Any) -> Transformer:
@@ -455,6 +448,5 @@ def test_it_looks_again_where_a_function_of_the_model_is_another(monkeypatch: Pa
         assert len(seen) == 6
     assert found() == ("", "")
     assert len(seen) == 6
-    probe.forget()
     assert found() == ("", "")
     assert len(seen) == 8

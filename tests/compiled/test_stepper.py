@@ -248,9 +248,7 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_on_a_cpu_a_model_is_compiled(dtype: torch.dtype) -> None:
-    found, is_compiled = make_stepper(random_model(21).to(dtype), "auto")
-    assert isinstance(found, CompiledStepper)
-    assert is_compiled
+    assert isinstance(make_stepper(random_model(21).to(dtype), "auto"), CompiledStepper)
 
 
 def other_order(model: Transformer) -> None:
@@ -271,7 +269,7 @@ def test_weights_may_lie_in_any_order() -> None:
 def test_a_plan_refuses_them_though(falls_back: list[str]) -> None:
     model = random_model(22)
     other_order(model)
-    assert isinstance(make_stepper(model, "auto")[0], CachedStepper)
+    assert isinstance(make_stepper(model, "auto"), CachedStepper)
     (line,) = falls_back
     assert line.endswith("path: src_embedding.weight does not lie in one piece in memory")
 
@@ -303,10 +301,9 @@ def test_other_devices_and_dtypes_take_the_model_itself(
 ) -> None:
     model = change(random_model(16))
     with caplog.at_level(logging.INFO, "minitrans"):
-        found, is_compiled = make_stepper(model, "auto")
+        found = make_stepper(model, "auto")
     assert isinstance(found, CachedStepper)
     assert found.model is model
-    assert not is_compiled
     assert [record.levelno for record in caplog.records] == [logging.INFO]  # nobody would have expected another
 
 
@@ -324,10 +321,9 @@ def test_without_a_compiler_it_is_the_model_itself(
 ) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     model = random_model(17)
-    found, is_compiled = make_stepper(model, "auto")
+    found = make_stepper(model, "auto")
     assert isinstance(found, CachedStepper)
     assert found.model is model
-    assert not is_compiled
     with pytest.raises(NotAdmittedError):
         compiled(model)
     assert caplog.messages == falls_back

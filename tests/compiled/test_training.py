@@ -1,17 +1,15 @@
 """The training pass on compiled kernels against the plain one: the same numbers, gradients and dropout."""
 
 from collections.abc import Callable, Iterable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model, random_tensor
+from conftest import BOS, EOS, PAD, loss_of, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from minitrans import admission, compiled
 from minitrans.compiled import kernels, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.model.dropout import Dropout
@@ -158,20 +156,11 @@ def no_kernels() -> None:
 def test_without_kernels_it_is_the_plain_pass(monkeypatch: pytest.MonkeyPatch, falls_back: list[str]) -> None:
     monkeypatch.setattr(kernels, "library", no_kernels)
     model, (src_ids, tgt_in) = random_model(4).train(), batch([5, 3], [4, 4])
-    losses = [way(model, src_ids, tgt_in, tgt_in, 0.1) for way in (admission.make_batch_loss("auto"), batch_loss)]
+    losses = [loss_of(model)(src_ids, tgt_in, tgt_in, 0.1), batch_loss(model, src_ids, tgt_in, tgt_in, 0.1)]
     gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
     assert losses[0] == losses[1]
     assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
     assert falls_back == ["training takes the plain and slower path: none today"]
-
-
-def test_under_autocast_it_serves_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    runs = []
-    monkeypatch.setattr(compiled, "compiled_loss", lambda *arguments: runs.append(arguments[-1]))
-    src_ids, tgt_in = batch([5, 3], [4, 4])
-    with torch.autocast("cpu", torch.bfloat16):
-        compiled.batch_loss(random_model(4).float().train(), src_ids, tgt_in, tgt_in, 0.1)
-    assert runs == [torch.bfloat16]
 
 
 def test_each_dropout_has_its_own_probability() -> None:
@@ -209,12 +198,12 @@ def test_layers_may_be_shared() -> None:
 @pytest.mark.parametrize("part", ["src_embedding", "tgt_embedding", "output", "encoder", "decoder.layers.1", "norm"])
 def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: bool) -> None:
     gradients = []
-    for way in (compiled.batch_loss, batch_loss):
+    for mode in ("require", "off"):
         model = random_model(4, tie_embeddings=tied).train()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             parameter.requires_grad_(parameter.requires_grad and part not in name)
         src_ids, tgt_in = batch([5, 3], [4, 4])
-        way(model, src_ids, tgt_in, tgt_in, 0.1).backward()
+        loss_of(model, mode)(src_ids, tgt_in, tgt_in, 0.1).backward()
         assert [p.grad is not None for p in model.parameters()] == [p.requires_grad for p in model.parameters()]
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     assert worst(*gradients) <= 1e-11
@@ -270,30 +259,3 @@ def test_a_second_derivative_is_refused(number: int) -> None:
     (gradient,) = torch.autograd.grad(sublayer(x).square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_it_serves_wherever_it_may(monkeypatch: pytest.MonkeyPatch, falls_back: list[str]) -> None:
-    """In training mode and in eval mode, with gradients and without; not in another dtype, nor without kernels."""
-    model = random_model(4).train()
-    src_ids, tgt_in = batch([5, 3], [4, 4])
-    runs: list[str] = []
-
-    def served(plan: Any, src_ids: Tensor, tgt_in: Tensor, *rest: Any) -> Tensor:
-        loss = training.batch_loss(plan, src_ids, tgt_in, *rest)
-        runs.append("compiled")
-        return loss
-
-    monkeypatch.setattr(compiled, "compiled_loss", served)
-    monkeypatch.setattr(admission, "loss", SimpleNamespace(batch_loss=lambda *_: runs.append("plain")))
-    of_batch = admission.make_batch_loss("auto")
-    arguments = src_ids, tgt_in, tgt_in, 0.1
-    of_batch(model, *arguments)
-    with torch.no_grad():
-        of_batch(model, *arguments)
-    of_batch(model.eval(), *arguments)
-    assert runs == ["compiled"] * 3
-    of_batch(model.half().train(), *arguments)
-    assert falls_back == []  # nobody would have expected another
-    monkeypatch.setattr(kernels, "library", no_kernels)
-    of_batch(model.double(), *arguments)
-    assert runs == ["compiled"] * 3 + ["plain"] * 2

@@ -28,14 +28,14 @@ SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine le
 
 @pytest.fixture(scope="module")
 def translator(tiny_run: Path) -> Class:
-    return Translator.load(tiny_run)
+    return Translator.load(tiny_run, compiled="auto")
 
 
 @pytest.fixture(scope="module")
 def random_translator(translator: Class) -> Class:
     """Of a float64 model of three layers, of which no weight is like another."""
     sizes = replace(translator.bundle.model.config, d_model=12, n_heads=2, d_head=5, d_ff=9, n_layers=3)
-    return Translator(replace(translator.bundle, model=randomize(Transformer(sizes), 8)))
+    return Translator(replace(translator.bundle, model=randomize(Transformer(sizes), 8)), "auto")
 
 
 def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Class) -> None:

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
+from conftest import ATOL, PAD, loss_of, needs_compiled, random_ids, random_model, random_targets
 from torch import Tensor
 
-from minitrans.admission import Mode, make_batch_loss
+from minitrans.admission import Mode
 from minitrans.data.batching import Batch
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
@@ -24,7 +24,7 @@ class Logged(TranslationModule):
     """Notes what is logged, for there is no Trainer."""
 
     def __init__(self, model: Transformer, way: Mode) -> None:
-        super().__init__(model, TrainingConfig(label_smoothing=0.3), make_batch_loss(way))
+        super().__init__(model, TrainingConfig(label_smoothing=0.3), loss_of(model, way))
         self.logged: dict[str, Tensor] = {}
         self.weights: list[Any] = []
 

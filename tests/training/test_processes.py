@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import needs_compiled, tiny_settings, wait_for_the_end_of
+from conftest import loss_of, needs_compiled, tiny_settings, wait_for_the_end_of
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 
 from minitrans import cli
-from minitrans.admission import Mode, make_batch_loss
+from minitrans.admission import Mode
 from minitrans.data import batching
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -123,7 +123,7 @@ def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: Mode) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
     batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
-    loss = make_batch_loss(way)(model, batch.src_ids, batch.tgt_in, batch.tgt_out, 0.1)
+    loss = loss_of(model, way)(batch.src_ids, batch.tgt_in, batch.tgt_out, 0.1)
     loss.backward()
     assert loss == 0
     for parameter in model.parameters():

@@ -37,7 +37,7 @@ BEAMS = 3
     lower=LOWER,
 )
 def compiled_code_is_admitted(subject: Subject) -> float:
-    """Asked anew, whatever has been answered before in this process."""
+    """Of the model as it is, of a model with a hook, and of one whose code is another."""
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
@@ -47,14 +47,12 @@ def compiled_code_is_admitted(subject: Subject) -> float:
 
 def refusals(model: Transformer) -> int:
     """How often compiled code may not compute the model, of training and decoding."""
-    probe.forget()
     n_refused = 0
     for look in (probe.check_training, probe.check_steps):
         try:
             look(read_plan(model), model.output.weight.dtype)
         except (NotAdmittedError, UnknownArchitectureError):
             n_refused += 1
-    probe.forget()
     return n_refused
 
 
