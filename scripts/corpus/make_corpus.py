@@ -223,15 +223,16 @@ def keys(en: str) -> set[str]:
     return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
-def typed(draw: Draw, en: str) -> str:
-    """Write an English text as people type it: not contracted, small, without the stop, or with another one."""
+def typed(draw: Draw, en: str, zh: str) -> tuple[str, str]:
+    """Write a pair as people type it: not contracted, small, without the stop, or with another one on both sides."""
     if draw.below(10) < 4:
         en = without_contractions(en)
     if draw.below(10) < 4:
         en = en.lower()
     if draw.below(10) < 6 and en[-1] in STOPS and not en.endswith(".m."):
-        en = en.rstrip(STOPS) + draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
-    return en
+        stop = draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
+        en, zh = en.rstrip(STOPS) + stop, zh.rstrip("。？！") + stop[:1].replace("!", "！")
+    return en, zh
 
 
 class Filler:
@@ -311,7 +312,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 
 
 def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
-    """Make what to train on: the pairs of each line, some joined, and variants of their English."""
+    """Make what to train on: the pairs of each line, some joined, and variants of them."""
     train, again = dict(FIXED), FIXED * (2 * FILLERS - 1)
     for pair in itertools.chain.from_iterable(base.values()):
         train.setdefault(pair.en, pair.zh[0])
@@ -328,7 +329,7 @@ def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) 
     for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
         pair = draw.pick(draw.pick(spoken))
         if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
-            train.setdefault(typed(draw, pair.en), pair.zh[0])
+            train.setdefault(*typed(draw, pair.en, pair.zh[0]))
     return draw.shuffled((*train.items(), *again))
 
 
@@ -362,12 +363,12 @@ def write_corpus(folder: Path, splits: Splits) -> None:
 
 
 def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
-    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of the English of each."""
+    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of each."""
     draw = Draw(seed)
     for line in lines:
         if f"{line.file}:{line.number}" == Path(name).name:
             for pair in Filler(draw, kinds, lines).fill_often(line):
-                print(pair.en, *pair.zh, typed(draw, pair.en), sep="\t")
+                print(pair.en, *pair.zh, *typed(draw, pair.en, pair.zh[0]), sep="\t")
             return
     raise TableError(f"{name}: no line of the phrasebook")
 
