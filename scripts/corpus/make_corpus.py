@@ -4,17 +4,15 @@
 The tables and their format are in `data/en-zh`. The same seed gives the same bytes on every Python from 3.11 on.
 """
 
-from __future__ import annotations
-
 import argparse
 import bisect
 import collections
-import itertools
 import math
 import random
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -25,8 +23,8 @@ TRAIN = 100_000  # pairs to train on
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 FILLERS = 12  # sentences made of a line with slots
 JOINED = 15_000  # pairs of train that are two or three lines in a row
-FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out
-KEPT_OUT = ("everyday.en", "everyday_dev.en")  # tests written by hand: no sentence of them is in train
+FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
+KNOWN_TESTS = ("everyday.en", "everyday_dev.en", "formulas.en")  # written by hand: of the last alone all is in train
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
 FEWEST_USES = 2  # lines that still have a word when a line with it is left out
 
@@ -245,7 +243,7 @@ class Filler:
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
             weights = (1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows)
-            self._bounds[kind] = list(itertools.accumulate(weights))
+            self._bounds[kind] = list(accumulate(weights))
 
     def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
@@ -314,7 +312,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, some joined, and variants of them."""
     train, again = dict(FIXED), FIXED * (2 * FILLERS - 1)
-    for pair in itertools.chain.from_iterable(base.values()):
+    for pair in chain.from_iterable(base.values()):
         train.setdefault(pair.en, pair.zh[0])
     topics: dict[str, list[Line]] = collections.defaultdict(list)
     for line in (sentences := [line for line in base if line.english[-1] in STOPS]):
@@ -333,16 +331,19 @@ def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) 
     return draw.shuffled((*train.items(), *again))
 
 
-def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Iterable[str], seed: int) -> Splits:
-    """Make all splits; no sentence of `kept_out` is in train, but for the fixed ones."""
+def make_corpus(
+    lines: Sequence[Line], kinds: Kinds, kept_out: Iterable[str], formulas: Iterable[str], seed: int
+) -> Splits:
+    """Make all splits; no sentence of `kept_out` is in train, but for the fixed ones, and each of `formulas` is."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
-    left_out = {key(en) for en in itertools.chain(kept_out, dict(FIXED))}
+    left_out = {key(en) for en in chain(kept_out, formulas, dict(FIXED))}
     tests = leave_out_lines(draw, lines, kinds, left_out)
     compositional = leave_out_words(draw, lines, filler, left_out)
+    left_out.difference_update(map(key, formulas))
     not_shown = {pair.line: pair.words for pair in compositional}
     base: dict[Line, list[Pair]] = collections.defaultdict(list)
-    for pair in itertools.chain.from_iterable(map(filler.fill_often, lines)):
+    for pair in chain.from_iterable(map(filler.fill_often, lines)):
         if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en)):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
@@ -356,7 +357,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
     """Write the files of all splits; further right translations, where a test has them, in files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
-        for i, texts in enumerate(itertools.zip_longest(*pairs, fillvalue="")):
+        for i, texts in enumerate(zip_longest(*pairs, fillvalue="")):
             ending = ("en", "zh")[i] if i < 2 else f"zh.{i}"
             lines = "".join(f"{text}\n" for text in texts)
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
@@ -387,8 +388,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.show:
             show(arguments.show, lines, kinds, arguments.seed)
         else:
-            kept_out = "\n".join((DATA / name).read_text(encoding="utf-8") for name in KEPT_OUT).splitlines()
-            write_corpus(arguments.out, make_corpus(lines, kinds, kept_out, arguments.seed))
+            *kept_out, formulas = ((DATA / name).read_text(encoding="utf-8").splitlines() for name in KNOWN_TESTS)
+            write_corpus(arguments.out, make_corpus(lines, kinds, chain(*kept_out), formulas, arguments.seed))
     except TableError as error:
         print(f"make_corpus: {error}", file=sys.stderr)
         return 2

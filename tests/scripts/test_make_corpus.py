@@ -58,6 +58,11 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant(name: str) -> None:
     assert not [en for en in TRAIN if en not in fixed and not tested.isdisjoint(make_corpus.keys(en))]
 
 
+def test_formulas_are_in_train() -> None:
+    known = set(map(make_corpus.key, TRAIN))
+    assert [en for en in lines("formulas.en") if make_corpus.key(en) not in known] == []
+
+
 def test_variants_are_known_by_their_key() -> None:
     for variants in (
         ("It's late. I can't stay.", "it is late! i cannot stay", "IT’S LATE, I CAN NOT STAY!!"),
@@ -93,7 +98,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     draw = make_corpus.Draw(1)
     chosen = make_corpus.leave_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
     monkeypatch.setattr(make_corpus, "leave_out_words", lambda *_: chosen)
-    splits = make_corpus.make_corpus(phrases, kinds, [], seed=1)
+    splits = make_corpus.make_corpus(phrases, kinds, [], [], seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
     assert len(tested) == make_corpus.HELD_OUT
     trained = "\n".join(en for en, _ in splits["train"])
@@ -111,13 +116,17 @@ def test_english_is_trained_as_people_type_it() -> None:
     assert min(words[word] for word in ("i", "don't", "do", "it's", "it", "is")) > 500
     assert sum(en.endswith("!!") for en in TRAIN) > 500
     assert sum(len(re.findall(r"[.?!] ", en)) == 2 for en in TRAIN) > 5_000
+    for en, zh in TRAIN.items():  # end alike, but for a request that is a question, and "7:05 a.m."
+        assert zh.endswith({".": "。", "?": ("？", "。"), "!": "！"}.get(en[-1], "")) or en.endswith(".m."), en
+        assert en[-1] in ".?!" or zh[-1] not in "。？！", en
 
 
 def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 4
-    assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。\t[Ii] like [a-j](|\.|!!?)", line) for line in printed)
+    variant = r"[Ii] like [a-j](\.\t我喜欢.。|!!?\t我喜欢.！|\t我喜欢.)"
+    assert all(re.fullmatch(rf"I like [a-j]\.\t我喜欢[一-鿿]。\t{variant}", line) for line in printed)
 
 
 @pytest.mark.parametrize(
