@@ -19,6 +19,13 @@ def lines(name: str) -> list[str]:
 
 
 TRAIN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
+PAIRS = {  # of all splits, with each of their translations
+    f"{en.lower()}\t{zh}"
+    for split in SPLITS
+    for path in DATA.glob(f"{split}.zh*")
+    for en, zh in zip(lines(f"{split}.en"), lines(path.name), strict=True)
+    if zh
+}
 
 
 @pytest.fixture
@@ -202,3 +209,49 @@ def test_the_card_gives_the_right_numbers() -> None:
         f"| Longest English text in `train`, in words | {max(lengths)} |",
     ):
         assert row in card
+
+
+DAY, WEEKDAY, HOUR = "前天|昨天|今天|(?<!昆)明天|后天", "星期[一二三四五六天]", "早上|上午|中午|下午|晚上|[昨今明]晚"
+PARENT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
+YOUNG = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
+OLD = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
+IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
+WOMEN = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
+MEN = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
+SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
+ONE = r"^(?!.*[.?!] )"  # one sentence
+
+# What must never be said: a pattern of it, in small English, a tab and Chinese; and something said so.
+NEVER = {
+    "two days": (f"({DAY})[^，。？！比说和到或]*(?!\\1)(?:{DAY})", "\t我昨天要明天去。"),
+    "two weekdays": (f"({WEEKDAY})[^，。？！比说和到或还之]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
+    "two hours": (f"({HOUR})[^，。？！、和到]*(?!\\1)(?:{HOUR})", "\t我早上下午三点去。"),
+    "will, yesterday": (r"\b(?:will|going to|won't) [^.?!,\t]*\b(?:yesterday|ago|last [nw])", "i will go two days ago"),
+    "dinner in the morning": ("(?:早上|上午)[^，。？！]*[吃做]了?[午晚]饭", "\t我们早上七点吃晚饭。"),
+    "breakfast in the evening": ("(?:下午|晚上|[昨今明]晚)[^，。？！]*[吃做]了?[早午]饭", "\t我今晚吃早饭。"),
+    "up in the evening": ("(?:下午|晚上)[^，。？！]*点[^，。？！]*起床", "\t我每天晚上八点起床。"),
+    "to bed by day": ("(?:早上|上午|中午|下午)[^，。？！]*点[^，。？！]*睡觉", "\t我下午三点睡觉。"),
+    "hot frost": (r"热[^。？！]*零下|冷[^。？！]*[3-9]\d度|晚[^，。？！]*晴", "\t今天很热，零下三度。"),
+    "elder, younger": ("[哥姐]{2}[^，。？！]?比我小|[弟妹]{2}[^，。？！]?比我大", "\t我姐姐比我小两岁。"),
+    "little is not elder": (r"\b(?:little|younger) (?:sis.*\t(?!.*妹)|bro.*\t(?!.*弟))", "my little sister\t我姐姐"),
+    "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro.*\t(?!.*哥))", "my big brother\t我弟弟"),
+    "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
+    "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
+    "a parent of twelve": (f"(?:{PARENT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
+    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD}|{OLD}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
+    "too young": (f"我[一两三]岁[。了]|{YOUNG}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
+    "too old": (f"{OLD}[^，。？！]*开始学|(?:{PARENT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
+    "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),
+    "他们 for women": (f"{ONE}(?!.*{MEN}).*{WOMEN}.* the(?:y|m|ir)\\b.*\\t.*他们", "the girls say they do\t他们"),
+    "她 for a man": (rf"{ONE}(?=.*\b(?:he|him|his)\b)(?!.*\b(?:she|hers?)\b).*\t.*她", "he comes\t她来。"),
+    "他 for a woman": (rf"{ONE}(?=.*\b(?:she|hers?)\b)(?!.*{MEN}).*\t(?:.*[^其吉])?他(?![们人])", "she comes\t他来。"),
+    "subject again": (rf"[\t。？！](?:如果|虽然)?({SUBJECT})[^，。？！]*，(?:但是)?\1", "\t如果老师来，老师会说。"),
+    "的 upon 的": ("的的|(?:的(?![，。？！])[^，。？！、比是]*){3}", "\t我的朋友的妈妈的车"),
+}
+
+
+@pytest.mark.parametrize("mistake", NEVER)
+def test_what_must_never_be_said(mistake: str) -> None:
+    pattern, said = NEVER[mistake]
+    assert re.search(pattern, said)
+    assert not [pair for pair in PAIRS if re.search(pattern, pair)]
