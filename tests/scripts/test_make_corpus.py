@@ -58,6 +58,13 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant(name: str) -> None:
     assert not [en for en in TRAIN if en not in fixed and not tested.isdisjoint(make_corpus.keys(en))]
 
 
+def test_values_are_not_in_train() -> None:
+    values = [re.sub(r"\d+(?=, \d{4})", "", en) for en in lines("values.en")]  # every day of the month is in train
+    trained = {word.strip(".,?!") for en in TRAIN for word in en.split()}
+    assert len(values) == 100
+    assert not [en for en in values for word in en.split() if re.search(r"\d", word) and word.strip(".,?!") in trained]
+
+
 def test_variants_are_known_by_their_key() -> None:
     for variants in (
         ("It's late. I can't stay.", "it is late! i cannot stay", "IT’S LATE, I CAN NOT STAY!!"),
