@@ -70,6 +70,13 @@ def test_formulas_are_in_train() -> None:
     assert [en for en in lines("formulas.en") if make_corpus.key(en) not in known] == []
 
 
+def test_values_are_not_in_train() -> None:
+    values = [re.sub(r"\d+(?=, \d{4})", "", en) for en in lines("values.en")]  # every day of the month is in train
+    trained = {word.strip(".,?!") for en in TRAIN for word in en.split()}
+    assert len(values) == 100
+    assert not [en for en in values for word in en.split() if re.search(r"\d", word) and word.strip(".,?!") in trained]
+
+
 def test_variants_are_known_by_their_key() -> None:
     for variants in (
         ("It's late. I can't stay.", "it is late! i cannot stay", "IT’S LATE, I CAN NOT STAY!!"),
