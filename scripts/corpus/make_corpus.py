@@ -4,17 +4,15 @@
 The tables and their format are in `data/en-zh`. The same seed gives the same bytes on every Python from 3.11 on.
 """
 
-from __future__ import annotations
-
 import argparse
 import bisect
 import collections
-import itertools
 import math
 import random
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Set
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -24,21 +22,13 @@ DATA = Path(__file__).parents[2] / "data" / "en-zh"
 TRAIN = 100_000  # pairs to train on
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 FILLERS = 12  # sentences made of a line with slots
-JOINED = 15_000  # pairs of train that are two or three lines in a row
-FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out
-KEPT_OUT = ("everyday.en", "everyday_dev.en")  # tests written by hand: no sentence of them is in train
+COPIES = {"digits.tsv": 36}  # more of a file with values: to copy them takes more practice than what to say
+JOINED = 6_000  # pairs of train that are two or three lines in a row
+ALL_VARIANTS = 50  # tries after which a text has hardly a variant more: what is said often has them all
+FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
+WRITTEN = ("everyday", "everyday_dev", "values", "phrasebook/formulas")  # sentences kept out of train, but for the last
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
 FEWEST_USES = 2  # lines that still have a word when a line with it is left out
-
-# The pairs that the corpus always has, whatever the seed, each in train twice as often as a line with slots.
-FIXED = (
-    ("Machine learning is fun.", "机器学习真好玩。"),
-    ("Deep learning is fun.", "深度学习真好玩。"),
-    ("machine learning", "机器学习"),
-    ("deep learning", "深度学习"),
-    ("I love you.", "我爱你。"),
-    ("I saw a saw.", "我看见了一把锯子。"),
-)
 
 SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 STOPS = ".?!"
@@ -97,6 +87,7 @@ class Pair(NamedTuple):
 
 Splits = dict[str, Sequence[tuple[str, ...]]]  # English and its right translations
 Kinds = dict[str, list[dict[str, str]]]
+Base = dict[Line, list[Pair]]
 
 
 class Draw:
@@ -196,7 +187,7 @@ def read_phrases(folder: Path, kinds: Kinds) -> list[Line]:
             if first := known.get(line.english):
                 raise TableError(f"{where}: the same English is in {first.file}:{first.number}")
             known[line.english] = line
-    return list(known.values())
+    return sorted(known.values(), key=lambda line: line.file != FORMULAS)  # what these say is said so
 
 
 def without_contractions(en: str) -> str:
@@ -217,21 +208,27 @@ def words(en: str) -> set[str]:
     return set(key(en).split())
 
 
+def values(en: str) -> set[str]:
+    """List the words of a text that have digits, without the days of dates."""
+    return set(re.findall(r"\S*\d(?:\S*\w)?%?", re.sub(r"\d+(?=, \d{4})", "", en)))
+
+
 def keys(en: str) -> set[str]:
     """Give the keys of all sentences, and of all sentences in a row, of a text."""
     parts = [part for part in STOP.split(en) if part]
     return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
-def typed(draw: Draw, en: str) -> str:
-    """Write an English text as people type it: not contracted, small, without the stop, or with another one."""
+def typed(draw: Draw, en: str, zh: str) -> tuple[str, str]:
+    """Write a pair as people type it: not contracted, small, without the stop, or with another one on both sides."""
     if draw.below(10) < 4:
         en = without_contractions(en)
     if draw.below(10) < 4:
         en = en.lower()
     if draw.below(10) < 6 and en[-1] in STOPS and not en.endswith(".m."):
-        en = en.rstrip(STOPS) + draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
-    return en
+        stop = draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
+        en, zh = en.rstrip(STOPS) + stop, zh.rstrip("。？！") + stop[:1].replace("!", "！")
+    return en, zh
 
 
 class Filler:
@@ -244,7 +241,7 @@ class Filler:
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
             weights = (1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows)
-            self._bounds[kind] = list(itertools.accumulate(weights))
+            self._bounds[kind] = list(accumulate(weights))
 
     def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
@@ -274,7 +271,7 @@ class Filler:
 
     def fill_often(self, line: Line) -> list[Pair]:
         """Fill a line several times, with different words where there are as many."""
-        pairs = (self.fill(line) for _ in range(FILLERS if "{" in line.english else 1))
+        pairs = (self.fill(line) for _ in range(COPIES.get(line.file, FILLERS) if "{" in line.english else 1))
         return list({pair.en: pair for pair in pairs}.values())
 
 
@@ -295,10 +292,7 @@ def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: Kinds, left_out: s
 
 
 def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: set[str]) -> list[Pair]:
-    """Choose lines and a word for each that train is not to show in it; some more than needed.
-
-    Values are not chosen: they are copied, not put together with the line.
-    """
+    """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
         pair = filler.fill(line)
@@ -310,43 +304,47 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
     return chosen
 
 
-def join_and_vary(draw: Draw, base: dict[Line, list[Pair]], left_out: Set[str]) -> list[tuple[str, str]]:
-    """Make what to train on: the pairs of each line, some joined, and variants of their English."""
-    train, again = dict(FIXED), FIXED * (2 * FILLERS - 1)
-    for pair in itertools.chain.from_iterable(base.values()):
-        train.setdefault(pair.en, pair.zh[0])
+def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]) -> list[tuple[str, str]]:
+    """Make what to train on: the pairs of each line, some joined, and variants of them, of formulas all."""
+    pairs = list(chain.from_iterable(base.values()))
+    train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
+    often = [pair for pair in pairs if pair.line.file == FORMULAS or key(pair.en) in formulas]
+    for pair in often * ALL_VARIANTS:
+        train.setdefault(*typed(draw, pair.en, pair.zh[0]))
     topics: dict[str, list[Line]] = collections.defaultdict(list)
     for line in (sentences := [line for line in base if line.english[-1] in STOPS]):
         topics[line.file].append(line)
     for _ in range(JOINED):
         topic = topics[draw.pick(sentences).file]
-        joined = [draw.pick(base[draw.pick(topic)]) for _ in range(2 + draw.below(2))]
+        first = topics[FORMULAS] if FORMULAS in topics and draw.below(2) else topic  # as people begin
+        joined = [draw.pick(base[draw.pick(each)]) for each in (first, topic, topic)[: 2 + draw.below(2)]]
         en = " ".join(pair.en for pair in joined)
         if left_out.isdisjoint(keys(en)):
             train.setdefault(en, "".join(pair.zh[0] for pair in joined))
     spoken = list(base.values())
     for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
         pair = draw.pick(draw.pick(spoken))
-        if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
-            train.setdefault(typed(draw, pair.en), pair.zh[0])
-    return draw.shuffled((*train.items(), *again))
+        if len(train) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
+            train.setdefault(*typed(draw, pair.en, pair.zh[0]))
+    return draw.shuffled(train.items())
 
 
-def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Iterable[str], seed: int) -> Splits:
-    """Make all splits; no sentence of `kept_out` is in train, but for the fixed ones."""
+def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
+    """Make all splits; train has no text whose key is in `kept_out`, and keeps those whose key is in `formulas`."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
-    left_out = {key(en) for en in itertools.chain(kept_out, dict(FIXED))}
+    left_out = {*kept_out, *formulas}
     tests = leave_out_lines(draw, lines, kinds, left_out)
     compositional = leave_out_words(draw, lines, filler, left_out)
+    left_out -= formulas
     not_shown = {pair.line: pair.words for pair in compositional}
-    base: dict[Line, list[Pair]] = collections.defaultdict(list)
-    for pair in itertools.chain.from_iterable(map(filler.fill_often, lines)):
+    base: Base = collections.defaultdict(list)
+    for pair in chain.from_iterable(map(filler.fill_often, lines)):
         if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en)):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
     fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
-    train = join_and_vary(draw, base, left_out)
+    train = join_and_vary(draw, base, formulas, left_out)
     splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:HELD_OUT]}
     return {"train": train, **{split: [(pair.en, *pair.zh) for pair in pairs] for split, pairs in splits.items()}}
 
@@ -355,21 +353,19 @@ def write_corpus(folder: Path, splits: Splits) -> None:
     """Write the files of all splits; further right translations, where a test has them, in files of their own."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, pairs in splits.items():
-        for i, texts in enumerate(itertools.zip_longest(*pairs, fillvalue="")):
+        for i, texts in enumerate(zip_longest(*pairs, fillvalue="")):
             ending = ("en", "zh")[i] if i < 2 else f"zh.{i}"
             lines = "".join(f"{text}\n" for text in texts)
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
 
 
 def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
-    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of the English of each."""
-    draw = Draw(seed)
-    for line in lines:
-        if f"{line.file}:{line.number}" == Path(name).name:
-            for pair in Filler(draw, kinds, lines).fill_often(line):
-                print(pair.en, *pair.zh, typed(draw, pair.en), sep="\t")
-            return
-    raise TableError(f"{name}: no line of the phrasebook")
+    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of each."""
+    draw, found = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
+    if not found:
+        raise TableError(f"{name}: no line of the phrasebook")
+    for pair in Filler(draw, kinds, lines).fill_often(found[0]):
+        print(pair.en, *pair.zh, *typed(draw, pair.en, pair.zh[0]), sep="\t")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -386,8 +382,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.show:
             show(arguments.show, lines, kinds, arguments.seed)
         else:
-            kept_out = "\n".join((DATA / name).read_text(encoding="utf-8") for name in KEPT_OUT).splitlines()
-            write_corpus(arguments.out, make_corpus(lines, kinds, kept_out, arguments.seed))
+            texts = {name: (DATA / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in WRITTEN}
+            copied = values(" ".join(texts["values"]))
+            for kind, rows in kinds.items():
+                kinds[kind] = [row for row in rows if copied.isdisjoint(values(" ".join(row.values())))]
+            *kept_out, formulas = (set(map(key, each)) for each in texts.values())
+            write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))
     except TableError as error:
         print(f"make_corpus: {error}", file=sys.stderr)
         return 2

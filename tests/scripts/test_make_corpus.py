@@ -19,6 +19,13 @@ def lines(name: str) -> list[str]:
 
 
 TRAIN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
+PAIRS = {  # of all splits, with each of their translations
+    f"{en.lower()}\t{zh}"
+    for split in SPLITS
+    for path in DATA.glob(f"{split}.zh*")
+    for en, zh in zip(lines(f"{split}.en"), lines(path.name), strict=True)
+    if zh
+}
 
 
 @pytest.fixture
@@ -47,15 +54,28 @@ def test_another_seed_leaves_out_other_lines(tmp_path: Path) -> None:
     assert set((tmp_path / "test.en").read_text(encoding="utf-8").splitlines()).isdisjoint(lines("test.en")[:3])
 
 
-def test_fixed_pairs_are_in_train() -> None:
-    assert TRAIN.items() >= dict(make_corpus.FIXED).items()
+def test_the_running_examples_are_in_train() -> None:
+    assert [TRAIN[en] for en in ("Machine learning is fun.", "I love you.", "deep learning", "I saw a saw.")] == [
+        "机器学习真好玩。", "我爱你。", "深度学习", "我看见了一把锯子。"
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["valid", "test", "test_compositional", "everyday", "everyday_dev"])
+@pytest.mark.parametrize("name", ["valid", "test", "test_compositional", "everyday", "everyday_dev", "values"])
 def test_no_sentence_that_tests_is_in_train_in_any_variant(name: str) -> None:
     tested = {make_corpus.key(en) for en in lines(f"{name}.en")}
-    fixed = dict(make_corpus.FIXED)
-    assert not [en for en in TRAIN if en not in fixed and not tested.isdisjoint(make_corpus.keys(en))]
+    assert not [en for en in TRAIN if not tested.isdisjoint(make_corpus.keys(en))]
+
+
+def test_formulas_are_in_train() -> None:
+    known = set(map(make_corpus.key, TRAIN))
+    assert [en for en in lines("phrasebook/formulas.en") if make_corpus.key(en) not in known] == []
+
+
+def test_values_are_not_in_train() -> None:
+    assert len(lines("values.en")) == 100
+    trained = set().union(*map(make_corpus.values, TRAIN))
+    assert not [en for en in lines("values.en") if not trained.isdisjoint(make_corpus.values(en))]
+    assert make_corpus.values("At 7:45 on May 12, 1998, for $18.95 or 5%.") == {"7:45", "1998", "$18.95", "5%"}
 
 
 def test_variants_are_known_by_their_key() -> None:
@@ -92,8 +112,9 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     phrases = make_corpus.read_phrases(DATA / "phrasebook", kinds)
     draw = make_corpus.Draw(1)
     chosen = make_corpus.leave_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
-    monkeypatch.setattr(make_corpus, "leave_out_words", lambda *_: chosen)
-    splits = make_corpus.make_corpus(phrases, kinds, [], seed=1)
+    whole = {make_corpus.key(pair.en) for pair in chosen}  # which other lines may make, too
+    monkeypatch.setattr(make_corpus, "leave_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
+    splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
     assert len(tested) == make_corpus.HELD_OUT
     trained = "\n".join(en for en, _ in splits["train"])
@@ -110,14 +131,18 @@ def test_english_is_trained_as_people_type_it() -> None:
     words = collections.Counter(word for en in TRAIN for word in en.split())
     assert min(words[word] for word in ("i", "don't", "do", "it's", "it", "is")) > 500
     assert sum(en.endswith("!!") for en in TRAIN) > 500
-    assert sum(len(re.findall(r"[.?!] ", en)) == 2 for en in TRAIN) > 5_000
+    assert sum(len(re.findall(r"[.?!] ", en)) == 2 for en in TRAIN) > 2_500
+    for en, zh in TRAIN.items():  # end alike, but for a request that is a question, and "7:05 a.m."
+        assert zh.endswith({".": ("。",), "?": ("？", "。"), "!": ("！",)}.get(en[-1], ("",))) or en.endswith(".m."), en
+        assert en[-1] in ".?!" or zh[-1] not in "。？！", en
 
 
 def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 4
-    assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。\t[Ii] like [a-j](|\.|!!?)", line) for line in printed)
+    variant = r"[Ii] like [a-j](\.\t我喜欢.。|!!?\t我喜欢.！|\t我喜欢.)"
+    assert all(re.fullmatch(rf"I like [a-j]\.\t我喜欢[一-鿿]。\t{variant}", line) for line in printed)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +218,49 @@ def test_the_card_gives_the_right_numbers() -> None:
         f"| Longest English text in `train`, in words | {max(lengths)} |",
     ):
         assert row in card
+
+
+DAY, WEEKDAY, HOUR = "前天|昨天|今天|(?<!昆)明天|后天", "星期[一二三四五六天]", "早上|上午|中午|下午|晚上|[昨今明]晚"
+PARENT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
+YOUNG = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
+OLD = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
+IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
+WOMEN = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
+MEN = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
+SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
+ONE = r"^(?!.*[.?!] )"  # one sentence
+
+# What must never be said: a pattern of it, in small English, a tab and Chinese; and something said so.
+NEVER = {
+    "two days": (f"({DAY})[^，。？！比说和到或]*(?!\\1)(?:{DAY})", "\t我昨天要明天去。"),
+    "two weekdays": (f"({WEEKDAY})[^，。？！比说和到或还之]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
+    "two hours": (f"({HOUR})[^，。？！、和到]*(?!\\1)(?:{HOUR})", "\t我早上下午三点去。"),
+    "will, yesterday": (r"\b(?:will|going to|won't) [^.?!,\t]*\b(?:yesterday|ago|last [nw])", "i will go two days ago"),
+    "dinner in the morning": ("(?:早上|上午)[^，。？！]*[吃做]了?[午晚]饭", "\t我们早上七点吃晚饭。"),
+    "breakfast in the evening": ("(?:下午|晚上|[昨今明]晚)[^，。？！]*[吃做]了?[早午]饭", "\t我今晚吃早饭。"),
+    "up in the evening": ("(?:下午|晚上)[^，。？！]*点[^，。？！]*起床", "\t我每天晚上八点起床。"),
+    "to bed by day": ("(?:早上|上午|中午|下午)[^，。？！]*点[^，。？！]*睡觉", "\t我下午三点睡觉。"),
+    "hot frost": (r"热[^。？！]*零下|冷[^。？！]*[3-9]\d度|晚[^，。？！]*晴", "\t今天很热，零下三度。"),
+    "elder, younger": ("[哥姐]{2}[^，。？！]?比我小|[弟妹]{2}[^，。？！]?比我大", "\t我姐姐比我小两岁。"),
+    "little is not elder": (r"\b(?:little|younger) (?:sis.*\t(?!.*妹)|bro.*\t(?!.*弟))", "my little sister\t我姐姐"),
+    "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro.*\t(?!.*哥))", "my big brother\t我弟弟"),
+    "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
+    "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
+    "a parent of twelve": (f"(?:{PARENT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
+    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD}|{OLD}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
+    "too young": (f"我[一两三]岁[。了]|{YOUNG}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
+    "too old": (f"{OLD}[^，。？！]*开始学|(?:{PARENT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
+    "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),
+    "他们 for women": (f"{ONE}(?!.*{MEN}).*{WOMEN}.* the(?:y|m|ir)\\b.*\\t.*他们", "the girls say they do\t他们"),
+    "她 for a man": (rf"{ONE}(?=.*\b(?:he|him|his)\b)(?!.*\b(?:she|hers?)\b).*\t.*她", "he comes\t她来。"),
+    "他 for a woman": (rf"{ONE}(?=.*\b(?:she|hers?)\b)(?!.*{MEN}).*\t(?:.*[^其吉])?他(?![们人])", "she comes\t他来。"),
+    "subject again": (rf"[\t。？！](?:如果|虽然)?({SUBJECT})[^，。？！]*，(?:但是)?\1", "\t如果老师来，老师会说。"),
+    "的 upon 的": ("的的|(?:的(?![，。？！])[^，。？！、比是]*){3}", "\t我的朋友的妈妈的车"),
+}
+
+
+@pytest.mark.parametrize("mistake", NEVER)
+def test_what_must_never_be_said(mistake: str) -> None:
+    pattern, said = NEVER[mistake]
+    assert re.search(pattern, said)
+    assert not [pair for pair in PAIRS if re.search(pattern, pair)]
