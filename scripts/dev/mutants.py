@@ -181,7 +181,7 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
-    "admission._fall_back": {
+    "admission._ask": {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.kernels._flat": {
