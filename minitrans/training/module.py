@@ -1,7 +1,6 @@
 """The LightningModule: one training step, one validation step, the optimizer and its schedule."""
 
 import math
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +13,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.model.loss import BatchLoss
-from minitrans.model.loss import batch_loss as plain_batch_loss
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
@@ -37,12 +35,12 @@ class TranslationModule(LightningModule):
             of this one.
     """
 
-    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss | None = None) -> None:
-        """Take the model, settings of its optimizer, and what computes the loss of a batch if not the model."""
+    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss) -> None:
+        """Take the model, the settings of its optimizer, and what computes the loss of a batch."""
         super().__init__()
         self.model = model
         self.config = config
-        self.batch_loss = batch_loss or partial(plain_batch_loss, model)
+        self.batch_loss = batch_loss
         self.tgt_tokens = 0
 
     def setup(self, stage: str) -> None:
