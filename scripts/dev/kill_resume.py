@@ -63,7 +63,7 @@ def start(run_dir: Path, steps: int) -> "subprocess.Popen[str]":
         "data.splits": '{"train": "train[:2000]", "valid": "valid[:20]", "test": "test[:20]"}',
         "data.cache_dir": run_dir.parent / "cache",
         "data.batch_tokens": 400,
-        "tokenizer.vocab_size": 1200,
+        "tokenizer.vocab_size": 2000,
         "model.d_model": 32,
         "model.n_heads": 2,
         "model.d_ff": 48,
