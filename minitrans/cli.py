@@ -280,10 +280,9 @@ def written(
 
 def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
     """The best translation of each line, with its score."""
-    return translator.translate(
+    return translator.translations(
         lines,
         args.beam,
-        return_scores=True,
         length_penalty=args.length_penalty,
         batch_tokens=args.batch_tokens,
         use_cache=not args.no_cache,

@@ -155,7 +155,7 @@ def test_words_that_training_never_showed_are_named_once_a_line(
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str, capsys: Capture) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
-    found = Translator.load(tiny_run).translate(lines, 2, return_scores=True)
+    found = Translator.load(tiny_run).translations(lines, 2)
     assert {t.unsure for t in found} == {False, True}
     command = ["translate", str(tiny_run), "--beam", "2", "--processes", processes]
     assert cli.main([*command, "--scores", *lines]) == 0
@@ -339,7 +339,7 @@ def test_in_a_dialogue_doubts_are_told(tiny_run: Path) -> None:
         os.close(ours)
         assert told[0] == b"a sentence a line; Ctrl-D ends"
         assert told[1].endswith(b"minitrans: warning: line 1: not in the training data: xyzzy")
-        (found,) = Translator.load(tiny_run).translate(["I love xyzzy."], return_scores=True)
+        (found,) = Translator.load(tiny_run).translations(["I love xyzzy."])
         shown = f"{found.text} (unsure)\r\n" if to_terminal else f"{found.text}\n"
         assert shown in written.decode()
         assert to_terminal or written.decode() == shown
@@ -524,7 +524,7 @@ def test_evaluate_tells_how_often_unsure_is_right(
     run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
     translator = Translator.load(tiny_run)
-    found = translator.translate(sources, return_scores=True)
+    found = translator.translations(sources)
     middle = sorted(t.score for t in found)[7]
     told = json.loads((run / "model.json").read_text())
     (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": middle, "chrf": None}}))

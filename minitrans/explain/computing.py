@@ -58,7 +58,7 @@ class Explained:
 
     Attributes:
         text: The source.
-        translation: What `Translator.translate` gives, its attention included.
+        translation: What `Translator.translations` gives, its attention included.
         config: The model's sizes.
         languages: From which to which.
         log_prob: Log-probability of the translation, EOS included, in nats.
@@ -95,7 +95,7 @@ def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
         UserError: All are blank, or there are none.
     """
     found = []
-    translations = translator.translate(texts, return_attention=True)
+    translations = translator.translations(texts, attention=True)
     for number, (text, translation) in enumerate(zip(texts, translations, strict=True), 1):
         if translation.attention is None:
             logger.warning("text %d is blank: it is left out", number)

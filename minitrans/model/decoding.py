@@ -125,16 +125,31 @@ def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple
     return torch.cat([log_p.gather(1, first), others.values], 1), torch.cat([first, others.indices], 1)
 
 
+class Hypothesis(NamedTuple):
+    """What was found for a source.
+
+    Attributes:
+        ids: Target tokens, without BOS and EOS.
+        log_prob: Log-probability of the tokens, and of EOS where that ended them, in nats.
+        score: What beam search ranks by: log_prob / n ** length_penalty for n tokens, EOS counted.
+    """
+
+    ids: list[int]
+    log_prob: float
+    score: float
+
+
 @torch.inference_mode()
-def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor) -> list[list[int]]:
+def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor, length_penalty: float = 1.0) -> list[Hypothesis]:
     """Take the likeliest token at every step, until EOS or the row's length limit.
 
     Args:
         stepper: What computes the steps, such as `CachedStepper(model)`.
         src_ids: int64 (B, S), padded on the right.
+        length_penalty: For the score alone, see `Hypothesis`.
 
     Returns:
-        For each row its target tokens, without BOS and EOS.
+        For each row what was found.
 
     Raises:
         ValueError: The source is longer than `max_len`.
@@ -145,12 +160,15 @@ def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor) -> list[list[int]]
     limits = length_limits(src_ids, config)
     cache = stepper.begin(src_ids, max(limits))
     outputs: list[list[int]] = [[] for _ in limits]
+    log_probs = [0.0] * len(limits)
     rows = list(range(len(limits)))  # those still in the batch
     tokens = src_ids.new_full((len(rows),), config.bos_id)
     for t in range(max(limits)):
-        tokens = stepper.next_tokens(tokens, cache, 1)[1][:, 0]
+        log_p, ids = stepper.next_tokens(tokens, cache, 1)
+        tokens = ids[:, 0]
         going = []
-        for i, (row, id_) in enumerate(zip(rows, tokens.tolist(), strict=True)):
+        for i, (row, id_, p) in enumerate(zip(rows, tokens.tolist(), log_p[:, 0].tolist(), strict=True)):
+            log_probs[row] += p
             if id_ != config.eos_id:
                 outputs[row].append(id_)
                 if t + 1 < limits[row]:
@@ -161,21 +179,8 @@ def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor) -> list[list[int]]
             rows, keep = [rows[i] for i in going], torch.tensor(going, device=tokens.device)
             tokens = tokens[keep]
             cache.select_rows(keep)
-    return outputs
-
-
-class Hypothesis(NamedTuple):
-    """What beam search found for a source.
-
-    Attributes:
-        ids: Target tokens, without BOS and EOS.
-        log_prob: Log-probability of the tokens, and of EOS where that ended them, in nats.
-        score: What it was ranked by: log_prob / n ** length_penalty for n tokens, EOS counted.
-    """
-
-    ids: list[int]
-    log_prob: float
-    score: float
+    found = zip(outputs, log_probs, limits, strict=True)
+    return [Hypothesis(ids_, p, p / min(len(ids_) + 1, limit) ** length_penalty) for ids_, p, limit in found]
 
 
 @torch.inference_mode()

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, overload
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -22,9 +22,8 @@ from minitrans.model.decoding import (
     greedy_decode,
     length_limit,
 )
+from minitrans.model.sampling import sample
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.serving.greedy import scored_greedy_decode
-from minitrans.serving.sampling import sample
 from minitrans.text.words import words
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
@@ -59,7 +58,7 @@ class Translation(NamedTuple):
 
     Attributes:
         text: The translation.
-        score: What beam search ranks by, and for greedy translations the same, see `Hypothesis`; 0 for a blank line.
+        score: What beam search ranks by, see `Hypothesis`; 0 for a blank line.
         attention: Where the model looked; None for a blank line and where it was not asked for.
         unknown: The words of the line that training never showed, see `Translator.unknown`.
         unsure: Whether it is probably wrong: there are such words, or the mean log-probability of its tokens, which is
@@ -112,60 +111,16 @@ class Translator:
         bundle.model.to(device, dtype)
         return cls(bundle, compiled)
 
-    @overload
-    def translate(
-        self,
-        lines: Sequence[str],
-        beam: int = ...,
-        *,
-        return_scores: Literal[False] = ...,
-        return_attention: Literal[False] = ...,
-        length_penalty: float = ...,
-        batch_tokens: int = ...,
-        use_cache: bool = ...,
-        first_line: int = ...,
-    ) -> list[str]: ...
-
-    @overload
-    def translate(
-        self,
-        lines: Sequence[str],
-        beam: int = ...,
-        *,
-        return_scores: Literal[True],
-        return_attention: bool = ...,
-        length_penalty: float = ...,
-        batch_tokens: int = ...,
-        use_cache: bool = ...,
-        first_line: int = ...,
-    ) -> list[Translation]: ...
-
-    @overload
-    def translate(
-        self,
-        lines: Sequence[str],
-        beam: int = ...,
-        *,
-        return_scores: bool = ...,
-        return_attention: Literal[True],
-        length_penalty: float = ...,
-        batch_tokens: int = ...,
-        use_cache: bool = ...,
-        first_line: int = ...,
-    ) -> list[Translation]: ...
-
     def translate(
         self,
         lines: Sequence[str],
         beam: int = 1,
         *,
-        return_scores: bool = False,
-        return_attention: bool = False,
         length_penalty: float = 1.0,
         batch_tokens: int = 4096,
         use_cache: bool = True,
         first_line: int = 1,
-    ) -> list[str] | list[Translation]:
+    ) -> list[str]:
         """Translate each line, greedily or by beam search.
 
         Threads may share a translator: none of them changes it.
@@ -174,9 +129,6 @@ class Translator:
             lines: Source sentences. A blank one gives an empty translation; one longer than the model's `max_len` is
                 cut, with a logged warning.
             beam: Beginnings that are followed for each line; 1 is greedy.
-            return_scores: Whether each translation comes with its score, as a `Translation`.
-            return_attention: Whether it comes with its attention weights too, from one more pass over source and
-                translation.
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
                 of its own.
@@ -186,19 +138,32 @@ class Translator:
         Returns:
             As many translations, in the same order; none holds a line break.
         """
+        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
+        return self.bundle.tokenizer.decode_batch(hypotheses[0].ids for hypotheses in found)
+
+    def translations(
+        self,
+        lines: Sequence[str],
+        beam: int = 1,
+        *,
+        attention: bool = False,
+        length_penalty: float = 1.0,
+        batch_tokens: int = 4096,
+        use_cache: bool = True,
+        first_line: int = 1,
+    ) -> list[Translation]:
+        """What `translate` gives, each with its score and what else a `Translation` has.
+
+        With `attention` it has the attention weights too, from one more pass over source and translation. The other
+        arguments are those of `translate`.
+        """
         sources = self._sources(lines, first_line)
-        if beam == 1 and not (return_scores or return_attention):
-            nothing: list[int] = []
-            outputs = self._decode(sources, batch_tokens, use_cache, greedy_decode, nothing)
-            return self.bundle.tokenizer.decode_batch(outputs)
         best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens, use_cache)]
-        if not (return_scores or return_attention):
-            return self.bundle.tokenizer.decode_batch(hypothesis.ids for hypothesis in best)
-        attention: Sequence[Attention | None] = [None] * len(lines)
-        if return_attention:
-            attention = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
-        found = zip(best, lines, sources, attention, strict=True)
-        return [self._translation(h, self.unknown(line), source, a) for h, line, source, a in found]
+        weights: Sequence[Attention | None] = [None] * len(lines)
+        if attention:
+            weights = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
+        found = zip(best, lines, sources, weights, strict=True)
+        return [self._translation(h, self.unknown(line), source, w) for h, line, source, w in found]
 
     def n_best(
         self,
@@ -233,7 +198,7 @@ class Translator:
         use_cache: bool = True,
         first_line: int = 1,
     ) -> list[str]:
-        """A random translation of each line, of tokens drawn from the `top` likeliest; see `sampling.sample`.
+        """A random translation of each line, of tokens drawn from the `top` likeliest; see `model.sampling.sample`.
 
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
@@ -266,20 +231,18 @@ class Translator:
     def _search(
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
-        """What beam search finds for each source; with one beam the greedy translation and its score."""
+        """What beam search finds for each source; with one beam the greedy translation."""
+        of_blank = Hypothesis([], 0.0, 0.0)
         if beam == 1:
-            of_blank: tuple[list[int], float] = [], 0.0
-            greedy = self._decode(sources, batch_tokens, use_cache, scored_greedy_decode, of_blank)
-            return [
-                [Hypothesis(ids, log_prob, log_prob / self._n_tokens(ids, source) ** length_penalty)]
-                for (ids, log_prob), source in zip(greedy, sources, strict=True)
-            ]
+            greedy = partial(greedy_decode, length_penalty=length_penalty)
+            found = self._decode(sources, batch_tokens, use_cache, greedy, of_blank)
+            return [[hypothesis] for hypothesis in found]
         return self._decode(
             sources,
             max(1, batch_tokens // beam),
             use_cache,
             partial(beam_search, beam=beam, length_penalty=length_penalty),
-            [Hypothesis([], 0.0, 0.0)],
+            [of_blank],
         )
 
     def _decode(

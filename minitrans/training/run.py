@@ -144,7 +144,7 @@ def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
     scores = {}
     for split in ("valid", *data.splits):
         sources, references = data.texts(split)
-        translations = translator.translate(sources, return_scores=True)
+        translations = translator.translations(sources)
         scores[split] = score([t.text for t in translations], references, bundle.target)
         if split == "valid":
             bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))

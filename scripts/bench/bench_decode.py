@@ -48,7 +48,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from minitrans.arguments import make_parser, parse
 from minitrans.errors import UserError
-from minitrans.model.decoding import greedy_decode, length_limit
+from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.serving.translator import Translator
@@ -110,10 +110,8 @@ class Ours:
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
-        if beam > 1:
-            found = self.translator._search(sources, beam, 1.0, BATCH_TOKENS, self.use_cache)
-            return [hypotheses[0].ids for hypotheses in found]
-        return self.translator._decode(sources, BATCH_TOKENS, self.use_cache, greedy_decode, [])
+        found = self.translator._search(sources, beam, 1.0, BATCH_TOKENS, self.use_cache)
+        return [hypotheses[0].ids for hypotheses in found]
 
 
 class HuggingFace:

@@ -52,14 +52,14 @@ def named(folder: str, names: str) -> list[str]:
     return [f"{folder}.{name}" for name in names.split()]
 
 
-MODEL = named("model", "masks cache dropout attention layers transformer loss decoding")
+MODEL = named("model", "masks cache dropout attention layers transformer loss decoding sampling")
 GROUPS = [
     Group(MODEL, [*MODEL, "model.incremental", "model.reference"], 120),
     Group(["plan", "admission", *named("compiled", "probe training stepper kernels library")],
           named("compiled", "around training stepper kernels"), 240),
     Group(named("training", "module"), named("training", "schedule settings"), 200),
     Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
-    Group(named("serving", "bundle translator sampling"), named("serving", "translator"), 120),
+    Group(named("serving", "bundle translator"), named("serving", "translator"), 120),
     Group(named("data", "batching filters"), named("data", "datamodule"), 200),
     Group(named("verify.anyone", "protocol measures checks patterns faults"), ["verify.anyone.anyone"], 120),
 ]  # fmt: skip
@@ -358,13 +358,19 @@ EQUIVALENT = {
     },
     "model.decoding.greedy_decode": {
         "rows = range(len(limits))": "it is read alone, and replaced as a whole",
-        "tokens = stepper.next_tokens(tokens, cache, 1)[1][:, -1]": "the only element is the first and the last",
-        "tokens = stepper.next_tokens(tokens, cache, 2)[1][:, 0]": "the likeliest of two is the likeliest",
+        "tokens = ids[:, -1]": "the only element is the first and the last",
+        "log_p, ids = stepper.next_tokens(tokens, cache, 2)": "the likeliest of two is the likeliest",
+        "for i, (row, id_, p) in enumerate(zip(rows, tokens.tolist(), log_p[:, -1].tolist(), strict=True)):":
+            "the only element is the first and the last",
     } | {
-        f"for i, (row, id_) in enumerate(zip(rows, tokens.tolist(){strict})):": "there is a token for each row"
+        f"for i, (row, id_, p) in enumerate(zip(rows, tokens.tolist(), log_p[:, 0].tolist(){strict})):":
+            "there is a token for each row"
+        for strict in ("", ", strict=False")
+    } | {
+        f"found = zip(outputs, log_probs, limits{strict})": "there is one of each for each row"
         for strict in ("", ", strict=False")
     },
-    "serving.sampling.sample": {
+    "model.sampling.sample": {
         "choices = zip(draws, ids, log_p.exp().tolist(), strict=True)": "numbers in tensors of their own serve as well",
         "choices = zip(draws, ids.tolist(), log_p.exp(), strict=True)": "numbers in tensors of their own serve as well",
         "tokens = tokens.new_tensor([draw.choices(row, weights)[-1] for draw, row, weights in choices])":

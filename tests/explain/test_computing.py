@@ -29,7 +29,7 @@ def found(translator: Translator) -> list[Explained]:
 
 
 def test_translation_and_attention_are_the_translators(translator: Translator, found: list[Explained]) -> None:
-    expected = translator.translate(TEXTS, return_attention=True)
+    expected = translator.translations(TEXTS, attention=True)
     assert [each.translation.text for each in found] == [each.text for each in expected]
     for one, other in zip(found, expected, strict=True):
         assert other.attention is not None
@@ -55,7 +55,7 @@ def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: lis
 
 def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: Translator) -> None:
     """A piece of the source in place of each of the translation."""
-    (translation,) = translator.translate(TEXTS[:1], return_attention=True)
+    (translation,) = translator.translations(TEXTS[:1], attention=True)
     attention = translation.attention
     assert attention is not None
     attention = attention._replace(target=[attention.target[0], *attention.source[:1] * (len(attention.target) - 1)])

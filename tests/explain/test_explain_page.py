@@ -47,7 +47,7 @@ def unpacked(packed: str, like: Tensor) -> Tensor:
 
 def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: Explanation) -> None:
     data = data_of(explanation.html)
-    expected = translator.translate(TEXTS, return_attention=True)
+    expected = translator.translations(TEXTS, attention=True)
     assert len(data["sentences"]) == 2
     assert (data["layers"], data["heads"]) == ([1], 2)
     for text, one, sentence, other in zip(TEXTS, data["sentences"], explanation.sentences, expected, strict=True):

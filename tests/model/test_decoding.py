@@ -69,6 +69,10 @@ def selections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
     return calls
 
 
+def greedy_ids(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
+    return [found.ids for found in greedy_decode(stepper, src_ids)]
+
+
 # Length limits and the choice of a token
 
 
@@ -139,7 +143,7 @@ def choices_in_one_pass(model: Transformer, src_ids: Tensor, outputs: Iterable[l
 
 def wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
     """How many decoded rows are not what one full masked pass over them chooses, EOS and limit included."""
-    outputs = greedy_decode(make_stepper(model), src_ids)
+    outputs = greedy_ids(make_stepper(model), src_ids)
     assert {type(id_) for output in outputs for id_ in output} <= {int}
     chosen = choices_in_one_pass(model, src_ids, outputs)
     wrong = 0
@@ -160,7 +164,7 @@ def test_decoding_equals_one_masked_pass_over_its_own_output(
 
 def test_the_lively_model_is_lively() -> None:
     """Otherwise the tests that use it would show little."""
-    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
+    outputs = greedy_ids(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
     lengths = [len(output) for output in outputs]
     by_eos = [n for n, limit in zip(lengths, TARGET_LIMITS, strict=True) if n < limit]
     assert len(set(by_eos)) >= 4
@@ -173,7 +177,7 @@ def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_l
     model = decoding_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
     assert wrong_rows(model, src_ids, CachedStepper) == 0
-    assert greedy_decode(CachedStepper(model), src_ids) == greedy_decode(UncachedStepper(model), src_ids)
+    assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
 
 
 def test_control_rows_that_are_not_taken_along_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,23 +197,23 @@ def test_control_positions_that_begin_again_are_reported(monkeypatch: pytest.Mon
 
 def test_a_row_does_not_depend_on_the_batch_it_is_in() -> None:
     stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
-    together = greedy_decode(stepper, src_ids)
-    assert [greedy_decode(stepper, row[row != PAD][None])[0] for row in src_ids] == together
+    together = greedy_ids(stepper, src_ids)
+    assert [greedy_ids(stepper, row[row != PAD][None])[0] for row in src_ids] == together
     rows = [8, 2, 2, 0, 5]
-    assert greedy_decode(stepper, src_ids[rows]) == [together[i] for i in rows]
+    assert greedy_ids(stepper, src_ids[rows]) == [together[i] for i in rows]
 
 
 def test_more_padding_changes_nothing() -> None:
     stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
     wider = torch.nn.functional.pad(src_ids, (0, 4), value=PAD)
-    assert greedy_decode(stepper, wider) == greedy_decode(stepper, src_ids)
+    assert greedy_ids(stepper, wider) == greedy_ids(stepper, src_ids)
 
 
 @pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
 def test_finished_rows_leave_at_once(
     batch: list[int], selections: list[tuple[str, list[int]]], fed: list[tuple[int, int]]
 ) -> None:
-    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)[batch])
+    outputs = greedy_ids(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)[batch])
     limits = [TARGET_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     want, rows = [], list(range(len(outputs)))
@@ -226,14 +230,12 @@ def test_finished_rows_leave_at_once(
 
 
 def test_decoding_stops_when_every_row_has_ended(fed: list[tuple[int, int]]) -> None:
-    assert greedy_decode(CachedStepper(always(decoding_model(0), EOS)), decoding_sources(0)) == [[]] * len(
-        SOURCE_LENGTHS
-    )
+    assert greedy_ids(CachedStepper(always(decoding_model(0), EOS)), decoding_sources(0)) == [[]] * len(SOURCE_LENGTHS)
     assert len(fed) == 1
 
 
 def test_each_row_has_its_own_length_limit(fed: list[tuple[int, int]]) -> None:
-    outputs = greedy_decode(CachedStepper(always(decoding_model(0), 7)), decoding_sources(0))
+    outputs = greedy_ids(CachedStepper(always(decoding_model(0), 7)), decoding_sources(0))
     assert outputs == [[7] * limit for limit in TARGET_LIMITS]
     assert len(fed) == max(TARGET_LIMITS)
 
@@ -241,12 +243,12 @@ def test_each_row_has_its_own_length_limit(fed: list[tuple[int, int]]) -> None:
 def test_no_row_is_longer_than_max_len() -> None:
     model = always(decoding_model(0, max_len=13), 7)
     for make_stepper in STEPPERS:
-        outputs = greedy_decode(make_stepper(model), decoding_sources(0))
+        outputs = greedy_ids(make_stepper(model), decoding_sources(0))
         assert [len(output) for output in outputs] == [min(13, limit) for limit in TARGET_LIMITS]
 
 
 def test_tokens_after_the_end_are_not_returned() -> None:
-    outputs = greedy_decode(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
+    outputs = greedy_ids(CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED))
     assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
 
 
@@ -259,7 +261,7 @@ def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.
         return init_cache(self, memory, src_mask, capacity)
 
     monkeypatch.setattr(Transformer, "init_cache", spy)
-    greedy_decode(CachedStepper(decoding_model(0)), decoding_sources(0))
+    greedy_ids(CachedStepper(decoding_model(0)), decoding_sources(0))
     assert rooms == [max(TARGET_LIMITS)]
     assert isinstance(rooms[0], int)  # a tensor would make every step wait for its device
 
@@ -270,13 +272,13 @@ def test_the_cache_has_room_for_the_longest_row_and_no_more(monkeypatch: pytest.
 @pytest.mark.parametrize("width", [0, 7])
 @pytest.mark.parametrize("make_stepper", STEPPERS)
 def test_an_empty_batch_gives_nothing(width: int, make_stepper: MakeStepper) -> None:
-    assert greedy_decode(make_stepper(decoding_model(0)), torch.zeros(0, width, dtype=torch.int64)) == []
+    assert greedy_ids(make_stepper(decoding_model(0)), torch.zeros(0, width, dtype=torch.int64)) == []
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
     stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
-    together = greedy_decode(stepper, src_ids)
-    with_empty = greedy_decode(stepper, torch.cat([src_ids[:3], torch.full((1, S), PAD), src_ids[3:]]))
+    together = greedy_ids(stepper, src_ids)
+    with_empty = greedy_ids(stepper, torch.cat([src_ids[:3], torch.full((1, S), PAD), src_ids[3:]]))
     assert len(with_empty.pop(3)) <= 10
     assert with_empty == together
 
@@ -284,7 +286,7 @@ def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
 @pytest.mark.parametrize("make_stepper", STEPPERS)
 def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper) -> None:
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        greedy_decode(make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9))
+        greedy_ids(make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9))
 
 
 @pytest.mark.parametrize("make_stepper", STEPPERS)
@@ -296,7 +298,7 @@ def test_decoding_records_nothing_for_autograd(make_stepper: MakeStepper, monkey
         return likeliest_token(logits, config)
 
     monkeypatch.setattr(decoding, "likeliest_token", spy)
-    greedy_decode(make_stepper(decoding_model(0)), decoding_sources(0))
+    greedy_ids(make_stepper(decoding_model(0)), decoding_sources(0))
     assert recorded
     assert not any(recorded)
     assert torch.is_grad_enabled()
@@ -305,9 +307,9 @@ def test_decoding_records_nothing_for_autograd(make_stepper: MakeStepper, monkey
 @pytest.mark.parametrize("make_stepper", STEPPERS)
 def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
     model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
-    before = greedy_decode(CachedStepper(model), src_ids)
+    before = greedy_ids(CachedStepper(model), src_ids)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
-        assert greedy_decode(make_stepper(model), src_ids) == before
+        assert greedy_ids(make_stepper(model), src_ids) == before
 
 
 # Training and stepwise decoding
@@ -445,7 +447,7 @@ def teacher_forced(model: Transformer, source: Tensor, tgt_out: list[int]) -> fl
 def test_one_beam_is_greedy_decoding(seed: int, dtype: torch.dtype) -> None:
     stepper, src_ids = CachedStepper(decoding_model(seed).to(dtype)), decoding_sources(seed)
     assert [[h.ids for h in found] for found in beam_search(stepper, src_ids, 1)] == [
-        [ids] for ids in greedy_decode(stepper, src_ids)
+        [ids] for ids in greedy_ids(stepper, src_ids)
     ]
 
 
@@ -454,13 +456,17 @@ def test_one_beam_is_greedy_where_all_tokens_are_as_likely() -> None:
     with torch.no_grad():
         model.output.weight.zero_()
     stepper, src_ids = CachedStepper(model), decoding_sources(0)
-    assert [found[0].ids for found in beam_search(stepper, src_ids, 1)] == greedy_decode(stepper, src_ids)
+    assert [found[0].ids for found in beam_search(stepper, src_ids, 1)] == greedy_ids(stepper, src_ids)
 
 
-@pytest.mark.parametrize("beam", [2, 5])
-def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int) -> None:
+@pytest.mark.parametrize("make_stepper", STEPPERS)
+@pytest.mark.parametrize("beam", [1, 2, 5])
+def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepper: MakeStepper) -> None:
+    """Of rows that end at different steps, by EOS or at their limit; of one beam, what greedy decoding finds."""
     model, src_ids = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
-    hypotheses = beam_search(CachedStepper(model), src_ids, beam, 0.6)
+    stepper = make_stepper(model)
+    greedy = [[found] for found in greedy_decode(stepper, src_ids, 0.6)]
+    hypotheses = greedy if beam == 1 else beam_search(stepper, src_ids, beam, 0.6)
     for source, limit, found in zip(src_ids, TARGET_LIMITS, hypotheses, strict=True):
         assert len({tuple(h.ids) for h in found}) == beam
         assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)

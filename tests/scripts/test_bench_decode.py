@@ -68,7 +68,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> 
     ],
 )
 def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
-    want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0] for source in sources]
+    want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
     decode = bench_decode.contender(name, model, tmp_path)
     assert decode(sources) == want

@@ -46,7 +46,7 @@ def sources_of(seed: int, lengths: list[int]) -> list[list[int]]:
 
 
 def ours(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
-    return [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0] for source in sources]
+    return [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
 
 
 def one_track(*best: int) -> Transformer:

@@ -128,7 +128,7 @@ def test_words_that_training_never_showed_are_named(translator: Class) -> None:
     translator = Class(replace(translator.bundle, threshold=None))
     assert [translator.unknown(line) for line in lines] == want
     for beam in (1, 3):
-        assert [t.unknown for t in translator.translate(lines, beam, return_scores=True)] == want
+        assert [t.unknown for t in translator.translations(lines, beam)] == want
         n_best = translator.n_best(lines, beam)
         assert [{t.unknown for t in found} for found in n_best] == [{unknown} for unknown in want]
         assert [{t.unsure for t in found} for found in n_best] == [{bool(unknown)} for unknown in want]
@@ -154,7 +154,7 @@ def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(t
             assert sorted((t.text, t.score < middle) for t in found) == sorted((t.text, t.unsure) for t in others)
     assert not any(t.unsure for found in plain for t in found)
     doubting = Class(replace(translator.bundle, threshold=Threshold(1.0, None)))
-    assert all(t.unsure for t in doubting.translate(lines, beam, return_scores=True))
+    assert all(t.unsure for t in doubting.translations(lines, beam))
 
 
 def test_a_translation_without_eos_has_one_token_less(random_translator: Class) -> None:
@@ -167,7 +167,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Class) 
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
         doubting = Class(replace(bundle, model=model, threshold=Threshold(threshold, None)))
         for penalty in (0.0, 1.0):
-            (found,) = doubting.translate(["I love you."], return_scores=True, length_penalty=penalty)
+            (found,) = doubting.translations(["I love you."], length_penalty=penalty)
             assert found.score == pytest.approx(mean * n ** (1 - penalty))
             assert found.unsure is unsure
 
@@ -196,7 +196,7 @@ def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Class, beam: int) -> None:
-    found = translator.translate(SENTENCES, beam, return_scores=True, length_penalty=0.5)
+    found = translator.translations(SENTENCES, beam, length_penalty=0.5)
     assert [t.text for t in found] == translator.translate(SENTENCES, beam, length_penalty=0.5)
     assert found[1] == found[3] == Translation("", 0.0, None)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
@@ -216,8 +216,8 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Cla
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: int) -> None:
-    found = translator.translate(SENTENCES, beam, return_attention=True, batch_tokens=60)
-    scored = translator.translate(SENTENCES, beam, return_scores=True, batch_tokens=60)
+    found = translator.translations(SENTENCES, beam, attention=True, batch_tokens=60)
+    scored = translator.translations(SENTENCES, beam, batch_tokens=60)
     assert [t[:2] for t in found] == [t[:2] for t in scored]
     assert [t.attention is None for t in found] == [False, True, False, True, False, False]
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
@@ -264,7 +264,7 @@ def test_each_layer_and_head_shows_its_own_attention(random_translator: Class, m
     monkeypatch.setattr(reference, "multi_head_attention", noted)
     ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
     lines = ["The cat is in the kitchen.", "I love you.", "Machine learning is fun"]
-    for translation in random_translator.translate(lines, 2, return_attention=True):
+    for translation in random_translator.translations(lines, 2, attention=True):
         attention = translation.attention
         assert attention is not None
         source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
@@ -279,7 +279,7 @@ def test_each_layer_and_head_shows_its_own_attention(random_translator: Class, m
 
 
 def test_attention_holds_no_more_memory_than_it_shows(translator: Class) -> None:
-    (long, short) = translator.translate(["The cat is in the kitchen.", "I love you."], return_attention=True)
+    (long, short) = translator.translations(["The cat is in the kitchen.", "I love you."], attention=True)
     for found in (long, short):
         assert found.attention is not None
         for weights in found.attention[2:]:
@@ -295,7 +295,7 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> Non
         return [
             (
                 translator.translate(shares[share], batch_tokens=100),
-                [translation[:2] for translation in translator.translate(shares[share], 2, return_scores=True)],
+                [translation[:2] for translation in translator.translations(shares[share], 2)],
             )
             for _ in range(3)
         ]
@@ -322,9 +322,9 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
 ) -> None:
     """Random weights give each line another translation."""
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
-    want = [random_translator.translate([line], beam, return_attention=True)[0] for line in lines]
+    want = [random_translator.translations([line], beam, attention=True)[0] for line in lines]
     assert len({score for _, score, *_ in want}) == len(lines)
-    found = random_translator.translate(lines, beam, return_attention=True, batch_tokens=batch_tokens)
+    found = random_translator.translations(lines, beam, attention=True, batch_tokens=batch_tokens)
     for (text, score, attention, *_), one in zip(found, want, strict=True):
         assert text == one.text
         assert score == pytest.approx(one.score)
@@ -341,7 +341,7 @@ def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
         n_best = translator.n_best(lines, 4, length_penalty=penalty)
         firsts.append([found[0].text for found in n_best])
         assert firsts[-1] == translator.translate(lines, 4, length_penalty=penalty)
-        scored = translator.translate(lines, 4, length_penalty=penalty, return_scores=True)
+        scored = translator.translations(lines, 4, length_penalty=penalty)
         assert [translation[:2] for translation in scored] == [found[0][:2] for found in n_best]
     assert firsts[0] != firsts[2]
     assert firsts[1] == translator.translate(lines, 4)  # 1 unless told otherwise
@@ -351,7 +351,7 @@ def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
     "of",
     [
         lambda t, lines, n: t.translate(lines, first_line=n),
-        lambda t, lines, n: t.translate(lines, 2, return_attention=True, first_line=n),
+        lambda t, lines, n: t.translations(lines, 2, attention=True, first_line=n),
         lambda t, lines, n: t.n_best(lines, 2, first_line=n),
         lambda t, lines, n: t.sample(lines, 2, 5, first_line=n),
     ],
@@ -369,7 +369,7 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Class) -> None:
     tokenizer, longest = random_translator.bundle.tokenizer, random_translator.bundle.model.config.max_len
     line = "I love you . The cat is in the kitchen " * 9
-    (found,) = random_translator.translate([line], return_attention=True)
+    (found,) = random_translator.translations([line], attention=True)
     assert found.attention is not None
     ids = tokenizer.encode(line)[: longest - 1]
     assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
@@ -395,8 +395,8 @@ def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(tiny_run: Path, translat
     assert not loaded.bundle.model.training
     if dtype != torch.bfloat16:
         assert loaded.translate(SENTENCES) == translator.translate(SENTENCES)
-    scores = [t.score for t in loaded.translate(SENTENCES, return_scores=True)]
-    plain = [t.score for t in translator.translate(SENTENCES, return_scores=True)]
+    scores = [t.score for t in loaded.translations(SENTENCES)]
+    plain = [t.score for t in translator.translations(SENTENCES)]
     assert scores == pytest.approx(plain, abs=0.5 if dtype == torch.bfloat16 else 1e-4)
     assert (scores == plain) == (dtype == torch.float32)
 

@@ -163,7 +163,7 @@ def test_the_threshold_is_chosen_on_valid(tiny_run: Path) -> None:
         (tiny_run.parent / f"valid.{language}").read_text(encoding="utf-8").splitlines() for language in ("en", "zh")
     )
     translator = Translator.load(tiny_run)
-    found = choose_threshold(translator.translate(sources, return_scores=True), [[line] for line in references])
+    found = choose_threshold(translator.translations(sources), [[line] for line in references])
     told = translator.bundle.threshold
     assert told is not None
     assert found is not None

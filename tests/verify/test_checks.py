@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from minitrans import verify
+from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.verify import checks, wrong
@@ -157,7 +158,7 @@ def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch
     subject = subject_with(model=model.double(), examples=known)
     assert BY_ID["C26"].measure(subject) == 0.0
     assert BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1])])) == 0.0  # it has learnt another
-    monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [[]])
+    monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0)])
     assert BY_ID["C26"].measure(subject) == 2 * len(known)
 
 

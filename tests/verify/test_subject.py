@@ -79,7 +79,7 @@ def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
 def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all() -> None:
     subject = random_subject(fresh_model())
     sources, limit = subject.decode_batches[0], subject.model.config.max_len
-    lengths = [len(ids) for ids in greedy_decode(CachedStepper(subject.model), sources)]
+    lengths = [len(found.ids) for found in greedy_decode(CachedStepper(subject.model), sources)]
     limits = [length_limit(int((row != 0).sum()), limit) for row in sources]
     assert len(set(lengths)) > 2
     assert {length == most for length, most in zip(lengths, limits, strict=True)} == {True, False}

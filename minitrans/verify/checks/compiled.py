@@ -140,7 +140,7 @@ def compiled_outputs_are_the_same(subject: Subject) -> float:
     n_different = 0
     for src_ids in subject.decode_batches:
         pairs = zip(greedy_decode(plain, src_ids), greedy_decode(fast, src_ids), strict=True)
-        n_different += sum(a != b for a, b in pairs)
+        n_different += sum(a.ids != b.ids for a, b in pairs)
         searched = zip(beam_search(plain, src_ids, BEAMS), beam_search(fast, src_ids, BEAMS), strict=True)
         n_different += sum([h.ids for h in a] != [h.ids for h in b] for a, b in searched)
     return float(n_different) if subject.decode_batches else math.inf

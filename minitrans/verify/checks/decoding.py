@@ -213,8 +213,8 @@ def greedy_is_greedy(subject: Subject) -> float:
     model, config = subject.model, subject.model.config
     n_different = 0
     for src_ids in subject.decode_batches:
-        cached = greedy_decode(CachedStepper(model), src_ids)
-        uncached = greedy_decode(UncachedStepper(model), src_ids)
+        cached = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
+        uncached = [found.ids for found in greedy_decode(UncachedStepper(model), src_ids)]
         longest = max(map(len, cached))
         tgt_in = torch.tensor([[config.bos_id, *ids] + [config.pad_id] * (longest - len(ids)) for ids in cached])
         logits = model(src_ids, tgt_in[:, : config.max_len])
@@ -237,8 +237,8 @@ def one_beam_is_greedy(subject: Subject) -> float:
     stepper = CachedStepper(subject.model)
     n_different = 0
     for src_ids in subject.decode_batches:
-        found = [[hypothesis.ids for hypothesis in row] for row in beam_search(stepper, src_ids, beam=1)]
-        n_different += sum(a != [b] for a, b in zip(found, greedy_decode(stepper, src_ids), strict=True))
+        found = zip(beam_search(stepper, src_ids, beam=1), greedy_decode(stepper, src_ids), strict=True)
+        n_different += sum([hypothesis.ids for hypothesis in row] != [greedy.ids] for row, greedy in found)
     return float(n_different) if subject.decode_batches else math.inf
 
 
@@ -277,7 +277,7 @@ def running_example(subject: Subject) -> float:
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:
         src_ids = torch.tensor([[*source, translator.config.eos_id]])
-        n_wrong += greedy_decode(CachedStepper(translator), src_ids) != [target]
+        n_wrong += [found.ids for found in greedy_decode(CachedStepper(translator), src_ids)] != [target]
     return float(n_wrong)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from minitrans.model import decoding
 from minitrans.model.attention import attention_weights
 from minitrans.model.cache import DecoderCache, KeyValues, LayerCache
-from minitrans.model.decoding import CachedStepper, Stepper, greedy_decode, length_limit, likeliest_tokens
+from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, greedy_decode, length_limit, likeliest_tokens
 from minitrans.model.transformer import Decoder, Transformer, TransformerConfig
 from minitrans.verify.sabotage import Patch, sabotage
 
@@ -210,8 +210,9 @@ def _(patch: Patch) -> None:
 
 @sabotage("decode.past-eos", "Decoding continues after EOS.")
 def _(patch: Patch) -> None:
-    def past_eos(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
-        return [[*ids, stepper.config.eos_id, *ids] for ids in greedy_decode(stepper, src_ids)]
+    def past_eos(stepper: Stepper[Any], src_ids: Tensor) -> list[Hypothesis]:
+        found = greedy_decode(stepper, src_ids)
+        return [h._replace(ids=[*h.ids, stepper.config.eos_id, *h.ids]) for h in found]
 
     patch.everywhere(greedy_decode, past_eos)
 
@@ -229,7 +230,7 @@ def _(patch: Patch) -> None:
 
 @sabotage("decode.limit-of-batch", "The length limit is that of the longest source in the batch.")
 def _(patch: Patch) -> None:
-    def of_batch(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
+    def of_batch(stepper: Stepper[Any], src_ids: Tensor) -> list[Hypothesis]:
         with mock.patch.object(decoding, "length_limit", lambda n, longest: length_limit(src_ids.size(1), longest)):
             return greedy_decode(stepper, src_ids)
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from minitrans.model import decoding
 from minitrans.model.cache import DecoderCache
 from minitrans.model.decoding import CachedStepper, UncachedStepper, greedy_decode, likeliest_token
+from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.sampling import sample
 
 
 @torch.no_grad()
@@ -47,7 +47,7 @@ def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> No
 
 def test_one_sampled_from_is_the_greedy_one() -> None:
     stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
-    assert sample(stepper, src_ids, 1, seed=7) == greedy_decode(stepper, src_ids)
+    assert sample(stepper, src_ids, 1, seed=7) == [found.ids for found in greedy_decode(stepper, src_ids)]
     assert sample(stepper, src_ids[:0], 3, seed=7) == []
 
 
@@ -100,7 +100,7 @@ def test_sampling_records_nothing_for_autograd(monkeypatch: pytest.MonkeyPatch) 
 
 def test_everything_is_made_on_the_device_of_the_source() -> None:
     stepper, src_ids = CachedStepper(decoding_model(LIVELY_SEED)), decoding_sources(LIVELY_SEED)
-    before = greedy_decode(stepper, src_ids)
+    before = [found.ids for found in greedy_decode(stepper, src_ids)]
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert sample(stepper, src_ids, 1, seed=1) == before
 
