@@ -103,9 +103,8 @@ def verify_flags(parser: ArgumentParser) -> None:
 
 
 def export_flags(parser: ArgumentParser) -> None:
-    """For which engine, and what to score it on."""
+    """Where to write it, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("--format", type=Literal["ctranslate2"], default="ctranslate2", help="the engine")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
     add_references(parser, required=False)
     add_common(parser, compiled=False)

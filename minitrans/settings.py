@@ -44,7 +44,6 @@ RANGES = {
     "tokenizer.vocab_size": Range(261, 10**6, "no text has more words", "4 special ids and 256 bytes come first"),
     "tokenizer.character_coverage": Range(0.98, 1, "it is a share", "of less, too much is spelled in bytes"),
     "data.batch_tokens": Range(1, 10**6, "a batch of more takes tens of gigabytes"),
-    "data.workers": Range(0, CORES, _PROCESSES.why),
     "data.min_length": _TOKENS,
     "data.max_length": _TOKENS,
     "data.max_length_ratio": Range(1, 2**16, "no pair is as uneven"),
@@ -61,8 +60,7 @@ RANGES = {
     "trainer.num_nodes": Range(1, 10_000, "no cluster has more machines"),
     "trainer.max_epochs": _COUNT,
     "trainer.max_steps": _COUNT._replace(least=-1),  # -1 is no limit
-    "trainer.limit_train_batches": _COUNT._replace(least=1e-9),  # a whole number, or a share
-    "trainer.limit_val_batches": _COUNT._replace(least=1e-9),
+    "trainer.limit_val_batches": _COUNT._replace(least=1e-9),  # a whole number, or a share
     "trainer.val_check_interval": _COUNT._replace(least=1e-9),
     "trainer.check_val_every_n_epoch": _COUNT,
     "trainer.log_every_n_steps": _COUNT._replace(least=0),

@@ -76,8 +76,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
 
     Attributes:
-        taken: Batches taken by this process since the start of epoch 0. Whoever takes batches ahead of their use has to
-            set it back.
+        taken: Batches taken by this process since the start of epoch 0.
         rank: Number of this process, from 0.
         n_processes: How many there are. Set both before anything is taken or loaded.
     """

@@ -68,8 +68,6 @@ class DataConfig:
         batch_tokens: Most tokens of either side in a batch, padding counted.
         cache_dir: Folder for downloaded, read and tokenized data; null is where Hugging Face keeps data sets.
         name: Configuration of a hub data set that has several, such as en-zh.
-        workers: Processes that make batches ahead of the training. 0 makes each when it is due, which takes less
-            time than handing one over from another process.
         source_column: Column, or ending of the files, of the source, if not named after the language.
         target_column: Column, or ending of the files, of the target, if not named after the language.
         splits: Which split, or which part of one, is train, valid and each test set, such as
@@ -88,7 +86,6 @@ class DataConfig:
     batch_tokens: int = 4096
     cache_dir: str | None = None
     name: str | None = None
-    workers: int = 0
     source_column: str | None = None
     target_column: str | None = None
     splits: dict[str, str] | None = None
@@ -115,8 +112,6 @@ class DataConfig:
         if self.columns[0] == self.columns[1]:
             raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
         check_ranges("data", vars(self))
-        if self.streaming and self.workers:
-            raise UserError(f"data.workers is {self.workers}; with data.streaming it must be 0")
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
                 raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")
@@ -240,6 +235,7 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     """
     settings = read_settings(run / "config.yaml")
     try:
+        settings["data"].pop("workers", None)  # a run from before has it
         config = DataConfig(**settings["data"] | {"cache_dir": None})  # what is read is written to the user's own
     except Exception as error:  # whatever the settings make of a damaged file
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error

@@ -1,7 +1,5 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
-import signal
-from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
@@ -53,20 +51,11 @@ class PairBatches(TorchDataset[Batch]):
 class StatefulLoader(DataLoader[Batch]):
     """A loader whose place in the epoch Lightning saves with a checkpoint and restores in the middle of an epoch.
 
-    Its place is the number of batches that it has handed out: worker processes take batches from the sampler ahead of
-    the training. Give it a generator of its own: a loader draws a number whenever it is started, and a resumed run
-    starts it once more.
+    Give it a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once
+    more.
     """
 
     sampler: TokenBatchSampler
-
-    def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]  # a DataLoader's own iterator has no other use
-        """Yield the batches of the current epoch that have not been handed out yet."""
-        taken = self.sampler.taken
-        for batch in super().__iter__():
-            taken += 1
-            self.sampler.taken = taken  # workers have taken more by now
-            yield batch
 
     def state_dict(self) -> dict[str, int]:
         """Return the place in the epoch."""
@@ -138,8 +127,6 @@ class TranslationDataModule(LightningDataModule):
             self._train,
             batch_size=None,  # the sampler makes the batches
             sampler=self._train_sampler,
-            num_workers=self._config.workers,
-            worker_init_fn=_ignore_interrupts,
             generator=torch.Generator(),
         )
 
@@ -186,8 +173,3 @@ class TranslationDataModule(LightningDataModule):
     def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
         lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
         return TokenBatchSampler(*lengths, self._config.batch_tokens, self._seed, shuffle)
-
-
-def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C, which reaches every process of the command, to the one that trains."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

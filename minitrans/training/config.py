@@ -27,16 +27,12 @@ TRAINER_SETTINGS = {
     "num_nodes",
     "max_epochs",
     "max_steps",
-    "max_time",
-    "limit_train_batches",
     "limit_val_batches",
     "val_check_interval",
     "check_val_every_n_epoch",
     "log_every_n_steps",
     "accumulate_grad_batches",
     "gradient_clip_val",
-    "deterministic",
-    "detect_anomaly",
 }
 CONFIG = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
@@ -238,6 +234,7 @@ def saved_settings(run: Path) -> dict[str, Any]:
     try:
         settings = read_settings(path)
         where = settings["data"].pop("cache_dir", None)
+        settings["data"].pop("workers", None)  # a run from before has it
     except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}); train again with --overwrite") from error
     if where is not None:

@@ -329,8 +329,6 @@ def test_a_hub_data_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
         ({"target": ""}, r"data\.target is empty"),
         ({"source": "zh"}, r"data\.source and data\.target are both zh"),
         ({"batch_tokens": 0}, r"data\.batch_tokens is 0; it must be at least 1"),
-        ({"workers": -1}, r"data\.workers is -1; it must be at least 0"),
-        ({"workers": 1, "streaming": True}, r"data\.workers is 1; with data\.streaming it must be 0"),
         ({"min_length": 0}, r"data\.min_length is 0; it must be at least 1"),
         ({"max_length": 0}, r"data\.max_length is 0; it must be at least 1"),
         ({"max_length_ratio": 0.5}, r"data\.max_length_ratio is 0\.5; it must be at least 1"),
@@ -346,7 +344,7 @@ def test_config_is_checked(values: dict[str, str], message: str) -> None:
 def test_run_corpus(tmp_path: Path) -> None:
     one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
     other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
-    write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
+    write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n  workers: 0\n"})
     assert pairs_of(run_corpus(tmp_path), "valid") == PAIRS[:1]
     assert pairs_of(run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 
@@ -359,7 +357,7 @@ def test_run_corpus(tmp_path: Path) -> None:
         "[" * 10_000,
         "data: !!int x",
         "data: {path: 3, source: a, target: b}",
-        "data: {path: x, source: a, target: b, workers: 1.0}",
+        "data: {path: x, source: a, target: b, min_length: 1.0}",
         "data: {path: x}",
         "data: {path: x, source: a, target: b, sauce: c}",
     ],

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
     "ignore:Checkpoint directory",
     "ignore:.*LeafSpec:FutureWarning",  # Lightning with a newer torch
-    "ignore:.*use of fork.. may lead to deadlocks:DeprecationWarning",  # Python 3.12 and later, of any worker process
 )
 
 WORDS = ["a", "b", "c", "d"]
@@ -39,10 +38,8 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([" ".join(WORDS)], TokenizerConfig(vocab_size=267))
 
 
-def data_module(
-    folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, workers: int = 0
-) -> TranslationDataModule:
-    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"), workers=workers)
+def data_module(folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200) -> TranslationDataModule:
+    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"))
     return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
 
 
@@ -88,21 +85,17 @@ def test_validation_holds_every_pair_that_fits(
     assert [batch.src_ids.tolist() for batch in first] == [batch.src_ids.tolist() for batch in second]
 
 
-@pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")  # where there is one core
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer, workers: int) -> None:
-    """Also when workers have made batches that nobody has been given yet."""
-
-    def data(workers: int) -> TranslationDataModule:
-        data = data_module(folder, tokenizer, workers=workers)
+def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
+    def data() -> TranslationDataModule:
+        data = data_module(folder, tokenizer)
         data.setup()
         return data
 
-    unbroken = data(0).train_dataloader()
+    unbroken = data().train_dataloader()
     expected = [batch.src_ids.tolist() for _ in range(2) for batch in unbroken]
     n_batches = len(unbroken)
     for stop in (1, 3, n_batches - 1, n_batches, n_batches + 2):
-        stopped, resumed = data(workers), data(workers)
+        stopped, resumed = data(), data()
         loader = stopped.train_dataloader()
         given = [batch.src_ids.tolist() for batch in loader] if stop >= n_batches else []
         given += [batch.src_ids.tolist() for batch in islice(loader, stop - len(given))]
@@ -185,7 +178,6 @@ def fit(
     return recorder
 
 
-@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("every_n_train_steps", [1, None], ids=["after each step", "after each validation"])
 @pytest.mark.parametrize(
     "limits",
@@ -203,9 +195,8 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
     tmp_path: Path,
     limits: dict[str, int | None],
     every_n_train_steps: int | None,
-    workers: int,
 ) -> None:
-    data = data_module(folder, tokenizer, batch_tokens=1000, workers=workers)
+    data = data_module(folder, tokenizer, batch_tokens=1000)
     keep_all = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=every_n_train_steps)
     unbroken = fit(data, keep_all, limits)
     assert len(data.train_dataloader()) == 3
@@ -216,7 +207,7 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
     assert len(checkpoints) >= 2
     for step, path in checkpoints.items():
         keep_none = ModelCheckpoint(tmp_path, save_top_k=0, every_n_train_steps=every_n_train_steps)
-        again = data_module(folder, tokenizer, batch_tokens=1000, workers=workers)
+        again = data_module(folder, tokenizer, batch_tokens=1000)
         resumed = fit(again, keep_none, limits, resume=path)
         assert resumed.seen == unbroken.seen[step:], f"resumed after step {step}"
 

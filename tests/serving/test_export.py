@@ -276,7 +276,7 @@ Capture = pytest.CaptureFixture[str]
 
 
 def test_the_command_writes_the_folder_and_says_where(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["export", str(tiny_run), "--format", "ctranslate2", "-o", str(tmp_path / "out")]) == 0
+    assert cli.main(["export", str(tiny_run), "-o", str(tmp_path / "out")]) == 0
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"engine: {tmp_path / 'out'}\n")
     assert (tmp_path / "out" / "model.bin").is_file()
@@ -319,7 +319,6 @@ def test_what_the_command_cannot_do_is_one_line(tiny_run: Path, tmp_path: Path, 
 
     out = tmp_path / "out"
     assert "--output" in fails(tiny_run)
-    assert "--format" in fails(tiny_run, "-o", out, "--format", "onnx")
     assert "model.safetensors, tokenizer.model is missing" in fails(tmp_path, "-o", out)
     assert "--source and --reference go together" in fails(tiny_run, "-o", out, "--source", tmp_path)
     assert "cannot read" in fails(tiny_run, "-o", out, "--source", tmp_path / "a", "--reference", tmp_path / "b")

@@ -100,7 +100,6 @@ def parse(*argv: str, text: str | None = None, folder: Path | None = None) -> Ru
         ((), "compiled: off\n", "compiled is False; it must be one of auto, off, require; .* put them in quotes$"),
         (("--compiled", "maybe"), None, "--compiled is maybe; it must be one of auto, off, require$"),
         (("--data.splits.train.x", "[1]", "--data.splits", "3"), None, "--data.splits is 3; it must be one of dict"),
-        (("--trainer.deterministic", "33"), None, "trainer.deterministic is 33; it must be one of "),
         (("--training.precision", "33"), None, "training.precision is 33; it must be one of auto, bf16, fp32, fp16$"),
         (
             ("--trainer.precision", "32-true"),

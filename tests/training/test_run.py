@@ -352,6 +352,10 @@ def test_only_a_begun_run_with_the_same_settings_is_resumed(
     assert "holds nothing to resume: config.yaml is missing" in refuses(capsys, corpus, tmp_path / "new", "--resume")
     assert "differ in model" in refuses(capsys, corpus, tiny_run, "--resume", "--model.d_ff", "64")
     assert "differ in seed" in refuses(capsys, corpus, tiny_run, "--resume", "--seed", "64")
+    old = shutil.copytree(tiny_run, tmp_path / "old")
+    text = (old / "config.yaml").read_text()
+    (old / "config.yaml").write_text(text.replace("data:\n", "data:\n  workers: 0\n"))  # is no difference
+    assert "differ in training" in refuses(capsys, corpus, old, "--resume", "--training.patience", "3")
 
 
 def test_faults_in_settings_and_corpus_write_nothing(corpus: Path, tmp_path: Path, capsys: Capture) -> None:

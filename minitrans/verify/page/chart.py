@@ -59,10 +59,10 @@ def _y(value: float) -> float:
     return -power * DECADE
 
 
-def _apart(heights: Sequence[float], gap: float = 22) -> list[float]:
-    """The heights, raised where two labels would meet."""
+def _apart(heights: Sequence[float]) -> list[float]:
+    """The heights, raised where two labels, 22 pixels high, would meet."""
     order = sorted(range(len(heights)), key=lambda i: -heights[i])
     apart = list(heights)
     for below, above in pairwise(order):
-        apart[above] = min(apart[above], apart[below] - gap)
+        apart[above] = min(apart[above], apart[below] - 22)
     return apart
