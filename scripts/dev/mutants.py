@@ -254,11 +254,8 @@ EQUIVALENT = {
     },
     "model.loss": {
         f"BatchLoss = Callable{kinds}": "a type does nothing when the code runs"
-        for kinds in ("", "[[Tensor, Tensor, Tensor, float], Tensor]",
-                      "[[Tensor, Transformer, Tensor, Tensor, float], Tensor]",
-                      "[[Transformer, Tensor, Tensor, Tensor], Tensor]",
-                      "[[Transformer, Tensor, Tensor, float, Tensor], Tensor]",
-                      "[[Transformer, Tensor, Tensor, float], Tensor]")
+        for kinds in ("", "[[Tensor, Tensor, Tensor], Tensor]", "[[Tensor, Tensor, float, Tensor], Tensor]",
+                      "[[Tensor, Tensor, float], Tensor]")
     } | {
         "ROWS = 513": "any number of rows gives the same sums",
         "ROWS = 511": "any number of rows gives the same sums",

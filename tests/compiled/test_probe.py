@@ -414,39 +414,9 @@ def looks(monkeypatch: Patch) -> list[torch.dtype]:
     return seen
 
 
-def test_it_looks_once_for_an_architecture_and_a_dtype(monkeypatch: Patch) -> None:
+def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> None:
     seen = looks(monkeypatch)
-    assert found(torch.float32) == ("", "")
-    assert seen == [torch.float64, torch.float32] * 2
-    seen.clear()
-    for same in (
-        model_of(torch.float32),
-        model_of(torch.float32, d_ff=30, max_len=9, dropout=0.5),
-        model_of(torch.float32).eval(),
-    ):
-        assert found(torch.float32, same) == ("", "")
-    assert seen == []
-    assert found(torch.float64) == ("", "")
-    assert seen == [torch.float64] * 2
-    seen.clear()
-    for other in ({"n_layers": 1}, {"n_heads": 2}, {"d_head": 9}, {"tie_embeddings": False}, {"eps": (1e-3,)}):
-        assert found(torch.float64, model_of(**other)) == ("", "")
-        assert seen == [torch.float64] * 2, other
+    for _ in range(2):
+        assert found(torch.float32) == ("", "")
+        assert seen == [torch.float64, torch.float32] * 2
         seen.clear()
-
-
-def test_it_looks_again_where_a_function_of_the_model_is_another(monkeypatch: Patch) -> None:
-    seen = looks(monkeypatch)
-    assert found() == ("", "")
-    forward = FeedForward.forward
-    with Patch.context() as patch:
-        patch.setattr(FeedForward, "forward", lambda self, x: forward(self, x))
-        assert found() == ("", "")
-        assert len(seen) == 4
-        patch.setattr(Dropout, "forward", lambda self, x: x)
-        assert found()[0]
-        assert len(seen) == 6
-    assert found() == ("", "")
-    assert len(seen) == 6
-    assert found() == ("", "")
-    assert len(seen) == 8

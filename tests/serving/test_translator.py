@@ -387,7 +387,7 @@ def test_without_a_cache_each_prefix_is_computed_anew(random_translator: Class) 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(tiny_run: Path, translator: Class, dtype: torch.dtype) -> None:
-    loaded = Translator.load(tiny_run, dtype=dtype)
+    loaded = Translator.load(tiny_run, dtype=dtype, compiled="auto")
     own = translator.bundle.model.state_dict()
     for name, tensor in loaded.bundle.model.state_dict().items():
         assert tensor.dtype == dtype
