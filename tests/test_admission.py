@@ -121,6 +121,15 @@ def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
 
 
 @needs_compiled
+def test_a_model_that_is_converted_afterwards_is_refused() -> None:
+    model = random_model(1).train()
+    of_batch = loss_of(model, "require")
+    model.float()
+    with pytest.raises(RuntimeError, match=r"which was torch\.float64 on cpu, has been converted or moved since"):
+        of_batch(*IDS, 0.1)
+
+
+@needs_compiled
 def test_parts_in_several_modes_are_left_to_the_plain_model(falls_back: list[str]) -> None:
     model = random_model(1).train()
     model.encoder.eval()

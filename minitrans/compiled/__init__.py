@@ -30,12 +30,14 @@ def accelerate_training(model: Transformer, device: torch.device, dtype: torch.d
         raise NotAdmittedError("some parts of the model are in eval mode, and others are not")
     plans = {mode: _plan(model, device, dtype), not mode: _plan(model.train(not mode), device, dtype)}
     model.train(mode)
-    parameters = model.output.weight.dtype
-    if parameters != (computed := torch.promote_types(dtype, torch.float32)):
+    kind = model.output.weight.dtype, model.output.weight.device
+    if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
         raise NotAdmittedError(f"products in {dtype} train parameters in {computed} alone", expected=True)
     probe.check_training(plans[mode], dtype)
 
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
+        if (model.output.weight.dtype, model.output.weight.device) != kind:
+            raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
         return compiled_loss(plans[model.training], src_ids, tgt_in, tgt_out, smoothing, dtype)
 
     return batch_loss

@@ -122,7 +122,8 @@ def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
     bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
     checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
     trainer = _make_trainer(config, bundle, data, checkpoint)
-    dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else torch.float32
+    trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
+    dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
     batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
     module = TranslationModule(model, config.training, batch_loss)
 
