@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -74,18 +74,13 @@ def lock(path: Path) -> Iterator[None]:
     Raises:
         UserError: Another process holds it, or it cannot be made.
     """
-    with _opened(path) as file:
+    with ExitStack() as held:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(held.enter_context(open(path, "ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(
                 f"{path.parent} is in use by another process; wait for its end, or name another folder"
             ) from error
+        except OSError as error:
+            raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error
         yield
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return open(path, "ab")
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; name another folder") from error

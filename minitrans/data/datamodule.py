@@ -84,8 +84,8 @@ class TranslationDataModule(LightningDataModule):
         self, config: DataConfig, tokenizer: Tokenizer, max_len: int, seed: int, corpus: DatasetDict | None = None
     ) -> None:
         super().__init__()
-        self._config = config
-        self._tokenizer = tokenizer
+        self.config = config
+        self.tokenizer = tokenizer
         self._max_len = max_len
         self._seed = seed
         self._corpus = corpus or DatasetDict()
@@ -105,18 +105,18 @@ class TranslationDataModule(LightningDataModule):
                 sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
 
     def _load(self) -> None:
-        self._corpus = self._corpus or load_corpus(self._config)
-        config, max_len = self._config, self._max_len
+        self._corpus = self._corpus or load_corpus(self.config)
+        config, max_len = self.config, self._max_len
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
-        tokenized = tokenize_corpus(used, self._tokenizer, max_len, config.cache_dir)
-        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), self._tokenizer)
+        tokenized = tokenize_corpus(used, self.tokenizer, max_len, config.cache_dir)
+        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), self.tokenizer)
         self._valid_sampler = self._sampler(self._valid, shuffle=False)
         self._train_sampler: TokenBatchSampler | StreamLoader
         if config.streaming:
-            self._train_sampler = StreamLoader(config, self._tokenizer, max_len, self._seed, used)
+            self._train_sampler = StreamLoader(config, self.tokenizer, max_len, self._seed, used)
         else:
             train = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train_ids, self._train = train, PairBatches(train, self._tokenizer)
+            self._train_ids, self._train = train, PairBatches(train, self.tokenizer)
             self._train_sampler = self._sampler(self._train, shuffle=True)
 
     def train_dataloader(self) -> StatefulLoader | StreamLoader:
@@ -163,13 +163,13 @@ class TranslationDataModule(LightningDataModule):
         if isinstance(self._train_sampler, StreamLoader):
             return self._train_sampler.words
         rows = self._train_ids.select_columns("src_ids").iter(1000)
-        return add_words(set(), chain.from_iterable(self._tokenizer.decode_batch(each["src_ids"]) for each in rows))
+        return add_words(set(), chain.from_iterable(self.tokenizer.decode_batch(each["src_ids"]) for each in rows))
 
     def find_lines(self, batch: Batch) -> list[int]:
         """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""
-        sides = (self._tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
-        return find_pairs(self._config, {*zip(*sides, strict=True)})
+        sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
+        return find_pairs(self.config, {*zip(*sides, strict=True)})
 
     def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
         lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
-        return TokenBatchSampler(*lengths, self._config.batch_tokens, self._seed, shuffle)
+        return TokenBatchSampler(*lengths, self.config.batch_tokens, self._seed, shuffle)

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from minitrans.admission import Mode
+from minitrans.data.datamodule import TranslationDataModule
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
@@ -35,29 +35,34 @@ class ValidationTranslations(Callback):
         samples: A few (source, translation) pairs of the last validation.
     """
 
-    def __init__(self, bundle: Bundle, sources: Sequence[str], references: Sequence[str], compiled: Mode) -> None:
-        """Take the model in training, the split's text, and whether compiled code may translate it."""
-        self.bundle, self.sources, self.references, self.compiled = bundle, sources, references, compiled
+    def __init__(self, compiled: Mode) -> None:
+        """Take whether compiled code may translate."""
+        self.compiled = compiled
         self.samples: list[tuple[str, str]] = []
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Translate, each process its share; score, log."""
-        share = -(-len(self.sources) // n_processes())
+        data = trainer.datamodule  # type: ignore[attr-defined]
+        assert isinstance(data, TranslationDataModule)
+        assert isinstance(pl_module, TranslationModule)
+        bundle = Bundle(pl_module.model, data.tokenizer, data.config.source, data.config.target)
+        translator = Translator(bundle, self.compiled)
+        sources, references = data.texts("valid")
+        share = -(-len(sources) // n_processes())
         start = rank() * share
-        translator = Translator(self.bundle, self.compiled)
         level = logger.level
         if self.samples:  # a line that is cut has been named at the first validation
             logger.setLevel(logging.ERROR)
         try:
-            own = translator.translate(self.sources[start : start + share], first_line=start + 1)
+            own = translator.translate(sources[start : start + share], first_line=start + 1)
         finally:
             logger.setLevel(level)
         translations = list(chain.from_iterable(gather(own)))
-        scores = score(translations, self.references, self.bundle.target)
+        scores = score(translations, references, bundle.target)
         found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
         pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes
         stride = max(1, len(translations) // N_SAMPLES)
-        shown = map(visible, self.sources[::stride])
+        shown = map(visible, sources[::stride])
         self.samples = list(zip(shown, translations[::stride], strict=True))[:N_SAMPLES]
         for board in trainer.loggers:
             if isinstance(board, TensorBoardLogger):
@@ -102,7 +107,7 @@ class TrainingProgress(ProgressBar):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what there is to say first, and show the bar."""
         self.console.print(self.first_line, markup=False, soft_wrap=True)
-        self.bar.update(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
+        self.bar.reset(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:

@@ -27,10 +27,9 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training.config import TrainingConfig
 from minitrans.training.processes import gather, sum_up
+from minitrans.training.run_folder import BEST, METRICS
 
 logger = logging.getLogger("minitrans")
-
-BEST, METRICS = "best.ckpt", "metrics.csv"
 
 
 class CheckpointFiles(TorchCheckpointIO):
@@ -127,7 +126,6 @@ class Checkpoints(Checkpoint):
         self.folder, self.config, self.log_every = folder, config, log_every
         self.best = -math.inf
         self.due = self.stop = self.asked = False
-        self.saved_at = time.monotonic()
         self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
         self.previous: dict[int, Any] = {}
 
@@ -141,8 +139,8 @@ class Checkpoints(Checkpoint):
         trainer.should_stop = early.wait_count >= early.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen for the signals."""
-        self.step = trainer.global_step
+        """Start the clock, and listen for the signals."""
+        self.step, self.saved_at = trainer.global_step, time.monotonic()
         for number in (signal.SIGINT, signal.SIGTERM):
             handler = self._ask if trainer.local_rank == 0 else signal.SIG_IGN
             self.previous[number] = signal.signal(number, handler)

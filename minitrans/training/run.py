@@ -7,13 +7,12 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
-from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import torch
-import yaml
+from datasets import DatasetDict
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
@@ -25,20 +24,9 @@ from minitrans.admission import make_batch_loss
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.files import lock, write_file
+from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import (
-    SIZES,
-    TOKENIZER,
-    WEIGHTS,
-    WORDS,
-    Bundle,
-    load_bundle,
-    load_tokenizer,
-    load_words,
-    save_bundle,
-    save_words,
-)
+from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
@@ -46,28 +34,13 @@ from minitrans.settings import CORES, brief
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
-from minitrans.training.checkpoints import (
-    BEST,
-    METRICS,
-    CheckpointFiles,
-    Checkpoints,
-    newest_checkpoint,
-    read_checkpoint,
-    step_of,
-)
-from minitrans.training.config import CONFIG, RunConfig, check_memory, saved_settings
+from minitrans.training.checkpoints import CheckpointFiles, Checkpoints, newest_checkpoint, read_checkpoint, step_of
+from minitrans.training.config import RunConfig, check_memory
 from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import choose_precision
+from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, hold_run
 
-CARD, CURVE, CHECKPOINTS, TENSORBOARD = "README.md", "curve.svg", "checkpoints", "tensorboard"
-MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
-# All else that a training writes into it. What is not of these names is somebody else's.
-FILES = [
-    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
-    *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
-    *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
-]
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
 
@@ -83,76 +56,76 @@ def train(config: RunConfig) -> dict[str, Scores]:
         UserError: A fault in the settings, the corpus or the run folder; nothing has been written then.
         KeyboardInterrupt: Stopped by a signal; the run can be resumed.
     """
-    with contextlib.ExitStack() as held:
-        return _train(config, held)
-
-
-def _train(config: RunConfig, held: contextlib.ExitStack) -> dict[str, Scores]:
-    run_dir, is_there = config.run_dir, False
-    if _is_first_process():
-        is_there = _check_run_dir(config)
-        if is_there:
-            held.enter_context(lock(run_dir / MARK))
-            _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # what a run that was killed has not finished
-    else:
-        logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process warns of the same
-    # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-    check_memory(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
-    _quieten_lightning()
-    _check_trainer(config)
+    _quieten_logs()
     _keep_freed_memory()
-    seed_everything(config.seed, verbose=False)
+    with contextlib.ExitStack() as held:
+        is_there = _is_first_process() and hold_run(config, held)
+        # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
+        check_memory(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
+        checkpoint = newest_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
+        trainer = _make_trainer(config, checkpoint)
+        seed_everything(config.seed, verbose=False)
 
-    start = None if config.resume or config.training.init_from is None else load_bundle(Path(config.training.init_from))
-    corpus = load_corpus(config.data)
+        init_from = None if config.resume else config.training.init_from
+        start = None if init_from is None else load_bundle(Path(init_from))
+        corpus = load_corpus(config.data)
+        tokenizer = _find_tokenizer(config, start, corpus)
+        model = _make_model(config, tokenizer, start)
+        data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
+        data.setup()
+        trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
+        dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
+        batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
+        module = TranslationModule(model, config.training, batch_loss)
+
+        if trainer.is_global_zero and not config.resume:
+            begin_run(config, is_there, held, tokenizer, start.words if start else None)
+        _fit(trainer, module, data, config, checkpoint)
+        if not trainer.is_global_zero:
+            return {}
+
+        best = read_checkpoint(config.run_dir / CHECKPOINTS / BEST)
+        module.load_state_dict(best["state_dict"])
+        model.to("cpu", torch.float32).eval()
+        bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _find_words(config, data))
+        bundle, scores = _evaluate(config, bundle, data)
+        write_file(config.run_dir / CURVE, training_curve(config.run_dir / METRICS, kept=best["global_step"]))
+        write_file(config.run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
+        save_bundle(config.run_dir, bundle)
+        return scores
+
+
+def _is_first_process() -> bool:
+    """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
+    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
+    return rank == 0 and LightningEnvironment().node_rank() == 0
+
+
+def _find_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict) -> Tokenizer:
+    """The run's own if it is resumed, that of the run whose weights it starts from, or a new one."""
     if config.resume:
-        tokenizer = load_tokenizer(run_dir)
-    elif start:
-        tokenizer = start.tokenizer
-    else:
-        tokenizer = train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
+        return load_tokenizer(config.run_dir)
+    if start:
+        return start.tokenizer
+    return train_tokenizer(corpus["train"], config.tokenizer, config.data.cache_dir)
+
+
+def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
+    """A new model; its weights may be another's, which may differ in its dropout and its longest sequence alone."""
     sizes = config.transformer(
         vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
     )
     model = Transformer(sizes)
     if start:
-        _copy_weights(start.model, model)
-    data = TranslationDataModule(config.data, tokenizer, sizes.max_len, config.seed, corpus)
-    data.setup()
-    bundle = Bundle(model, tokenizer, config.data.source, config.data.target)
-    checkpoint = newest_checkpoint(run_dir / CHECKPOINTS) if config.resume else None
-    trainer = _make_trainer(config, bundle, data, checkpoint)
-    trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
-    dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
-    batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
-    module = TranslationModule(model, config.training, batch_loss)
-
-    if trainer.is_global_zero and not config.resume:
-        if not is_there:
-            held.enter_context(_new_folder(run_dir))
-        _make_run_dir(config, tokenizer, start.words if start else None)
-    threads = torch.get_num_threads()
-    _fit(trainer, module, data, config, checkpoint)
-    if not trainer.is_global_zero:
-        return {}
-    torch.set_num_threads(threads)  # several processes have shared them
-
-    best = read_checkpoint(run_dir / CHECKPOINTS / BEST)
-    module.load_state_dict(best["state_dict"])
-    bundle.model.to("cpu", torch.float32).eval()
-    bundle = replace(bundle, words=_find_words(config, data))
-    translator = Translator(bundle, config.compiled)
-    scores = {}
-    for split in ("valid", *data.splits):
-        sources, references = data.texts(split)
-        translations = translator.translations(sources)
-        scores[split] = score([t.text for t in translations], references, bundle.target)
-        if split == "valid":
-            bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
-    write_file(run_dir / CURVE, training_curve(run_dir / METRICS, kept=best["global_step"]))
-    write_file(run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
-    save_bundle(run_dir, bundle)
-    return scores
+        free = {name: getattr(sizes, name) for name in ("dropout", "attention_dropout", "max_len")}
+        was, now = asdict(start.model.config) | free, asdict(sizes)
+        for name in now:
+            if was[name] != now[name]:
+                raise UserError(
+                    f"model.{name} is {now[name]}, and {was[name]} in the run of training.init_from; give it the same"
+                )
+        model.load_state_dict(start.model.state_dict())
+    return model
 
 
 def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str] | None:
@@ -168,130 +141,31 @@ def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str
     return load_words(config.run_dir) | words if (config.run_dir / WORDS).is_file() else None
 
 
-def _copy_weights(start: Transformer, model: Transformer) -> None:
-    """Let a model begin with the weights of another, which may differ in its dropout and its longest sequence alone."""
-    free = {name: getattr(model.config, name) for name in ("dropout", "attention_dropout", "max_len")}
-    before, now = asdict(start.config) | free, asdict(model.config)
-    other = [name for name in now if before[name] != now[name]]
-    if other:
-        name = other[0]
-        raise UserError(
-            f"model.{name} is {now[name]}, and {before[name]} in the run of training.init_from; give it the same"
-        )
-    model.load_state_dict(start.state_dict())
+def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> tuple[Bundle, dict[str, Scores]]:
+    """Score a model on `valid` and on each test split; the model is returned with the threshold chosen on `valid`."""
+    translator = Translator(bundle, config.compiled)
+    scores = {}
+    for split in ("valid", *data.splits):
+        sources, references = data.texts(split)
+        translations = translator.translations(sources)
+        scores[split] = score([t.text for t in translations], references, bundle.target)
+        if split == "valid":
+            bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
+    return bundle, scores
 
 
-def _is_first_process() -> bool:
-    """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
-    rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
-    return rank == 0 and LightningEnvironment().node_rank() == 0
+def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
+    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand.
 
-
-def _check_run_dir(config: RunConfig) -> bool:
-    """Refuse to touch what is not ours to touch, and to resume what cannot be; tell whether there is a run already."""
-    run_dir = config.run_dir
-    if config.resume and config.overwrite:
-        raise UserError("--resume and --overwrite exclude each other; give one")
-    if run_dir.exists() and not run_dir.is_dir():
-        raise UserError(f"{run_dir} is a file; give another --run-dir")
-    if config.resume:
-        _check_resumed(config)
-    elif not run_dir.exists() or all(path.suffix == ".tmp" for path in run_dir.iterdir()):
-        return False
-    elif not config.overwrite:
-        raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-    elif run_dir.is_symlink():
-        raise UserError(f"{run_dir} is a link, so what it leads to is not overwritten; give that as --run-dir")
-    elif not (run_dir / MARK).is_file():
-        raise UserError(
-            f"{run_dir} is not marked as a run folder by a file {MARK}, so it is not overwritten; remove it "
-            "yourself, or give another --run-dir"
-        )
-    for path in run_dir.rglob("*"):
-        if path.is_symlink():
-            raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
-    return True
-
-
-def _check_resumed(config: RunConfig) -> None:
-    """Refuse to resume what cannot be."""
-    run_dir, now = config.run_dir, yaml.safe_load(config.text)
-    for part in (CONFIG, TOKENIZER):
-        if not (run_dir / part).is_file():
-            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
-    before = saved_settings(run_dir)
-    for name in ("seed", "model", "tokenizer", "data", "training", "compiled"):
-        if before.get(name) != now[name]:
-            raise UserError(
-                f"{run_dir / CONFIG} and the settings given differ in {name}; "
-                "resume with the run's own settings, or train a new run"
-            )
-
-
-@contextlib.contextmanager
-def _new_folder(run_dir: Path) -> Iterator[None]:
-    """Make a run folder, unless it is there and empty, and hold it."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
-    with lock(run_dir / MARK):
-        if (run_dir / CONFIG).exists():  # of another training, begun meanwhile
-            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-        yield
-
-
-def _make_run_dir(config: RunConfig, tokenizer: Tokenizer, words: frozenset[str] | None) -> None:
-    """Begin the run folder, in place of the run that is there; `words` are the first that it knows."""
-    _remove(config.run_dir, FILES)
-    for folder in (CHECKPOINTS, TENSORBOARD):
-        with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
-            (config.run_dir / folder).rmdir()
-    write_file(config.run_dir / CONFIG, config.text)
-    tokenizer.save(config.run_dir / TOKENIZER)
-    if words is not None:
-        save_words(config.run_dir, words)
-
-
-def _remove(run_dir: Path, patterns: Iterable[str]) -> None:
-    for path in chain.from_iterable(map(run_dir.glob, patterns)):
-        path.unlink()
-
-
-def _check_trainer(config: RunConfig) -> None:
-    """Refuse what Lightning would refuse later, or take without an end."""
-    devices = config.trainer["devices"]
-    n_devices = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else 1
-    gpus = 0 if config.trainer["accelerator"] == "cpu" else torch.cuda.device_count()
-    most, kind = (gpus, "accelerators") if gpus else (CORES, "cores")
-    if n_devices > most:
-        raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
-    precision = choose_precision(config.training.precision, config.trainer["accelerator"])
-    try:
-        trainer = Trainer(**config.trainer, precision=precision.of_trainer, logger=False, enable_model_summary=False)
-    except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
-        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
-    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
-        raise UserError("data.streaming works with one device only; set trainer.devices and trainer.num_nodes to 1")
-    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
-    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
-        raise UserError(
-            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
-            "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
-        )
-
-
-def _make_trainer(
-    config: RunConfig, bundle: Bundle, data: TranslationDataModule, checkpoint: Path | None = None
-) -> Trainer:
-    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand."""
+    Raises:
+        UserError: Settings that Lightning refuses, or would take without an end.
+    """
+    _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     decay = config.training.ema_decay
-    every = max(
-        1, round(0.01 / (1 - decay))
-    )  # steps in which the weights move the average by a hundredth: often enough
-    translations = ValidationTranslations(bundle, *data.texts("valid"), config.compiled)
+    every = max(1, round(0.01 / (1 - decay)))  # steps that move the average by a hundredth: often enough
+    translations = ValidationTranslations(config.compiled)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
@@ -302,31 +176,55 @@ def _make_trainer(
     tensorboard = TensorBoardLogger(  # it shows no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=step_of(checkpoint) if checkpoint else None
     )
-    return Trainer(
-        **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
-        precision=precision.of_trainer,
-        logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
-        callbacks=callbacks,
-        plugins=[CheckpointFiles()],
-        default_root_dir=run_dir,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        enable_model_summary=False,
-    )
+    try:
+        trainer = Trainer(
+            **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
+            precision=precision.of_trainer,
+            logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
+            callbacks=callbacks,
+            plugins=[CheckpointFiles()],
+            default_root_dir=run_dir,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,
+            enable_model_summary=False,
+        )
+    except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
+        raise UserError(f"trainer: {' '.join(str(error).split())}") from error
+    _check_processes(config, trainer)
+    return trainer
+
+
+def _check_devices(settings: dict[str, Any]) -> None:
+    """Refuse more devices than there are."""
+    devices = settings["devices"]
+    n_devices = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else 1
+    gpus = 0 if settings["accelerator"] == "cpu" else torch.cuda.device_count()
+    most, kind = (gpus, "accelerators") if gpus else (CORES, "cores")
+    if n_devices > most:
+        raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
+
+
+def _check_processes(config: RunConfig, trainer: Trainer) -> None:
+    """Refuse several processes where one alone is possible, or where they would wait for each other for ever."""
+    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
+        raise UserError("data.streaming works with one device only; set trainer.devices and trainer.num_nodes to 1")
+    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
+    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
+        raise UserError(
+            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
+            "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
+        )
 
 
 def _fit(
-    trainer: Trainer,
-    module: TranslationModule,
-    data: TranslationDataModule,
-    config: RunConfig,
-    checkpoint: Path | None = None,
+    trainer: Trainer, module: TranslationModule, data: TranslationDataModule, config: RunConfig, checkpoint: Path | None
 ) -> None:
     """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back.
 
     The first process ends those that it has started if it fails, so that no one waits for it, and what all fail of is
     told once.
     """
+    threads = torch.get_num_threads()
     try:
         trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
     except SystemExit as error:
@@ -347,6 +245,7 @@ def _fit(
                 "checkpoint"
             ) from error
         raise
+    torch.set_num_threads(threads)  # several processes have shared them
 
 
 def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
@@ -382,15 +281,15 @@ def _keep_freed_memory() -> None:
             mallopt(setting, size)
 
 
-def _quieten_lightning() -> None:
+def _quieten_logs() -> None:
     """Keep Lightning's hints, which our progress and our errors make superfluous, off the screen."""
+    if not _is_first_process():
+        logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process warns of the same
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
         ".*Experiment logs directory .* exists and is not empty.*",
-        ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
-        ".*is smaller than the logging interval.*",
     ):
         warnings.filterwarnings("ignore", message)

@@ -250,7 +250,7 @@ def trained_model(folder: Path, budget: Budget) -> tuple[Transformer, Ids]:
         bench.step(batch)
     model = cast(TranslationModule, bench._module).model
     lines = read_lines(str(folder / "train.a"))
-    return model.eval(), [[*ids, workload.config.eos_id] for ids in workload.tokenizer.encode_batch(lines)]
+    return model.eval(), [[*ids, workload.config.eos_id] for ids in workload.data.tokenizer.encode_batch(lines)]
 
 
 class Timing(NamedTuple):

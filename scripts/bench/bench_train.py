@@ -69,7 +69,6 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import Bundle
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config
@@ -206,13 +205,11 @@ class Workload(NamedTuple):
     Attributes:
         config: The sizes of the model.
         data: Where the batches come from.
-        tokenizer: What made the ids.
         batches: The batches that are measured, and used again and again.
     """
 
     config: TransformerConfig
     data: TranslationDataModule
-    tokenizer: Tokenizer
     batches: list[Batch]
 
 
@@ -250,7 +247,7 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
         raise UserError(str(error)) from error
     data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
     data.setup()
-    return Workload(config, data, tokenizer, list(islice(forever(data), STEPS[1])))
+    return Workload(config, data, list(islice(forever(data), STEPS[1])))
 
 
 def forever(data: TranslationDataModule) -> Iterable[Batch]:
@@ -553,15 +550,15 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     }
     config = parse_config([word for name, value in settings.items() for word in (f"--{name}", str(value))])
     config.run_dir.mkdir()
-    bundle = Bundle(Transformer(workload.config), workload.tokenizer, "a", "b")
-    trainer = run._make_trainer(config, bundle, workload.data)
+    model = Transformer(workload.config)
+    trainer = run._make_trainer(config, None)
     in_turn = StepsInTurn(Bench(Contender(OURS, precision), workload.config), n_steps)
     trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    batch_loss = make_batch_loss(bundle.model, "require", torch.device("cpu"), dtype)
-    module = TranslationModule(bundle.model, config.training, batch_loss)
+    batch_loss = make_batch_loss(model, "require", torch.device("cpu"), dtype)
+    module = TranslationModule(model, config.training, batch_loss)
     with contextlib.suppress(EnoughError):
-        run._fit(trainer, module, workload.data, config)
+        run._fit(trainer, module, workload.data, config, None)
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         callback.teardown(trainer, module, "fit")  # gives the signals back, which Lightning omits after an exception
 
@@ -809,7 +806,7 @@ def add_settings(parser: ArgumentParser, settings: type, texts: dict[str, str]) 
 
 def quieten() -> None:
     """Keep warnings that mean nothing here off the screen."""
-    run._quieten_lightning()
+    run._quieten_logs()
     warnings.filterwarnings("ignore", ".*`self.log\\(\\)` but the `self.trainer` reference is not registered.*")
 
 

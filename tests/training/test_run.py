@@ -32,7 +32,7 @@ from minitrans.text.words import words
 from minitrans.training import callbacks
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.module import TranslationModule
-from minitrans.training.run import _new_folder
+from minitrans.training.run_folder import _new_folder
 
 Capture = pytest.CaptureFixture[str]
 

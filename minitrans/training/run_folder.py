@@ -1,0 +1,106 @@
+"""The folder of a run: what may be written into it, and removed from it, by one training at a time."""
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+
+import yaml
+
+from minitrans.errors import UserError
+from minitrans.files import lock, write_file
+from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_words
+from minitrans.text.tokenizer import Tokenizer
+from minitrans.training.config import CONFIG, RunConfig, saved_settings
+
+CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
+CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"
+MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
+# All else that a training writes into it. What is not of these names is somebody else's.
+FILES = [
+    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
+    *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
+    *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
+]
+
+
+def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
+    """Tell whether there is a run already; if so, hold it until `held` ends, and remove what it has not finished.
+
+    Raises:
+        UserError: What is there is not ours to touch, cannot be resumed, or is in use.
+    """
+    run_dir = config.run_dir
+    if config.resume and config.overwrite:
+        raise UserError("--resume and --overwrite exclude each other; give one")
+    if run_dir.exists() and not run_dir.is_dir():
+        raise UserError(f"{run_dir} is a file; give another --run-dir")
+    if config.resume:
+        _check_resumed(config)
+    elif not run_dir.exists() or all(path.suffix == ".tmp" for path in run_dir.iterdir()):
+        return False
+    elif not config.overwrite:
+        raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
+    elif run_dir.is_symlink():
+        raise UserError(f"{run_dir} is a link, so what it leads to is not overwritten; give that as --run-dir")
+    elif not (run_dir / MARK).is_file():
+        raise UserError(
+            f"{run_dir} is not marked as a run folder by a file {MARK}, so it is not overwritten; remove it "
+            "yourself, or give another --run-dir"
+        )
+    for path in run_dir.rglob("*"):
+        if path.is_symlink():
+            raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
+    held.enter_context(lock(run_dir / MARK))
+    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # what a run that was killed has not finished
+    return True
+
+
+def _check_resumed(config: RunConfig) -> None:
+    """Refuse to resume what cannot be."""
+    run_dir, now = config.run_dir, yaml.safe_load(config.text)
+    for part in (CONFIG, TOKENIZER):
+        if not (run_dir / part).is_file():
+            raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
+    before = saved_settings(run_dir)
+    for name in ("seed", "model", "tokenizer", "data", "training", "compiled"):
+        if before.get(name) != now[name]:
+            raise UserError(
+                f"{run_dir / CONFIG} and the settings given differ in {name}; "
+                "resume with the run's own settings, or train a new run"
+            )
+
+
+@contextlib.contextmanager
+def _new_folder(run_dir: Path) -> Iterator[None]:
+    """Make a run folder, unless it is there and empty, and hold it."""
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
+    with lock(run_dir / MARK):
+        if (run_dir / CONFIG).exists():  # of another training, begun meanwhile
+            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
+        yield
+
+
+def begin_run(
+    config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: frozenset[str] | None
+) -> None:
+    """Begin the run folder, in place of the run that is there; `words` are the first that it knows."""
+    run_dir = config.run_dir
+    if not is_there:
+        held.enter_context(_new_folder(run_dir))
+    _remove(run_dir, FILES)
+    for folder in (CHECKPOINTS, TENSORBOARD):
+        with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
+            (run_dir / folder).rmdir()
+    write_file(run_dir / CONFIG, config.text)
+    tokenizer.save(run_dir / TOKENIZER)
+    if words is not None:
+        save_words(run_dir, words)
+
+
+def _remove(run_dir: Path, patterns: Iterable[str]) -> None:
+    for path in chain.from_iterable(map(run_dir.glob, patterns)):
+        path.unlink()
