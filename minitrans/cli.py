@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress
 
+    from minitrans.cachecheck.check import Report
     from minitrans.serving.confidence import Marks
     from minitrans.serving.scoring import Scores
     from minitrans.serving.translator import Translation, Translator
     from minitrans.serving.workers import Workers
     from minitrans.training.config import RunConfig
-    from minitrans.verify.check import Report
     from minitrans.verify.subject import Subject
 
 logger = logging.getLogger("minitrans")
@@ -458,13 +458,16 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
         raise UserError(
             "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it"
         )
-    from minitrans.verify.anyone import NotOfferedError, run, self_test
-    from minitrans.verify.anyone.hugging_face import load
+    from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
 
     with progress.status("measuring"):
-        model = load(args.model)
         try:
+            from minitrans.cachecheck.hugging_face import load
+
+            model = load(args.model)
             report = run(model)
+        except LoadError as error:
+            raise UserError(str(error)) from error
         except NotOfferedError as error:
             raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:

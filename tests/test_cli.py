@@ -22,9 +22,10 @@ from safetensors.torch import load_file, save_file
 import minitrans.serving
 from minitrans import cli
 from minitrans.admission import Mode
+from minitrans.cachecheck.check import Caught, Report
 from minitrans.serving.translator import Translator
 from minitrans.verify import measuring
-from minitrans.verify.check import CHECKS, Caught, Report
+from minitrans.verify.registry import CHECKS
 
 Capture = pytest.CaptureFixture[str]
 

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans import cli
+from minitrans.cachecheck.check import Report
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.errors import UserError
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
@@ -24,7 +25,6 @@ from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.verify import measuring
-from minitrans.verify.check import Report
 
 AWKWARD = [
     *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),

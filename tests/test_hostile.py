@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from minitrans import cli
 from minitrans.arguments import make_parser
+from minitrans.cachecheck.check import Report
 from minitrans.settings import CORES, RANGES
 from minitrans.training.config import add_settings
 from minitrans.verify import measuring
-from minitrans.verify.check import Report
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
 DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")

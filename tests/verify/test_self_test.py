@@ -13,12 +13,13 @@ from conftest import COMPILED, needs_compiled
 
 from minitrans import verify
 from minitrans.admission import Mode
+from minitrans.cachecheck.check import Caught, Report
 from minitrans.errors import UserError
 from minitrans.model.attention import masked_softmax
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer
 from minitrans.verify import measuring, sabotages
-from minitrans.verify.check import CHECKS, Caught, Report
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
 from minitrans.verify.subject import fresh_model, random_subject
 

@@ -6,9 +6,9 @@ import torch
 from conftest import random_tensor
 from torch import nn
 
+from minitrans.cachecheck.check import FLOAT64, deviation
 from minitrans.model.attention import MultiHeadAttention, attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong
-from minitrans.verify.check import FLOAT64, deviation
 
 MASK = torch.tensor([[True, True, False, True], [True, False, False, False], [True, True, True, True]])
 

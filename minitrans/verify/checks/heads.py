@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minitrans.cachecheck.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -18,11 +19,11 @@ from minitrans.model.attention import (
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong
-from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("Many heads")
+check = group("Many heads", CHECKS)
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:

@@ -5,12 +5,13 @@ import math
 import torch
 from torch import Tensor
 
+from minitrans.cachecheck.check import LOWER, deviation, group, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
 from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("A soft look-up")
+check = group("A soft look-up", CHECKS)
 
 
 def by_hand(q: Tensor, keys: Tensor, values: Tensor) -> float:

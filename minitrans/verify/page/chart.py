@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from markupsafe import Markup
 
-from minitrans.verify.check import rounding
+from minitrans.cachecheck.check import rounding
 from minitrans.verify.page.render import render
 
 WIDTH = 500  # of the plot, in pixels; heights are from its top, where 1 stands

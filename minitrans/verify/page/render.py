@@ -3,7 +3,7 @@
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minitrans.verify.check import number
+from minitrans.cachecheck.check import number
 
 TEMPLATES = Environment(
     loader=PackageLoader("minitrans.verify.page"),

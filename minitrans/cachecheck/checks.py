@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from minitrans.verify.anyone import faults, measures
-from minitrans.verify.anyone.patterns import patterns
-from minitrans.verify.anyone.protocol import CachedModel, Case
-from minitrans.verify.check import (
+from minitrans.cachecheck import faults, measures
+from minitrans.cachecheck.check import (
     CONTROL,
     LOWER,
     Caught,
@@ -20,6 +18,8 @@ from minitrans.verify.check import (
     group,
     number,
 )
+from minitrans.cachecheck.patterns import patterns
+from minitrans.cachecheck.protocol import CachedModel, Case
 
 SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
