@@ -406,7 +406,7 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.report import print_report
 
     if args.list:
-        from minitrans.verify.measuring import sabotages_for
+        from minitrans.verify.proof import sabotages_for
 
         width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
@@ -429,7 +429,7 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
 
     from rich.progress import track
 
-    from minitrans.verify.measuring import run, sabotaged, sabotages_for, self_test
+    from minitrans.verify.proof import run, sabotaged, sabotages_for, self_test
     from minitrans.verify.subject import fresh_model, random_subject, run_subject
 
     if args.sabotage:

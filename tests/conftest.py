@@ -32,7 +32,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify import measuring  # which registers all checks and sabotages
+from minitrans.verify import proof  # which registers all checks and sabotages
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
 
@@ -287,7 +287,7 @@ def logits_made(loss_of: LinearLoss) -> int:
 @pytest.fixture(scope="session")
 def fresh_report() -> Report:
     """What all checks measure on a fresh model."""
-    return measuring.run()
+    return proof.run()
 
 
 @pytest.fixture(scope="session")

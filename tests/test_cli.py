@@ -24,7 +24,7 @@ from minitrans import cli
 from minitrans.admission import Mode
 from minitrans.cachecheck.check import Caught, Report
 from minitrans.serving.translator import Translator
-from minitrans.verify import measuring
+from minitrans.verify import proof
 from minitrans.verify.registry import CHECKS
 
 Capture = pytest.CaptureFixture[str]
@@ -658,7 +658,7 @@ def test_verify_a_trained_run_as_json(tiny_run: Path, capsys: Capture) -> None:
 def test_verify_writes_a_page_and_says_where(
     tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     assert cli.main(["verify", str(tiny_run), "--report", str(tmp_path / "proof")]) == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in capsys.readouterr().err
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
@@ -685,7 +685,7 @@ def test_one_sabotage_shows_the_claims_that_fail(capsys: Capture) -> None:
 def test_the_sabotages_are_listed(capsys: Capture) -> None:
     assert cli.main(["verify", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in measuring.sabotages_for("auto")]
+    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
     ]
@@ -706,14 +706,12 @@ def test_what_cannot_be_sabotaged_is_told(flags: list[str], words: str, capsys: 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(
-        measuring, "SABOTAGES", [s for s in measuring.SABOTAGES if s.id in ("rows.sorted", "loss.padding")]
-    )
-    monkeypatch.setattr(measuring, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in proof.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(measuring, "SABOTAGES", measuring.SABOTAGES[:1])
+    monkeypatch.setattr(proof, "SABOTAGES", proof.SABOTAGES[:1])
     assert cli.main(["verify", "--self-test"]) == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
 
@@ -729,7 +727,7 @@ def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys
 def test_verify_a_run_whose_corpus_has_gone(
     tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     assert "gone: No such file" in fails(capsys, "verify", tiny_run, "--data", tmp_path / "gone")
     run = shutil.copytree(tiny_run, tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -902,8 +900,8 @@ def test_compiled_reaches_who_computes(
         return iter(())
 
     monkeypatch.setattr(Translator, "load", seen)
-    monkeypatch.setattr(measuring, "run", measured)
-    monkeypatch.setattr(measuring, "self_test", sabotaged)
+    monkeypatch.setattr(proof, "run", measured)
+    monkeypatch.setattr(proof, "self_test", sabotaged)
     for command in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
         assert cli.main([*command, "--compiled", "off"]) == cli.main(command) == 0
     cli.main(["verify", "--self-test", "--compiled", "off"])

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from minitrans.cachecheck import Functions as Functions
     from minitrans.cachecheck import NotOfferedError as NotOfferedError
     from minitrans.cachecheck import check_cache as check_cache
-    from minitrans.verify.measuring import run as run
-    from minitrans.verify.measuring import self_test as self_test
+    from minitrans.verify.proof import run as run
+    from minitrans.verify.proof import self_test as self_test
 
 _HOMES = {
     **dict.fromkeys(["CachedModel", "Functions", "NotOfferedError", "check_cache"], "minitrans.cachecheck"),
-    **dict.fromkeys(["run", "self_test"], "minitrans.verify.measuring"),
+    **dict.fromkeys(["run", "self_test"], "minitrans.verify.proof"),
 }
 
 

@@ -32,9 +32,9 @@ from minitrans.cachecheck.measures import (
 from minitrans.cachecheck.protocol import Case as AnyCase
 from minitrans.model.cache import DecoderCache, KeyValues
 from minitrans.model.transformer import Transformer
+from minitrans.verify.adapter import case_of, numbers
 from minitrans.verify.checks.masks import all_weights
-from minitrans.verify.measuring import sabotages_for
-from minitrans.verify.ours import case_of, numbers
+from minitrans.verify.proof import sabotages_for
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does

@@ -31,7 +31,7 @@ from minitrans.model.decoding import (
 from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.ours import Ours, case_of
+from minitrans.verify.adapter import Ours, case_of
 from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
 
