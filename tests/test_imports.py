@@ -21,6 +21,7 @@ ORDER = [
     "files",
     "settings",
     "cachecheck",
+    "pages",
     "model",
     "plan",
     "compiled",

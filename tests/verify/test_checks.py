@@ -16,9 +16,9 @@ from minitrans.cachecheck.check import LOWER, Report
 from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
+from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong
 from minitrans.verify.checks.decoding import learn_by_heart
-from minitrans.verify.page.pictures import heat_map
 from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 

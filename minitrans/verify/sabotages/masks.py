@@ -12,8 +12,8 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.layers import LayerTrace
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Decoder
+from minitrans.pages import pictures
 from minitrans.verify import wrong_formulas
-from minitrans.verify.page import pictures
 from minitrans.verify.sabotage import Patch, sabotage
 
 
