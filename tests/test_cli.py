@@ -80,7 +80,7 @@ def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path, capsys: Captur
 
 
 def test_standard_input_in_many_chunks(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nI love you.\n\nI love you.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run)]) == 0
     lines = capsys.readouterr().out.split("\n")
@@ -97,7 +97,7 @@ def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capt
 
 
 def test_beams_and_the_n_best(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -126,7 +126,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypa
     assert first != sampled("--sample", "5", "--seed", "2")
     assert first == sampled("--sample", "5", "--processes", "2")
     assert sampled("--sample", "1") == sampled()
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run), "--sample", "5"]) == 0
     assert capsys.readouterr().out.splitlines() == first
@@ -142,7 +142,7 @@ def test_flags_of_sampling_that_do_not_fit(tiny_run: Path, capsys: Capture) -> N
 def test_words_that_training_never_showed_are_named_once_a_line(
     tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
     with standard_input(text.encode(), monkeypatch):
         assert cli.main(["translate", str(tiny_run), *way]) == 0
@@ -395,7 +395,7 @@ def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, 
 
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
-    source.write_bytes(b"I love you.\n" + b"\n" * cli.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
+    source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
     plain = run_command("translate", tiny_run, "--input", source)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
@@ -408,9 +408,9 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
     assert b"4099/4099" in written
     shown, answers = screen(written), plain.stdout.decode().split("\n")
-    assert shown[: cli.CHUNK_LINES] == answers[: cli.CHUNK_LINES]
+    assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]
     assert shown[-4:] == answers[-4:]
-    assert " ".join(shown[cli.CHUNK_LINES : -4]).split() == warning
+    assert " ".join(shown[cli.translate.CHUNK_LINES : -4]).split() == warning
 
 
 def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
@@ -437,7 +437,7 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
-            process.stdin.write(b"I love you.\n" * cli.CHUNK_LINES * 2)
+            process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
             process.stdin.flush()
             assert process.stdout.readline()  # all have begun
             if interrupt:
@@ -916,11 +916,11 @@ def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
 
     _, args = cli.parse_command(["translate", "r"])
     monkeypatch.setattr(Translator, "load", lambda *_, **__: Plain())
-    cli.load_translator("r", args)
+    cli.common.load_translator("r", args)
     assert args.compiled == "off"
     monkeypatch.setattr(Plain, "compiled", True)
     _, args = cli.parse_command(["translate", "r", "--compiled", "require"])
-    cli.load_translator("r", args)
+    cli.common.load_translator("r", args)
     assert args.compiled == "require"
 
 
@@ -970,6 +970,6 @@ def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Pa
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_translator", interrupt)
+    monkeypatch.setattr(cli.common, "load_translator", interrupt)
     assert cli.main(["translate", str(tiny_run), "a"]) == 130
     assert capsys.readouterr().err == "minitrans: interrupted\n"

@@ -147,7 +147,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     sources = lines_in(content)
     answered = lines_before_a_fault(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "load_translator", lambda *_: translator)  # once, not for each example
+        patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
             written = run("translate", tiny_run, "--input", elsewhere / "in.txt", answered=answered)
         else:

@@ -105,7 +105,7 @@ def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             for trained, scores in work(model, teachers):
-                cli.print_run(trained, scores)
+                cli.train.print_run(trained, scores)
     finally:
         minutes = before + (time.perf_counter() - began) / 60
         write_file(spent, f"{minutes}\n")
