@@ -27,12 +27,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from minitrans import admission, cli
+from minitrans.cachecheck.check import Report
 from minitrans.model.cache import DecoderCache
 from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify import measuring  # which registers all checks and sabotages
-from minitrans.verify.check import Report
+from minitrans.verify import proof  # which registers all checks and sabotages
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject
 
@@ -287,7 +287,7 @@ def logits_made(loss_of: LinearLoss) -> int:
 @pytest.fixture(scope="session")
 def fresh_report() -> Report:
     """What all checks measure on a fresh model."""
-    return measuring.run()
+    return proof.run()
 
 
 @pytest.fixture(scope="session")
@@ -355,7 +355,7 @@ def wait_for_the_end_of(group: int) -> None:
 
 HERE = Path(__file__).parent
 RUNGS = {
-    "unit": ["verify/anyone"],
+    "unit": ["cachecheck"],
     "model": ["model", "compiled", "verify", "test_plan.py", "test_admission.py"],
     "command": ["test_cli.py", "test_fuzz.py", "test_hostile.py", "training/test_run.py", "training/test_settings.py"],
     "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],

@@ -22,9 +22,10 @@ from safetensors.torch import load_file, save_file
 import minitrans.serving
 from minitrans import cli
 from minitrans.admission import Mode
+from minitrans.cachecheck.check import Caught, Report
 from minitrans.serving.translator import Translator
-from minitrans.verify import measuring
-from minitrans.verify.check import CHECKS, Caught, Report
+from minitrans.verify import proof
+from minitrans.verify.registry import CHECKS
 
 Capture = pytest.CaptureFixture[str]
 
@@ -79,7 +80,7 @@ def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path, capsys: Captur
 
 
 def test_standard_input_in_many_chunks(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nI love you.\n\nI love you.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run)]) == 0
     lines = capsys.readouterr().out.split("\n")
@@ -96,7 +97,7 @@ def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capt
 
 
 def test_beams_and_the_n_best(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
     rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
@@ -125,7 +126,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypa
     assert first != sampled("--sample", "5", "--seed", "2")
     assert first == sampled("--sample", "5", "--processes", "2")
     assert sampled("--sample", "1") == sampled()
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
         assert cli.main(["translate", str(tiny_run), "--sample", "5"]) == 0
     assert capsys.readouterr().out.splitlines() == first
@@ -141,7 +142,7 @@ def test_flags_of_sampling_that_do_not_fit(tiny_run: Path, capsys: Capture) -> N
 def test_words_that_training_never_showed_are_named_once_a_line(
     tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli, "CHUNK_LINES", 2)
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
     with standard_input(text.encode(), monkeypatch):
         assert cli.main(["translate", str(tiny_run), *way]) == 0
@@ -394,7 +395,7 @@ def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, 
 
 def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path, tmp_path: Path) -> None:
     source = tmp_path / "in.txt"
-    source.write_bytes(b"I love you.\n" + b"\n" * cli.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
+    source.write_bytes(b"I love you.\n" + b"\n" * cli.translate.CHUNK_LINES + b"cat " * 10_000 + b"\nI love you.\n")
     plain = run_command("translate", tiny_run, "--input", source)
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
@@ -407,9 +408,9 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
     assert b"4099/4099" in written
     shown, answers = screen(written), plain.stdout.decode().split("\n")
-    assert shown[: cli.CHUNK_LINES] == answers[: cli.CHUNK_LINES]
+    assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]
     assert shown[-4:] == answers[-4:]
-    assert " ".join(shown[cli.CHUNK_LINES : -4]).split() == warning
+    assert " ".join(shown[cli.translate.CHUNK_LINES : -4]).split() == warning
 
 
 def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
@@ -436,7 +437,7 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
             assert process.stdin is not None
             assert process.stdout is not None
             assert process.stderr is not None
-            process.stdin.write(b"I love you.\n" * cli.CHUNK_LINES * 2)
+            process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
             process.stdin.flush()
             assert process.stdout.readline()  # all have begun
             if interrupt:
@@ -657,7 +658,7 @@ def test_verify_a_trained_run_as_json(tiny_run: Path, capsys: Capture) -> None:
 def test_verify_writes_a_page_and_says_where(
     tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     assert cli.main(["verify", str(tiny_run), "--report", str(tmp_path / "proof")]) == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in capsys.readouterr().err
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
@@ -684,7 +685,7 @@ def test_one_sabotage_shows_the_claims_that_fail(capsys: Capture) -> None:
 def test_the_sabotages_are_listed(capsys: Capture) -> None:
     assert cli.main(["verify", "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in measuring.sabotages_for("auto")]
+    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
     ]
@@ -705,14 +706,12 @@ def test_what_cannot_be_sabotaged_is_told(flags: list[str], words: str, capsys: 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(
-        measuring, "SABOTAGES", [s for s in measuring.SABOTAGES if s.id in ("rows.sorted", "loss.padding")]
-    )
-    monkeypatch.setattr(measuring, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in proof.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(measuring, "SABOTAGES", measuring.SABOTAGES[:1])
+    monkeypatch.setattr(proof, "SABOTAGES", proof.SABOTAGES[:1])
     assert cli.main(["verify", "--self-test"]) == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
 
@@ -728,7 +727,7 @@ def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys
 def test_verify_a_run_whose_corpus_has_gone(
     tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     assert "gone: No such file" in fails(capsys, "verify", tiny_run, "--data", tmp_path / "gone")
     run = shutil.copytree(tiny_run, tmp_path / "run")
     config = yaml.safe_load((run / "config.yaml").read_text())
@@ -901,8 +900,8 @@ def test_compiled_reaches_who_computes(
         return iter(())
 
     monkeypatch.setattr(Translator, "load", seen)
-    monkeypatch.setattr(measuring, "run", measured)
-    monkeypatch.setattr(measuring, "self_test", sabotaged)
+    monkeypatch.setattr(proof, "run", measured)
+    monkeypatch.setattr(proof, "self_test", sabotaged)
     for command in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
         assert cli.main([*command, "--compiled", "off"]) == cli.main(command) == 0
     cli.main(["verify", "--self-test", "--compiled", "off"])
@@ -917,11 +916,11 @@ def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
 
     _, args = cli.parse_command(["translate", "r"])
     monkeypatch.setattr(Translator, "load", lambda *_, **__: Plain())
-    cli.load_translator("r", args)
+    cli.common.load_translator("r", args)
     assert args.compiled == "off"
     monkeypatch.setattr(Plain, "compiled", True)
     _, args = cli.parse_command(["translate", "r", "--compiled", "require"])
-    cli.load_translator("r", args)
+    cli.common.load_translator("r", args)
     assert args.compiled == "require"
 
 
@@ -971,6 +970,6 @@ def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Pa
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_translator", interrupt)
+    monkeypatch.setattr(cli.common, "load_translator", interrupt)
     assert cli.main(["translate", str(tiny_run), "a"]) == 130
     assert capsys.readouterr().err == "minitrans: interrupted\n"

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans import cli
+from minitrans.cachecheck.check import Report
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.errors import UserError
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
-from minitrans.verify import measuring
-from minitrans.verify.check import Report
+from minitrans.verify import proof
 
 AWKWARD = [
     *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),
@@ -147,7 +147,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     sources = lines_in(content)
     answered = lines_before_a_fault(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "load_translator", lambda *_: translator)  # once, not for each example
+        patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
             written = run("translate", tiny_run, "--input", elsewhere / "in.txt", answered=answered)
         else:
@@ -296,7 +296,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
             data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(measuring, "run", lambda **_: fresh_report)
+            patch.setattr(proof, "run", lambda **_: fresh_report)
             written = run("verify", broken_run)
     finally:
         (broken_run / "config.yaml").write_bytes(whole)

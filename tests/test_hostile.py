@@ -23,10 +23,10 @@ from hypothesis import strategies as st
 
 from minitrans import cli
 from minitrans.arguments import make_parser
+from minitrans.cachecheck.check import Report
 from minitrans.settings import CORES, RANGES
 from minitrans.training.config import add_settings
-from minitrans.verify import measuring
-from minitrans.verify.check import Report
+from minitrans.verify import proof
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
 DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
@@ -272,7 +272,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
     tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["data"]["cache_dir"] = str(tmp_path / "planted")
@@ -286,7 +286,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measuring, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     home = tmp_path / "home"
     run = shutil.copytree(tiny_run, home / "runs/run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
     config = yaml.safe_load((run / "config.yaml").read_text())

@@ -12,7 +12,7 @@ import pytest
 
 import minitrans
 from minitrans import cli
-from minitrans.verify.check import CHECKS
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
 ROOT = Path(__file__).parents[1]

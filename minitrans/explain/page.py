@@ -8,19 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from jinja2 import ChoiceLoader, PackageLoader
 from markupsafe import Markup
 from torch import Tensor
 
 from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS, Explained
 from minitrans.files import write_file
-from minitrans.verify.page.render import TEMPLATES as SHARED
+from minitrans.pages.render import renderer
 
 MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
-TEMPLATES = SHARED.overlay(
-    loader=ChoiceLoader([PackageLoader("minitrans.explain"), PackageLoader("minitrans.verify.page")])
-)
+render = renderer("minitrans.explain")
 
 
 @dataclass(frozen=True)
@@ -66,13 +63,14 @@ def page(sentences: Sequence[Explained]) -> str:
     if not n_sentences:
         n_pieces = len(sentences[0].attention.source)
         raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
-    script = TEMPLATES.get_template("explain.js").render()
+    script = render("explain.js")
     data = {
         "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
         "heads": config.n_heads,
         "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
     }
-    return TEMPLATES.get_template("explain.html").render(
+    found = render(
+        "explain.html",
         config=config,
         languages=sentences[0].languages,
         n_layers=n_layers,
@@ -80,9 +78,10 @@ def page(sentences: Sequence[Explained]) -> str:
         n_sentences=len(sentences),
         # No "<" is left: what a text holds cannot end the element that holds it.
         data=Markup(json.dumps(data).replace("<", "\\u003c")),
-        script=Markup(script),
+        script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    return str(found)  # no markup: a frame has to escape it
 
 
 def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:

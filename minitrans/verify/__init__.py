@@ -4,7 +4,7 @@
 when the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
 measured against is in `oracles`, the model and data they are measured on in `subject`.
 
-`check_cache` runs the checks that suit anyone's model, without a look inside: see `anyone`, which imports only torch.
+`check_cache` runs the checks that suit anyone's model, without a look inside: see `minitrans.cachecheck`.
 The names below are imported when first used.
 """
 
@@ -12,16 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from minitrans.verify.anyone import CachedModel as CachedModel
-    from minitrans.verify.anyone import Functions as Functions
-    from minitrans.verify.anyone import NotOfferedError as NotOfferedError
-    from minitrans.verify.anyone import check_cache as check_cache
-    from minitrans.verify.measuring import run as run
-    from minitrans.verify.measuring import self_test as self_test
+    from minitrans.cachecheck import CachedModel as CachedModel
+    from minitrans.cachecheck import Functions as Functions
+    from minitrans.cachecheck import NotOfferedError as NotOfferedError
+    from minitrans.cachecheck import check_cache as check_cache
+    from minitrans.verify.proof import run as run
+    from minitrans.verify.proof import self_test as self_test
 
 _HOMES = {
-    **dict.fromkeys(["CachedModel", "Functions", "NotOfferedError", "check_cache"], "minitrans.verify.anyone"),
-    **dict.fromkeys(["run", "self_test"], "minitrans.verify.measuring"),
+    **dict.fromkeys(["CachedModel", "Functions", "NotOfferedError", "check_cache"], "minitrans.cachecheck"),
+    **dict.fromkeys(["run", "self_test"], "minitrans.verify.proof"),
 }
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minitrans.cachecheck.protocol import Case
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.verify.anyone.protocol import Case
-from minitrans.verify.ours import case_of
+from minitrans.verify.adapter import case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.verify.check import CHECKS, FLOAT64, name_of, number
-from minitrans.verify.measuring import SABOTAGES
+from minitrans.cachecheck.check import FLOAT64, name_of, number
+from minitrans.verify.proof import SABOTAGES
+from minitrans.verify.registry import CHECKS
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """

@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
     parser.add_argument("--seeds", type=PositiveInt, default=3, metavar="N", help="runs of each")
     parser.add_argument("--runs", default="runs/results", help="where they go")
-    cli.start_log(debug=False)
+    cli.log.start_log(debug=False)
     try:
         args = parse(parser, sys.argv[1:] if argv is None else argv)
         folder = Path(args.runs).resolve()
@@ -105,7 +105,7 @@ def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
     try:
         with contextlib.redirect_stdout(sys.stderr):
             for trained, scores in work(model, teachers):
-                cli.print_run(trained, scores)
+                cli.train.print_run(trained, scores)
     finally:
         minutes = before + (time.perf_counter() - began) / 60
         write_file(spent, f"{minutes}\n")

@@ -19,10 +19,10 @@ import torch
 import transformers
 import yaml
 
-from minitrans.verify.anyone import NotOfferedError, run, self_test
-from minitrans.verify.anyone.checks import ANYONE
-from minitrans.verify.anyone.hugging_face import small_model
-from minitrans.verify.check import Caught, Result
+from minitrans.cachecheck import NotOfferedError, run, self_test
+from minitrans.cachecheck.check import Caught, Result
+from minitrans.cachecheck.checks import ANYONE
+from minitrans.cachecheck.hugging_face import small_model
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"

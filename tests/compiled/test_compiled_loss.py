@@ -1,6 +1,4 @@
-"""The loss from hidden states on the compiled kernels, against the plain one; the model's own is tested beside it."""
-
-import math
+"""What the loss on the compiled kernels does by itself; what it shares with the plain one is tested with that."""
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from conftest import (
     needs_compiled,
     plain_loss,
     random_case,
-    random_tensor,
     with_gradients,
 )
 from torch import Tensor
@@ -40,75 +37,12 @@ def test_the_kernel_gets_the_real_rows_alone(monkeypatch: pytest.MonkeyPatch) ->
     assert served == [((7, 6), (11, 6), [i for i in tgt_out.flatten().tolist() if i != PAD], 0.1)]
 
 
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("n", [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1])
-def test_any_number_of_rows_gives_the_plain_loss_and_its_gradients(n: int, smoothing: float) -> None:
-    case = *random_case([n]), smoothing
-    assert_close(with_gradients(linear_cross_entropy, *case), with_gradients(plain_loss, *case))
-
-
-@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
-@pytest.mark.parametrize("lengths", [(4, 5, 1), (1, 9), (ROWS, 3, ROWS - 3), (7, ROWS - 1, 2, 40)])
-@pytest.mark.parametrize("padded", [0, 3])
-def test_padding_costs_nothing_and_has_no_gradient(lengths: tuple[int, ...], padded: int, smoothing: float) -> None:
-    hidden, weight, tgt_out = random_case(lengths, padded)
-    found = with_gradients(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
-    assert_close(found, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
-    assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
-    other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
-    assert_equal(with_gradients(linear_cross_entropy, other, weight, tgt_out, smoothing), found)
-
-
-def test_padding_alone_costs_nothing_and_moves_nothing() -> None:
-    loss, *gradients = with_gradients(linear_cross_entropy, *random_case([0, 0], padded=4))
-    assert loss.item() == 0.0
-    assert not any(gradient.any() for gradient in gradients)
-
-
-def test_the_gradients_are_those_of_finite_differences() -> None:
-    hidden, weight, tgt_out = random_case([3, 1])
-    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, tgt_out, PAD, 0.1), (hidden, weight))
-
-
-def test_the_gradients_grow_with_what_is_made_of_the_loss() -> None:
-    case = random_case([ROWS, 9])
-    squared = with_gradients(lambda *args: linear_cross_entropy(*args) ** 2 / 7, *case)
-    assert_close(squared, with_gradients(lambda *args: plain_loss(*args) ** 2 / 7, *case))
-
-
-def test_only_what_is_asked_for_gets_a_gradient() -> None:
-    hidden, weight, tgt_out = random_case([4, 2])
-    _, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, tgt_out)
-    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
-    assert torch.equal(alone, by_hidden)
-    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
-    assert torch.equal(alone, by_weight)
-    with torch.no_grad():
-        loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
-    assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
-
-
 def test_the_kernel_refuses_a_second_derivative() -> None:
     hidden, weight, tgt_out = random_case([4])
     loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1) ** 2
     (gradient,) = torch.autograd.grad(loss, hidden, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_it_is_the_same_every_time() -> None:
-    case = random_case([ROWS + 3, 70])
-    assert_equal(*(with_gradients(linear_cross_entropy, *case) for _ in range(2)))
-
-
-@pytest.mark.parametrize("v", [1, 2, 3])
-@pytest.mark.parametrize("n", [5, ROWS + 1])
-def test_the_smallest_vocabularies(v: int, n: int) -> None:
-    hidden, weight = random_tensor(0, 1, n, 6).requires_grad_(), random_tensor(1, v, 6).requires_grad_()
-    tgt_out = torch.tensor([[i % v for i in range(n)]])
-    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain_loss))
-    for one, other in zip(found, want, strict=True):
-        assert (one - other).abs().max() <= 1e-12 * n
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)

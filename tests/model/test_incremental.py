@@ -1,6 +1,6 @@
 """The claim of the project: step by step from a cache gives what the full masked pass gives, everywhere.
 
-The comparisons are those of `minitrans.verify.anyone.measures` and a few more of the kind: functions that return the
+The comparisons are those of `minitrans.cachecheck.measures` and a few more of the kind: functions that return the
 worst deviation. The tests ask that it is nothing; the controls sabotage the code and ask that the same function reports
 it.
 """
@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.model.cache import DecoderCache, KeyValues
-from minitrans.model.transformer import Transformer
-from minitrans.verify.anyone.measures import (
+from minitrans.cachecheck.check import FLOAT64, LOWER, NotOfferedError, compare, rounding, worst
+from minitrans.cachecheck.measures import (
     alternating_deviation,
     chunk_deviation,
     errors_by_position,
@@ -30,11 +29,12 @@ from minitrans.verify.anyone.measures import (
     splits,
     step_deviation,
 )
-from minitrans.verify.anyone.protocol import Case as AnyCase
-from minitrans.verify.check import FLOAT64, LOWER, NotOfferedError, compare, rounding, worst
+from minitrans.cachecheck.protocol import Case as AnyCase
+from minitrans.model.cache import DecoderCache, KeyValues
+from minitrans.model.transformer import Transformer
+from minitrans.verify.adapter import case_of, numbers
 from minitrans.verify.checks.masks import all_weights
-from minitrans.verify.measuring import sabotages_for
-from minitrans.verify.ours import case_of, numbers
+from minitrans.verify.proof import sabotages_for
 from minitrans.verify.subject import Subject, make_subject
 
 CAUGHT = 1e-6  # a sabotage moves the numbers by far more than rounding does

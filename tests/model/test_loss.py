@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from conftest import (
     assert_close,
     assert_equal,
     logits_made,
+    needs_compiled,
     plain_loss,
     random_case,
     random_ids,
@@ -98,52 +100,64 @@ D = 6
 CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions: fewer than a chunk has, as many, more
 
 
+@pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
+def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
+    """The model's own, and that on compiled kernels; what one of them alone has to do is tested by itself."""
+    home = "minitrans.model.loss" if request.param == "plain" else "minitrans.compiled.training"
+    found: LinearLoss = import_module(home).linear_cross_entropy
+    return found
+
+
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("n", CHUNKS)
-def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(n: int, smoothing: float) -> None:
+def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
+    n: int, smoothing: float, linear_loss: LinearLoss
+) -> None:
     case = *random_case([n]), smoothing
-    assert_close(with_gradients(linear_cross_entropy, *case), with_gradients(plain_loss, *case))
+    assert_close(with_gradients(linear_loss, *case), with_gradients(plain_loss, *case))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("lengths", [(4, 5, 1), (1, 9), (ROWS, 3, ROWS - 3), (7, ROWS - 1, 2, 40)])
 @pytest.mark.parametrize("padded", [0, 3])
-def test_padding_costs_nothing_and_has_no_gradient(lengths: tuple[int, ...], padded: int, smoothing: float) -> None:
+def test_padding_costs_nothing_and_has_no_gradient(
+    lengths: tuple[int, ...], padded: int, smoothing: float, linear_loss: LinearLoss
+) -> None:
     hidden, weight, tgt_out = random_case(lengths, padded)
-    found = with_gradients(linear_cross_entropy, hidden, weight, tgt_out, smoothing)
+    found = with_gradients(linear_loss, hidden, weight, tgt_out, smoothing)
     assert_close(found, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
     assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
     other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
-    assert_equal(with_gradients(linear_cross_entropy, other, weight, tgt_out, smoothing), found)
+    assert_equal(with_gradients(linear_loss, other, weight, tgt_out, smoothing), found)
 
 
-def test_padding_alone_costs_nothing_and_moves_nothing() -> None:
-    loss, *gradients = with_gradients(linear_cross_entropy, *random_case([0, 0], padded=4))
+def test_padding_alone_costs_nothing_and_moves_nothing(linear_loss: LinearLoss) -> None:
+    loss, *gradients = with_gradients(linear_loss, *random_case([0, 0], padded=4))
     assert loss.item() == 0.0
     assert not any(gradient.any() for gradient in gradients)
 
 
-def test_the_gradients_are_those_of_finite_differences() -> None:
+def test_the_gradients_are_those_of_finite_differences(linear_loss: LinearLoss) -> None:
     hidden, weight, tgt_out = random_case([3, 1])
-    assert torch.autograd.gradcheck(lambda h, w: linear_cross_entropy(h, w, tgt_out, PAD, 0.1), (hidden, weight))
+    assert torch.autograd.gradcheck(lambda h, w: linear_loss(h, w, tgt_out, PAD, 0.1), (hidden, weight))
 
 
-def test_the_gradients_grow_with_what_is_made_of_the_loss() -> None:
+def test_the_gradients_grow_with_what_is_made_of_the_loss(linear_loss: LinearLoss) -> None:
     case = random_case([ROWS, 9])
-    squared = with_gradients(lambda *args: linear_cross_entropy(*args) ** 2 / 7, *case)
+    squared = with_gradients(lambda *args: linear_loss(*args) ** 2 / 7, *case)
     assert_close(squared, with_gradients(lambda *args: plain_loss(*args) ** 2 / 7, *case))
 
 
-def test_only_what_is_asked_for_gets_a_gradient() -> None:
+def test_only_what_is_asked_for_gets_a_gradient(linear_loss: LinearLoss) -> None:
     hidden, weight, tgt_out = random_case([4, 2])
-    _, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, tgt_out)
-    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
+    _, by_hidden, by_weight = with_gradients(linear_loss, hidden, weight, tgt_out)
+    (alone,) = torch.autograd.grad(linear_loss(hidden, weight.detach(), tgt_out, PAD, 0.1), hidden)
     assert torch.equal(alone, by_hidden)
-    (alone,) = torch.autograd.grad(linear_cross_entropy(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
+    (alone,) = torch.autograd.grad(linear_loss(hidden.detach(), weight, tgt_out, PAD, 0.1), weight)
     assert torch.equal(alone, by_weight)
     with torch.no_grad():
-        loss = linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1)
-    assert torch.equal(loss, linear_cross_entropy(hidden, weight, tgt_out, PAD, 0.1))
+        loss = linear_loss(hidden, weight, tgt_out, PAD, 0.1)
+    assert torch.equal(loss, linear_loss(hidden, weight, tgt_out, PAD, 0.1))
 
 
 def test_it_has_a_second_derivative() -> None:
@@ -157,17 +171,17 @@ def test_it_has_a_second_derivative() -> None:
     assert_close(second(linear_cross_entropy), second(plain_loss), 1e-11)
 
 
-def test_it_is_the_same_every_time() -> None:
+def test_it_is_the_same_every_time(linear_loss: LinearLoss) -> None:
     case = random_case([ROWS + 3, 70])
-    assert_equal(*(with_gradients(linear_cross_entropy, *case) for _ in range(2)))
+    assert_equal(*(with_gradients(linear_loss, *case) for _ in range(2)))
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
 @pytest.mark.parametrize("n", [5, ROWS + 1])
-def test_the_smallest_vocabularies(v: int, n: int) -> None:
+def test_the_smallest_vocabularies(v: int, n: int, linear_loss: LinearLoss) -> None:
     hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
     tgt_out = torch.tensor([[i % v for i in ids]])
-    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_cross_entropy, plain_loss))
+    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_loss, plain_loss))
     for one, other in zip(found, want, strict=True):
         assert (one - other).abs().max() <= 1e-12 * n
 

@@ -116,7 +116,7 @@ def test_they_end_when_their_parent_is_killed(tiny_run: Path) -> None:
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(b"I love you.\n" * cli.CHUNK_LINES * 2)
+        process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
         process.stdin.flush()
         assert process.stdout.readline()  # all have begun
         process.kill()

@@ -12,13 +12,14 @@ from hypothesis import given, settings
 from torch import Tensor
 
 from minitrans import verify
+from minitrans.cachecheck.check import LOWER, Report
 from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
+from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong
-from minitrans.verify.check import CHECKS, LOWER, Report
 from minitrans.verify.checks.decoding import learn_by_heart
-from minitrans.verify.page.pictures import heat_map
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}

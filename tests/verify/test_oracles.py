@@ -10,13 +10,13 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
+from minitrans.cachecheck.check import FLOAT64, deviation, worst
 from minitrans.model import reference
 from minitrans.model.attention import MultiHeadAttention, scaled_dot_product_attention
 from minitrans.model.layers import DecoderLayer, EncoderLayer, sinusoidal_positions
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
-from minitrans.verify.check import FLOAT64, deviation, worst
 from minitrans.verify.oracles import (
     torch_attention,
     torch_decoder_layer,

@@ -10,9 +10,9 @@ import pytest
 import torch
 from test_pictures import of_class, parse
 
+from minitrans.cachecheck.check import Caught, Measurement, Report, Result
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.check import Caught, Measurement, Report, Result
 from minitrans.verify.page import make_folder, page, write_page
 from minitrans.verify.page.figures import MOST_TOKENS, choose_pair
 from minitrans.verify.subject import Subject, fresh_model, random_subject

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from minitrans.model.masks import causal_mask
+from minitrans.pages.pictures import CELL, catch_matrix, heat_map, mask_picture, render
 from minitrans.verify.page.chart import ZERO, error_chart
-from minitrans.verify.page.pictures import CELL, catch_matrix, heat_map, mask_picture
-from minitrans.verify.page.render import render
 
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from minitrans.verify.anyone.checks import ANYONE
-from minitrans.verify.check import CHECKS, Caught, Measurement, Report, Result
+from minitrans.cachecheck.check import Caught, Measurement, Report, Result
+from minitrans.cachecheck.checks import ANYONE
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.report import print_report
 
 

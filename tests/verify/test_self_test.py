@@ -13,12 +13,13 @@ from conftest import COMPILED, needs_compiled
 
 from minitrans import verify
 from minitrans.admission import Mode
+from minitrans.cachecheck.check import Caught, Report
 from minitrans.errors import UserError
 from minitrans.model.attention import masked_softmax
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer
-from minitrans.verify import measuring, sabotages
-from minitrans.verify.check import CHECKS, Caught, Report
+from minitrans.verify import proof, sabotages
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
 from minitrans.verify.subject import fresh_model, random_subject
 
@@ -283,8 +284,8 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
     if lacking == "compiler":
         library = pytest.importorskip("minitrans.compiled.library")
         monkeypatch.setattr(library, "_compile", lambda source: "no C++ compiler is here")
-    monkeypatch.setattr(measuring, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
-    monkeypatch.setattr(measuring, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
+    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
     mode: Mode = "off" if lacking == "wanted" else "auto"
     assert [result.id for result in verify.run(compiled=mode).checks] == ["C20", "cache.rows"]
     assert [(caught.id, caught.caught_by) for caught in verify.self_test(mode)] == [("rows.sorted", ["cache.rows"])]
@@ -302,9 +303,9 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
 def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
     for mode in get_args(Mode):
         measured = mode != "off"
-        assert [check for check in CHECKS if check in measuring.checks_for(mode)] == measuring.checks_for(mode)
+        assert [check for check in CHECKS if check in proof.checks_for(mode)] == proof.checks_for(mode)
         assert {check.id for check in CHECKS if check.id.startswith("compiled.")} == OF_COMPILED
-        for registered, chosen in ((CHECKS, measuring.checks_for(mode)), (SABOTAGES, measuring.sabotages_for(mode))):
+        for registered, chosen in ((CHECKS, proof.checks_for(mode)), (SABOTAGES, proof.sabotages_for(mode))):
             left_out = [each.id for each in registered if each not in chosen]
             assert left_out == [each.id for each in registered if each.id.startswith("compiled.") and not measured]
 

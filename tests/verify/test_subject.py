@@ -6,10 +6,10 @@ import pytest
 import torch
 from conftest import CORPUS
 
+from minitrans.cachecheck.check import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
-from minitrans.verify.check import LOWER
 from minitrans.verify.subject import (
     DECODE_ROWS,
     N_PAIRS,

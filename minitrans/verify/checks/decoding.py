@@ -7,6 +7,17 @@ import math
 import torch
 from torch.nn import functional as F
 
+from minitrans.cachecheck.check import LOWER, deviation, group, worst
+from minitrans.cachecheck.measures import (
+    SHORT,
+    alternating_deviation,
+    interleaved_deviation,
+    score_deviation,
+    selection_deviation,
+    selections_for,
+    split_deviation,
+    step_deviation,
+)
 from minitrans.data.batching import collate
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import (
@@ -20,21 +31,11 @@ from minitrans.model.decoding import (
 from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.anyone.measures import (
-    SHORT,
-    alternating_deviation,
-    interleaved_deviation,
-    score_deviation,
-    selection_deviation,
-    selections_for,
-    split_deviation,
-    step_deviation,
-)
-from minitrans.verify.check import LOWER, deviation, group, worst
-from minitrans.verify.ours import Ours, case_of
+from minitrans.verify.adapter import Ours, case_of
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
 
-check = group("Decoding step by step")
+check = group("Decoding step by step", CHECKS)
 
 BEAMS = 3
 ALL = "logits, outputs of all layers, all attention weights"

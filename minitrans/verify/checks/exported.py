@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minitrans.cachecheck.check import deviation, group, rounding, worst
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.serving.export import engine_decode, load_engine, save_engine
-from minitrans.verify.check import deviation, group, rounding, worst
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("Another engine")
+check = group("Another engine", CHECKS)
 
 
 def pieces_of(subject: Subject) -> list[str]:

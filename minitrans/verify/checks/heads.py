@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from minitrans.cachecheck.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -17,12 +18,12 @@ from minitrans.model.attention import (
 )
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
-from minitrans.verify import wrong
-from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
+from minitrans.verify import wrong_formulas
 from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("Many heads")
+check = group("Many heads", CHECKS)
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:
@@ -134,7 +135,7 @@ def heads_are_split_first(subject: Subject) -> float:
     attention, x = worked_example(subject)
     q, k, _ = attention.project(x, 0, 3)
     ours = attention_scores(q, k)
-    if deviation(wrong.unsplit_scores(q, k), ours) < CONTROL:
+    if deviation(wrong_formulas.unsplit_scores(q, k), ours) < CONTROL:
         return math.inf
     return deviation(ours[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT, dtype=torch.float64))
 
@@ -167,7 +168,7 @@ def scaled_by_the_heads_size(subject: Subject) -> float:
     for h, i in np.ndindex(3, 5):
         keys = k[0, h].double().numpy()
         want[0, h, i] = torch.from_numpy(reference.attend(q[0, h, i].double().numpy(), keys, values=keys)[1])
-    if deviation(wrong.scaled_by_d_model(q, k).softmax(-1), want) < CONTROL:
+    if deviation(wrong_formulas.scaled_by_d_model(q, k).softmax(-1), want) < CONTROL:
         return math.inf
     return deviation(attention_weights(q, k), want)
 

@@ -5,12 +5,13 @@ import math
 import torch
 from torch import Tensor
 
+from minitrans.cachecheck.check import LOWER, deviation, group, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
-from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify import wrong_formulas
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("A soft look-up")
+check = group("A soft look-up", CHECKS)
 
 
 def by_hand(q: Tensor, keys: Tensor, values: Tensor) -> float:
@@ -122,7 +123,7 @@ def ballot(subject: Subject) -> float:
 def softmax_is_stable(subject: Subject) -> float:
     """The formula as written is the control: it has to overflow."""
     scores = torch.tensor([[1e4, 1e4 - 1, -1e4]], dtype=subject.dtype)
-    if not wrong.naive_softmax(scores).isnan().any():
+    if not wrong_formulas.naive_softmax(scores).isnan().any():
         return math.inf
     high = torch.tensor([[1 / (1 + math.exp(-1)), 1 / (1 + math.e), 0.0]], dtype=torch.float64)
     low = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)  # of the scores with their signs turned

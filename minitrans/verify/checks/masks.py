@@ -7,16 +7,17 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
+from minitrans.cachecheck.check import CONTROL, LOWER, deviation, group, worst
+from minitrans.cachecheck.measures import batch_deviation, prefix_deviation, source_padding_deviation
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
-from minitrans.verify import wrong
-from minitrans.verify.anyone.measures import batch_deviation, prefix_deviation, source_padding_deviation
-from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
+from minitrans.pages.pictures import heat_map
+from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.page.pictures import heat_map
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("Masks")
+check = group("Masks", CHECKS)
 
 
 def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
@@ -83,7 +84,7 @@ def padding_changes_nothing(subject: Subject) -> float:
 def masked_before_softmax(subject: Subject) -> float:
     """The control masks half of six equal scores afterwards."""
     mask = torch.arange(6)[None] < 3
-    late = wrong.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
+    late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < CONTROL:
         return math.inf
     _, *kinds = all_weights(subject)

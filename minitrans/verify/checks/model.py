@@ -7,17 +7,18 @@ from typing import cast
 
 import torch
 
+from minitrans.cachecheck.check import LOWER, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify import wrong
-from minitrans.verify.check import LOWER, deviation, group, worst
+from minitrans.verify import wrong_formulas
 from minitrans.verify.oracles import torch_decoder_layer, torch_encoder_layer, torch_transformer, weights_of
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("The whole model")
+check = group("The whole model", CHECKS)
 
 
 def square_model(model: Transformer) -> Transformer:
@@ -37,7 +38,7 @@ def square_model(model: Transformer) -> Transformer:
 )
 def parameters_are_registered(subject: Subject) -> float:
     """Projections in a plain list, the control, are unknown to PyTorch."""
-    if list(wrong.ListOfLinears(4).parameters()):
+    if list(wrong_formulas.ListOfLinears(4).parameters()):
         return math.inf
     model = subject.model
     parameters = list(model.parameters())

@@ -4,12 +4,13 @@ import math
 
 import torch
 
+from minitrans.cachecheck.check import CONTROL, LOWER, deviation, group, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
-from minitrans.verify import wrong
-from minitrans.verify.check import CONTROL, LOWER, deviation, group, worst
+from minitrans.verify import wrong_formulas
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
-check = group("Scaled")
+check = group("Scaled", CHECKS)
 
 N = 4_000  # pairs of a random query and a random key
 
@@ -58,6 +59,6 @@ def scaled_before_softmax(subject: Subject) -> float:
     """Scaled afterwards, as some code has it, the rows sum to 1/sqrt(d_k)."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)
-    if deviation(wrong.scaled_after_softmax(q, k).sum(-1), ones) < CONTROL:
+    if deviation(wrong_formulas.scaled_after_softmax(q, k).sum(-1), ones) < CONTROL:
         return math.inf
     return deviation(attention_weights(q, k).sum(-1), ones)

@@ -3,12 +3,12 @@
 from itertools import groupby
 from pathlib import Path
 
+from minitrans.cachecheck.check import LOWER, Report, name_of
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.verify.check import LOWER, Report, name_of
+from minitrans.pages.pictures import catch_matrix
 from minitrans.verify.page import figures
-from minitrans.verify.page.pictures import catch_matrix
-from minitrans.verify.page.render import render
+from minitrans.verify.page.chart import render
 from minitrans.verify.subject import Subject
 
 

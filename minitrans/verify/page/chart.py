@@ -10,9 +10,10 @@ from itertools import pairwise
 import torch
 from markupsafe import Markup
 
-from minitrans.verify.check import rounding
-from minitrans.verify.page.render import render
+from minitrans.cachecheck.check import rounding
+from minitrans.pages.render import renderer
 
+render = renderer("minitrans.verify.page")
 WIDTH = 500  # of the plot, in pixels; heights are from its top, where 1 stands
 DECADE = 22  # height of a factor of ten
 LOWEST = -17  # the power of ten that smaller numbers are drawn at; an exact 0 stands below it
@@ -47,7 +48,13 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Markup:
     powers = [(f"1e{power}" if power else "≥ 1", -power * DECADE) for power in range(LOWEST + 1, 1, 2)]
     columns = [(t, t * step) for t in range(0, length, math.ceil(length / 16))]
     return render(
-        "chart.svg", lines=lines, length=length, rows=[*powers, ("0", ZERO)], columns=columns, width=WIDTH, zero=ZERO
+        "chart.svg",
+        lines=lines,
+        length=length,
+        rows=[*powers, ("0", ZERO)],
+        columns=columns,
+        width=WIDTH,
+        zero=ZERO,
     )
 
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import torch
 from markupsafe import Markup
 
+from minitrans.cachecheck.check import LOWER, name_of
+from minitrans.cachecheck.measures import errors_by_position
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.verify.anyone.measures import errors_by_position
-from minitrans.verify.check import LOWER, name_of
+from minitrans.pages.pictures import heat_map, mask_picture
 from minitrans.verify.page.chart import error_chart
-from minitrans.verify.page.pictures import heat_map, mask_picture
 from minitrans.verify.subject import Subject
 
 N_PADDED = 3  # columns of padding, as if a longer sentence stood in the same batch

@@ -16,12 +16,12 @@ from minitrans.model.attention import (
     scaled_dot_product_attention,
 )
 from minitrans.model.attention import attention_scores as scores_of
-from minitrans.verify import wrong
+from minitrans.verify import wrong_formulas
 from minitrans.verify.sabotage import Patch, sabotage
 
 
 @sabotage("softmax.hard", "The look-up is hard: all the weight goes to the best key.")
-def _(patch: Patch) -> None:
+def softmax_hard(patch: Patch) -> None:
     def hard(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         weights = masked_softmax(scores, mask)
         return F.one_hot(weights.argmax(-1), weights.size(-1)).to(weights.dtype) * (weights > 0)
@@ -30,17 +30,17 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("softmax.naive", "exp(x) / sum(exp(x)) is computed literally: large scores overflow.")
-def _(patch: Patch) -> None:
-    patch.everywhere(masked_softmax, wrong.naive_softmax)
+def softmax_naive(patch: Patch) -> None:
+    patch.everywhere(masked_softmax, wrong_formulas.naive_softmax)
 
 
 @sabotage("softmax.base-2", "Powers of 2 in place of powers of e.")
-def _(patch: Patch) -> None:
+def softmax_base_2(patch: Patch) -> None:
     patch.everywhere(masked_softmax, lambda scores, mask=None: masked_softmax(scores * math.log(2), mask))
 
 
 @sabotage("softmax.axis", "The weights sum to 1 over the queries, not over the keys.")
-def _(patch: Patch) -> None:
+def softmax_axis(patch: Patch) -> None:
     def over_queries(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -1e30), dim=-2)
 
@@ -48,7 +48,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("values.cut", "Values are cut to the size of the keys.")
-def _(patch: Patch) -> None:
+def values_cut(patch: Patch) -> None:
     def cut(q: Tensor, k: Tensor, v: Tensor, *rest: object, **options: object) -> tuple[Tensor, Tensor | None]:
         return scaled_dot_product_attention(q, k, v[..., : q.size(-1)], *rest, **options)  # type: ignore[arg-type]
 
@@ -56,35 +56,41 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("scale.missing", "Scores are not divided by sqrt(d_k).")
-def _(patch: Patch) -> None:
+def scale_missing(patch: Patch) -> None:
     patch.everywhere(scores_of, lambda q, k: q @ k.mT)
 
 
 @sabotage("scale.outside", "The division by sqrt(d_k) stands outside the softmax.")
-def _(patch: Patch) -> None:
+def scale_outside(patch: Patch) -> None:
     def outside(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
-        return wrong.scaled_after_softmax(q, k) if mask is None else masked_softmax(q @ k.mT, mask) / q.size(-1) ** 0.5
+        return (
+            wrong_formulas.scaled_after_softmax(q, k)
+            if mask is None
+            else masked_softmax(q @ k.mT, mask) / q.size(-1) ** 0.5
+        )
 
     patch.everywhere(attention_weights, outside)
 
 
 @sabotage("scale.d_model", "Scores are divided by sqrt(d_model) instead of sqrt(d_head).")
-def _(patch: Patch) -> None:
-    patch.everywhere(scores_of, lambda q, k: wrong.scaled_by_d_model(q, k) if q.dim() == 4 else scores_of(q, k))
+def scale_d_model(patch: Patch) -> None:
+    patch.everywhere(
+        scores_of, lambda q, k: wrong_formulas.scaled_by_d_model(q, k) if q.dim() == 4 else scores_of(q, k)
+    )
 
 
 @sabotage("heads.unsplit", "Scores are computed before the heads are split, so that all heads have the same.")
-def _(patch: Patch) -> None:
-    patch.everywhere(scores_of, lambda q, k: wrong.unsplit_scores(q, k) if q.dim() == 4 else scores_of(q, k))
+def heads_unsplit(patch: Patch) -> None:
+    patch.everywhere(scores_of, lambda q, k: wrong_formulas.unsplit_scores(q, k) if q.dim() == 4 else scores_of(q, k))
 
 
 @sabotage("heads.rolled", "Each head's queries meet the next head's keys.")
-def _(patch: Patch) -> None:
+def heads_rolled(patch: Patch) -> None:
     patch.everywhere(scores_of, lambda q, k: scores_of(q, k.roll(1, -3) if q.dim() == 4 else k))
 
 
 @sabotage("heads.interleaved", "Head h takes every h-th column of the projection instead of a block of columns.")
-def _(patch: Patch) -> None:
+def heads_interleaved(patch: Patch) -> None:
     project = MultiHeadAttention.project
 
     def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
@@ -95,7 +101,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("heads.mixed", "The heads' outputs are put together without turning (B, H, T, Dh) into (B, T, H, Dh) first.")
-def _(patch: Patch) -> None:
+def heads_mixed(patch: Patch) -> None:
     def mixed(q: Tensor, *rest: object) -> tuple[Tensor, Tensor | None]:
         heads, weights = scaled_dot_product_attention(q, *rest)  # type: ignore[arg-type]
         if heads.dim() == 4:  # (B, H, T, Dh), which will be turned: so that it ends where it would without
@@ -106,7 +112,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("heads.wide", "Every head is as large as all heads should be together.")
-def _(patch: Patch) -> None:
+def heads_wide(patch: Patch) -> None:
     init = MultiHeadAttention.__init__
 
     def wide(
@@ -118,7 +124,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("heads.no-w_o", "The heads' outputs are not mixed by W_o.")
-def _(patch: Patch) -> None:
+def heads_no_w_o(patch: Patch) -> None:
     forward = MultiHeadAttention.forward
 
     def unmixed(self: MultiHeadAttention, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
@@ -129,7 +135,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("projections.swapped", "Queries are projected by W_k and keys by W_q.")
-def _(patch: Patch) -> None:
+def projections_swapped(patch: Patch) -> None:
     project = MultiHeadAttention.project
 
     def swapped(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
@@ -140,7 +146,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("projections.list", "W_o is kept where PyTorch does not look, as in a plain list of layers.")
-def _(patch: Patch) -> None:
+def projections_list(patch: Patch) -> None:
     init, convert = MultiHeadAttention.__init__, MultiHeadAttention._apply
 
     def unregistered(self: MultiHeadAttention, *sizes: int, **options: float) -> None:
@@ -156,7 +162,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cross.own-keys", "Cross-attention takes its keys and values from the queries' own sequence.")
-def _(patch: Patch) -> None:
+def cross_own_keys(patch: Patch) -> None:
     forward = MultiHeadAttention.forward
 
     def own(
@@ -175,7 +181,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("batch.second", "Attention runs over the rows of the batch, as if sequences lay first.")
-def _(patch: Patch) -> None:
+def batch_second(patch: Patch) -> None:
     forward = MultiHeadAttention.forward
 
     def over_rows(

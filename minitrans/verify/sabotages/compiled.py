@@ -13,14 +13,14 @@ from minitrans.verify.sabotage import Patch, sabotage
 
 
 @sabotage("compiled.unscaled-gradient", "The gradient of the loss is that of the sum, though the mean is taken.")
-def _(patch: Patch) -> None:
+def compiled_unscaled_gradient(patch: Patch) -> None:
     backward = training._LinearCrossEntropy.backward
     unscaled = staticmethod(lambda ctx, grad: backward(ctx, torch.ones_like(grad)))
     patch(training._LinearCrossEntropy, "backward", unscaled)
 
 
 @sabotage("compiled.unmasked", "On compiled kernels every query sees every key.")
-def _(patch: Patch) -> None:
+def compiled_unmasked(patch: Patch) -> None:
     attention = kernels.attention
 
     def unmasked(x: Tensor, memory: Tensor | None, mask: Tensor, *rest: Any) -> Tensor:
@@ -30,7 +30,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.overwritten-table", "On compiled kernels the embeddings' gradient replaces the output matrix's.")
-def _(patch: Patch) -> None:
+def compiled_overwritten_table(patch: Patch) -> None:
     add = kernels.add_embed_backward
 
     def replace(grad: Tensor, ids: Tensor, d_table: Tensor, *rest: Any) -> None:
@@ -40,7 +40,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.other-dropout", "On compiled kernels the gradient drops other attention weights than the pass did.")
-def _(patch: Patch) -> None:
+def compiled_other_dropout(patch: Patch) -> None:
     backward: Callable[..., tuple[Tensor | None, ...]] = kernels.attention_backward
 
     def other(*arguments: Any) -> tuple[Tensor | None, ...]:
@@ -51,7 +51,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.no-residual", "On compiled kernels no gradient flows around a feed-forward network.")
-def _(patch: Patch) -> None:
+def compiled_no_residual(patch: Patch) -> None:
     backward = kernels.feed_forward_backward
 
     def alone(grad: Tensor, *rest: Any) -> tuple[Tensor, ...]:
@@ -62,7 +62,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.forgotten-source", "On compiled kernels no gradient flows through cross-attention to the source.")
-def _(patch: Patch) -> None:
+def compiled_forgotten_source(patch: Patch) -> None:
     backward = kernels.attention_backward
 
     def forgetful(*arguments: Any) -> tuple[Tensor | None, ...]:
@@ -73,7 +73,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.forgotten-rows", "In the compiled decoder, rows that change places leave their past behind.")
-def _(patch: Patch) -> None:
+def compiled_forgotten_rows(patch: Patch) -> None:
     def sources_alone(self: CompiledRows, rows: Tensor) -> None:
         self.sources, self.slots = self.sources[rows], self.slots[torch.arange(len(rows)) % len(self.slots)]
 
@@ -81,7 +81,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.cut-source", "The compiled decoder does not read the last token of a source.")
-def _(patch: Patch) -> None:
+def compiled_cut_source(patch: Patch) -> None:
     begin = CompiledStepper.begin
 
     def cut(self: CompiledStepper, src_ids: Tensor, capacity: int) -> CompiledRows:
@@ -93,10 +93,10 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("compiled.admits-all", "The probe that compiled code has to pass never finds a difference.")
-def _(patch: Patch) -> None:
+def compiled_admits_all(patch: Patch) -> None:
     patch(probe, "_first_difference", lambda compared, dtype: "")
 
 
 @sabotage("compiled.ignores-hooks", "Compiled code is admitted for a model with hooks, which it never calls.")
-def _(patch: Patch) -> None:
+def compiled_ignores_hooks(patch: Patch) -> None:
     patch(plan, "HOOKS", {})

@@ -17,19 +17,19 @@ from minitrans.verify.sabotage import Patch, sabotage
 
 
 @sabotage("positions.restart", "Positions begin at 0 again in every step.")
-def _(patch: Patch) -> None:
+def positions_restart(patch: Patch) -> None:
     embed = Transformer.embed
     patch(Transformer, "embed", lambda self, embedding, ids, offset: embed(self, embedding, ids, 0))
 
 
 @sabotage("positions.ahead", "After the first step positions are one too high.")
-def _(patch: Patch) -> None:
+def positions_ahead(patch: Patch) -> None:
     embed = Transformer.embed
     patch(Transformer, "embed", lambda self, table, ids, offset: embed(self, table, ids, offset + bool(offset)))
 
 
 @sabotage("cache.wrong-slot", "The keys come back from the cache rolled by one slot against the values.")
-def _(patch: Patch) -> None:
+def cache_wrong_slot(patch: Patch) -> None:
     write = KeyValues.write
 
     def rolled(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
@@ -40,7 +40,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cache.empty-slots", "All slots of the cache are attended to, those that hold nothing yet too.")
-def _(patch: Patch) -> None:
+def cache_empty_slots(patch: Patch) -> None:
     write = KeyValues.write
 
     def all_slots(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
@@ -59,7 +59,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cache.forgets", "Writing to the cache wipes what it held.")
-def _(patch: Patch) -> None:
+def cache_forgets(patch: Patch) -> None:
     write = KeyValues.write
 
     def wiping(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cache.cross-layout", "The source's keys are cached as (B, S, H, Dh) and read as (B, H, S, Dh).")
-def _(patch: Patch) -> None:
+def cache_cross_layout(patch: Patch) -> None:
     init = DecoderCache.__init__
 
     def mixed_up(self: DecoderCache, source: Iterable[KeyValues], *rest: Any) -> None:
@@ -80,7 +80,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cache.on-module", "The cache lives on the model: two decodes of equal sizes write into the same one.")
-def _(patch: Patch) -> None:
+def cache_on_module(patch: Patch) -> None:
     init_cache = Transformer.init_cache
 
     def shared(self: Transformer, memory: Tensor, src_mask: Tensor, capacity: int | None = None) -> DecoderCache:
@@ -95,7 +95,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("cache.emptied", "A full pass between two steps resets the cache that the model keeps.")
-def _(patch: Patch) -> None:
+def cache_emptied(patch: Patch) -> None:
     init_cache, decode = Transformer.init_cache, Decoder.forward
     latest: list[DecoderCache] = []
 
@@ -114,7 +114,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("rows.dropped", "The selection of rows is computed, and its result is dropped.")
-def _(patch: Patch) -> None:
+def rows_dropped(patch: Patch) -> None:
     def dropped(self: DecoderCache, rows: Tensor) -> None:
         if len(rows) != len(self.src_mask):
             select(self, rows)
@@ -124,13 +124,13 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("rows.sorted", "The right rows are kept in the wrong order: sums and means over the batch are the same.")
-def _(patch: Patch) -> None:
+def rows_sorted(patch: Patch) -> None:
     select = DecoderCache.select_rows
     patch(DecoderCache, "select_rows", lambda self, rows: select(self, rows.sort().values))
 
 
 @sabotage("rows.inverse", "Rows are selected by the inverse of the order given.")
-def _(patch: Patch) -> None:
+def rows_inverse(patch: Patch) -> None:
     def inverse(self: DecoderCache, rows: Tensor) -> None:
         is_permutation = rows.sort().values.equal(torch.arange(len(self.src_mask)))
         select(self, rows.argsort() if is_permutation else rows)
@@ -155,17 +155,17 @@ def select_all_but(patch: Patch, kept: Callable[[LayerCache], KeyValues], *names
 
 
 @sabotage("rows.not-source", "Selected rows keep their own target, but another row's source.")
-def _(patch: Patch) -> None:
+def rows_not_source(patch: Patch) -> None:
     select_all_but(patch, lambda layer: layer.source, "k", "v")
 
 
 @sabotage("rows.not-target", "Selected rows keep their own source, but another row's target.")
-def _(patch: Patch) -> None:
+def rows_not_target(patch: Patch) -> None:
     select_all_but(patch, lambda layer: layer.target, "k", "v")
 
 
 @sabotage("rows.first", "Where fewer rows are kept, they are the first ones.")
-def _(patch: Patch) -> None:
+def rows_first(patch: Patch) -> None:
     def first(self: DecoderCache, rows: Tensor) -> None:
         select(self, torch.arange(len(rows)) if len(rows) < len(self.src_mask) else rows)
 
@@ -174,12 +174,12 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("rows.not-values", "Keys are selected, values are not.")
-def _(patch: Patch) -> None:
+def rows_not_values(patch: Patch) -> None:
     select_all_but(patch, lambda layer: layer.target, "v")
 
 
 @sabotage("rows.not-mask", "Selected rows keep another row's source mask.")
-def _(patch: Patch) -> None:
+def rows_not_mask(patch: Patch) -> None:
     def partly(self: DecoderCache, rows: Tensor) -> None:
         before = self.src_mask
         select(self, rows)
@@ -191,7 +191,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("decode.stale-token", "Each step is fed the token before the last one.")
-def _(patch: Patch) -> None:
+def decode_stale_token(patch: Patch) -> None:
     step, select_rows = Transformer.step, DecoderCache.select_rows
 
     def stale(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
@@ -209,7 +209,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("decode.past-eos", "Decoding continues after EOS.")
-def _(patch: Patch) -> None:
+def decode_past_eos(patch: Patch) -> None:
     def past_eos(stepper: Stepper[Any], src_ids: Tensor) -> list[Hypothesis]:
         found = greedy_decode(stepper, src_ids)
         return [h._replace(ids=[*h.ids, stepper.config.eos_id, *h.ids]) for h in found]
@@ -218,7 +218,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("decode.second-best", "With a cache, the second best token is taken.")
-def _(patch: Patch) -> None:
+def decode_second_best(patch: Patch) -> None:
     next_tokens = CachedStepper.next_tokens
 
     def without_the_best(self: CachedStepper, tokens: Tensor, rows: DecoderCache, n: int) -> tuple[Tensor, Tensor]:
@@ -229,7 +229,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("decode.limit-of-batch", "The length limit is that of the longest source in the batch.")
-def _(patch: Patch) -> None:
+def decode_limit_of_batch(patch: Patch) -> None:
     def of_batch(stepper: Stepper[Any], src_ids: Tensor) -> list[Hypothesis]:
         with mock.patch.object(decoding, "length_limit", lambda n, longest: length_limit(src_ids.size(1), longest)):
             return greedy_decode(stepper, src_ids)
@@ -238,7 +238,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("beam.logits", "Beam search adds up logits instead of log-probabilities.")
-def _(patch: Patch) -> None:
+def beam_logits(patch: Patch) -> None:
     def unnormalised(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
         _, ids = likeliest_tokens(logits, n, config)
         return logits.gather(1, ids), ids
@@ -247,7 +247,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("beam.second-best", "Beam search never sees the likeliest token.")
-def _(patch: Patch) -> None:
+def beam_second_best(patch: Patch) -> None:
     def others(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
         log_p, ids = likeliest_tokens(logits, n + 1, config)
         return log_p[:, 1:], ids[:, 1:]

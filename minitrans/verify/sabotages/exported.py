@@ -23,7 +23,7 @@ def change_spec(patch: Patch, change: Callable[[Any], None]) -> None:
 
 
 @sabotage("export.own-positions", "The exported model has no table of positions: CTranslate2 takes its own, in halves.")
-def _(patch: Patch) -> None:
+def export_own_positions(patch: Patch) -> None:
     def without_table(spec: Any) -> None:
         spec.encoder.position_encodings.encodings = spec.decoder.position_encodings.encodings = OPTIONAL
 
@@ -31,7 +31,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("export.unscaled", "CTranslate2 does not multiply the target's embeddings by sqrt(d_model).")
-def _(patch: Patch) -> None:
+def export_unscaled(patch: Patch) -> None:
     def unscaled(spec: Any) -> None:
         spec.decoder.scale_embeddings = False
 
@@ -39,7 +39,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("export.values-first", "The exported cross-attention has its values packed before its keys.")
-def _(patch: Patch) -> None:
+def export_values_first(patch: Patch) -> None:
     def swap(spec: Any) -> None:
         for layer in spec.decoder.layer:
             packed = layer.attention.linear[1]
@@ -49,7 +49,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("export.no-eos", "CTranslate2 appends no EOS to a source.")
-def _(patch: Patch) -> None:
+def export_no_eos(patch: Patch) -> None:
     def without_eos(spec: Any) -> None:
         spec.config.add_source_eos = False
 
@@ -57,7 +57,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("export.writes-padding", "CTranslate2 may choose PAD and BOS.")
-def _(patch: Patch) -> None:
+def export_writes_padding(patch: Patch) -> None:
     def unbiased(spec: Any) -> None:
         spec.decoder.projection.bias = torch.zeros_like(spec.decoder.projection.bias)
 
@@ -65,5 +65,5 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("export.no-limit", "CTranslate2's outputs are not cut at the length limits of their sources.")
-def _(patch: Patch) -> None:
+def export_no_limit(patch: Patch) -> None:
     patch(export, "length_limit", lambda src_len, max_len: max_len)

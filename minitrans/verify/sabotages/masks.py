@@ -12,8 +12,8 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.layers import LayerTrace
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Decoder
-from minitrans.verify import wrong
-from minitrans.verify.page import pictures
+from minitrans.pages import pictures
+from minitrans.verify import wrong_formulas
 from minitrans.verify.sabotage import Patch, sabotage
 
 
@@ -49,57 +49,57 @@ def causal_only_where(patch: Patch, condition: Callable[[Decoder, DecoderCache |
 
 
 @sabotage("mask.leak", "The causal mask lets every query see every key: training looks 98% right.")
-def _(patch: Patch) -> None:
+def mask_leak(patch: Patch) -> None:
     replace_causal_mask(patch, see_everything)
 
 
 @sabotage("mask.late", "The causal mask begins one token too late: each query sees the token that it has to predict.")
-def _(patch: Patch) -> None:
+def mask_late(patch: Patch) -> None:
     replace_causal_mask(patch, lambda q, kv, offset: see_everything(q, kv, offset).tril(offset + 1))
 
 
 @sabotage("mask.only-cached", "The causal mask exists only where a cache is set up.")
-def _(patch: Patch) -> None:
+def mask_only_cached(patch: Patch) -> None:
     causal_only_where(patch, lambda decoder, cache: cache is not None)
 
 
 @sabotage("mask.only-uncached", "A cache switches the causal mask off: the tokens of a chunk see each other.")
-def _(patch: Patch) -> None:
+def mask_only_uncached(patch: Patch) -> None:
     causal_only_where(patch, lambda decoder, cache: cache is None)
 
 
 @sabotage("mask.only-training", "The causal mask exists only in training mode.")
-def _(patch: Patch) -> None:
+def mask_only_training(patch: Patch) -> None:
     causal_only_where(patch, lambda decoder, cache: decoder.training)
 
 
 @sabotage("mask.only-eval", "The causal mask exists only in eval mode.")
-def _(patch: Patch) -> None:
+def mask_only_eval(patch: Patch) -> None:
     causal_only_where(patch, lambda decoder, cache: not decoder.training)
 
 
 @sabotage("mask.top-left", "With more keys than queries the mask is aligned top left, as is_causal=True has it.")
-def _(patch: Patch) -> None:
+def mask_top_left(patch: Patch) -> None:
     replace_causal_mask(patch, lambda q, kv, offset: see_everything(q, kv, offset).tril())
 
 
 @sabotage("mask.square", "The square mask of the first chunk serves for the second too: it hides the tokens before.")
-def _(patch: Patch) -> None:
+def mask_square(patch: Patch) -> None:
     replace_causal_mask(patch, lambda q, kv, offset: F.pad(causal_mask(q, q, 0), (kv - q, 0)))
 
 
 @sabotage("mask.inverted", "True is read as: may not attend.")
-def _(patch: Patch) -> None:
+def mask_inverted(patch: Patch) -> None:
     patch.everywhere(masked_softmax, lambda s, mask=None: masked_softmax(s, None if mask is None else ~mask))
 
 
 @sabotage("mask.after-softmax", "Masked weights are set to 0 after the softmax.")
-def _(patch: Patch) -> None:
-    patch.everywhere(masked_softmax, wrong.masked_after_softmax)
+def mask_after_softmax(patch: Patch) -> None:
+    patch.everywhere(masked_softmax, wrong_formulas.masked_after_softmax)
 
 
 @sabotage("mask.fill-1e6", "Masked scores are filled with -1e6, and the weights are left as the softmax gives them.")
-def _(patch: Patch) -> None:
+def mask_fill_1e6(patch: Patch) -> None:
     def lowered(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -1e6), dim=-1)
 
@@ -107,7 +107,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("mask.fill-inf", "Masked scores are filled with -inf: a query that may see nothing gets NaN.")
-def _(patch: Patch) -> None:
+def mask_fill_inf(patch: Patch) -> None:
     def removed(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         return torch.softmax(scores if mask is None else scores.masked_fill(~mask, -torch.inf), dim=-1)
 
@@ -115,7 +115,7 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("mask.nan-gradient", "Masked scores get -inf added and their weights 0 afterwards: the gradient stays NaN.")
-def _(patch: Patch) -> None:
+def mask_nan_gradient(patch: Patch) -> None:
     def added(scores: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is None:
             return masked_softmax(scores)
@@ -126,12 +126,12 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("padding.seen", "Padding of the source is not masked: a sentence depends on its neighbours in the batch.")
-def _(patch: Patch) -> None:
+def padding_seen(patch: Patch) -> None:
     patch(transformer, "padding_mask", lambda ids, pad_id: torch.ones_like(padding_mask(ids, pad_id)))
 
 
 @sabotage("padding.queries", "Padding is masked on the axis of the queries, not of the keys.")
-def _(patch: Patch) -> None:
+def padding_queries(patch: Patch) -> None:
     def turned(q: Tensor, k: Tensor, mask: Tensor | None = None) -> Tensor:
         if mask is not None and mask.size(-2) == 1 != q.size(-2):  # a padding mask, (B, 1, 1, S)
             mask = mask.mT if q.size(-2) == mask.size(-1) else torch.ones_like(mask)
@@ -141,12 +141,12 @@ def _(patch: Patch) -> None:
 
 
 @sabotage("padding.other-id", "Another id than that of padding is masked.")
-def _(patch: Patch) -> None:
+def padding_other_id(patch: Patch) -> None:
     patch(transformer, "padding_mask", lambda ids, pad_id: padding_mask(ids, pad_id + 2))
 
 
 @sabotage("heat-map.unmarked", "A heat map draws masked cells like cells of weight 0.")
-def _(patch: Patch) -> None:
+def heat_map_unmarked(patch: Patch) -> None:
     def unmarked(weights: Tensor, mask: Tensor, *labels: list[str]) -> str:
         return drawn(weights, torch.ones_like(mask), *labels)
 

@@ -14,17 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.errors import UserError
-from minitrans.verify.anyone.protocol import CachedModel, ask, in_a_line
-from minitrans.verify.check import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
 
 try:
     import transformers
     from transformers.models.auto import modeling_auto
 except ImportError as error:
     if error.name == "transformers":
-        raise UserError("transformers is not installed; pip install 'minitrans[hf]'") from error
-    raise UserError(f"transformers cannot be imported: {in_a_line(error)}") from error
+        raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
+    raise LoadError(f"transformers cannot be imported: {in_a_line(error)}") from error
 
 VOCABULARY = 53  # pieces of a small model
 LENGTH = 96  # its positions
@@ -305,14 +304,14 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
         settings: Settings of its own, in place of those of SMALL and OWN.
 
     Raises:
-        UserError: There is no such architecture, or it cannot be made small.
+        LoadError: There is no such architecture, or it cannot be made small.
     """
     if architecture not in architectures():
-        raise UserError(f"transformers {transformers.__version__} has no {architecture} that decodes")
+        raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
         return ask(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
-        raise UserError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
+        raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 
 
 def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
@@ -352,7 +351,7 @@ def load(name: str) -> HuggingFace:
             random model of it; or a name on the hub.
 
     Raises:
-        UserError: There is no such model, or it does not decode.
+        LoadError: There is no such model, or it does not decode.
     """
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -361,7 +360,7 @@ def load(name: str) -> HuggingFace:
         if name in architectures():
             return small_model(name)
         if folder.is_absolute() or name.startswith(".") or folder.exists():
-            raise UserError(
+            raise LoadError(
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
             )
     try:
@@ -371,4 +370,4 @@ def load(name: str) -> HuggingFace:
         return kind(auto.from_pretrained(name, dtype=torch.float32))
     except Exception as error:
         words = in_a_line(error).split(". ")[0]
-        raise UserError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error
+        raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from toy import MAX_LEN, Toy, V
 
+from minitrans.cachecheck import run, self_test
+from minitrans.cachecheck.check import CONTROL, FLOAT64, Result, rounding
+from minitrans.cachecheck.checks import ANYONE, random_case
+from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.measures import step_deviation
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
-from minitrans.verify.anyone import run, self_test
-from minitrans.verify.anyone.checks import ANYONE, random_case
-from minitrans.verify.anyone.faults import FAULTS
-from minitrans.verify.anyone.measures import step_deviation
-from minitrans.verify.check import CONTROL, FLOAT64, Result, rounding
 
 OF_STEPS = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
 # What the toy's faults look like, in the words of the pattern, and checks that must notice.

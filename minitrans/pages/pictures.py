@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup
 from torch import Tensor
 
-from minitrans.verify.page.render import render
+from minitrans.pages.render import renderer
 
+render = renderer("minitrans.pages")
 CELL = 18  # side of a cell, in pixels
 LETTER = 7.5  # width of a letter, of the wider kind; Chinese characters take two
 LONGEST_LABEL = 14  # letters of a piece; all of them are in the tooltip

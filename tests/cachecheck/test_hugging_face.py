@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from minitrans import cli
-from minitrans.verify.anyone import run, self_test
-from minitrans.verify.anyone.faults import FAULTS
-from minitrans.verify.check import rounding
+from minitrans.cachecheck import run, self_test
+from minitrans.cachecheck.check import rounding
+from minitrans.cachecheck.faults import FAULTS
 
 pytest.importorskip("transformers")
-hugging_face = importlib.import_module("minitrans.verify.anyone.hugging_face")
+hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
 Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.

@@ -6,10 +6,8 @@ from typing import Any
 
 import torch
 
-from minitrans.verify.anyone import faults, measures
-from minitrans.verify.anyone.patterns import patterns
-from minitrans.verify.anyone.protocol import CachedModel, Case
-from minitrans.verify.check import (
+from minitrans.cachecheck import faults, measures
+from minitrans.cachecheck.check import (
     CONTROL,
     LOWER,
     Caught,
@@ -20,6 +18,8 @@ from minitrans.verify.check import (
     group,
     number,
 )
+from minitrans.cachecheck.patterns import patterns
+from minitrans.cachecheck.protocol import CachedModel, Case
 
 SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
@@ -35,7 +35,7 @@ check = group("Steps and the full pass", ANYONE)
     "logits, one token at a time, against one full pass",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def steps_deviation(case: Case[Any]) -> float:
     return measures.step_deviation(case)
 
 
@@ -44,7 +44,7 @@ def _(case: Case[Any]) -> float:
     "So does every split into chunks: a prompt of many tokens, then few at a time, or any other.",
     f"logits: every split of the first {measures.SHORT} tokens, every chunk of every size at every position",
 )
-def _(case: Case[Any]) -> float:
+def chunks_deviation(case: Case[Any]) -> float:
     return measures.split_deviation(case)
 
 
@@ -54,7 +54,7 @@ def _(case: Case[Any]) -> float:
     "logits of long sentences, of which a part is a prompt",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def lengths_deviation(case: Case[Any]) -> float:
     return measures.length_deviation(case)
 
 
@@ -64,7 +64,7 @@ def _(case: Case[Any]) -> float:
     "tokens that differ",
     tolerance=0.0,
 )
-def _(case: Case[Any]) -> float:
+def greedy_deviation(case: Case[Any]) -> float:
     return measures.greedy_differences(case, case.tokens.size(1) - 1)
 
 
@@ -74,7 +74,7 @@ def _(case: Case[Any]) -> float:
     "log-probability a token, summed over steps from the cache, against the full pass",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def score_deviation(case: Case[Any]) -> float:
     return measures.score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
 
 
@@ -84,7 +84,7 @@ def _(case: Case[Any]) -> float:
     "logits, one token at a time, against one full pass",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def static_deviation(case: Case[Any]) -> float:
     return measures.step_deviation(case.run_in("static"))
 
 
@@ -94,7 +94,7 @@ def _(case: Case[Any]) -> float:
     "logits and all attention weights, one token at a time",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def weights_deviation(case: Case[Any]) -> float:
     return measures.weights_deviation(case.run_in("weights"))
 
 
@@ -107,7 +107,7 @@ check = group("What may be seen", ANYONE)
     "logits of every prefix, against those of the whole",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def causal_prefix_deviation(case: Case[Any]) -> float:
     return measures.prefix_deviation(case)
 
 
@@ -116,7 +116,7 @@ def _(case: Case[Any]) -> float:
     "Nor does it when all later tokens are other ones.",
     "logits of the first tokens, with others after them",
 )
-def _(case: Case[Any]) -> float:
+def causal_values_deviation(case: Case[Any]) -> float:
     return measures.future_deviation(case)
 
 
@@ -126,7 +126,7 @@ def _(case: Case[Any]) -> float:
     "largest such gradient, in shares of the largest of earlier ones",
     tolerance=0.0,
 )
-def _(case: Case[Any]) -> float:
+def causal_gradient_deviation(case: Case[Any]) -> float:
     return measures.future_gradient(case)
 
 
@@ -136,7 +136,7 @@ def _(case: Case[Any]) -> float:
     f"tokens and positions where another token moves them by less than {number(LEAST)}",
     tolerance=0.0,
 )
-def _(case: Case[Any]) -> float:
+def reach_deviation(case: Case[Any]) -> float:
     return measures.tokens_without_effect(case, LEAST)
 
 
@@ -149,7 +149,7 @@ check = group("Padding and other rows", ANYONE)
     "logits of each row alone without padding, in steps too, and of the batch with more padding",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def source_padding_deviation(case: Case[Any]) -> float:
     return measures.source_padding_deviation(case)
 
 
@@ -159,7 +159,7 @@ def _(case: Case[Any]) -> float:
     "logits with another token there",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def source_padding_token_deviation(case: Case[Any]) -> float:
     return measures.padding_token_deviation(case)
 
 
@@ -169,7 +169,7 @@ def _(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def padding_right_deviation(case: Case[Any]) -> float:
     return measures.target_padding_deviation(case, "right")
 
 
@@ -179,7 +179,7 @@ def _(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def padding_left_deviation(case: Case[Any]) -> float:
     return measures.target_padding_deviation(case, "left")
 
 
@@ -189,7 +189,7 @@ def _(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def padding_left_mask_alone_deviation(case: Case[Any]) -> float:
     return measures.target_padding_deviation(case.run_in("mask alone"), "left")
 
 
@@ -199,7 +199,7 @@ def _(case: Case[Any]) -> float:
     "logits of each row in a batch with rows of other tokens, and with the rows in reverse",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def batch_deviation(case: Case[Any]) -> float:
     return measures.batch_deviation(case)
 
 
@@ -212,7 +212,7 @@ check = group("Rows and caches", ANYONE)
     "logits after each of four selections, against full passes on the selected rows",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def rows_deviation(case: Case[Any]) -> float:
     return measures.selection_deviation(case, *measures.selections_for(*case.tokens.shape))
 
 
@@ -222,7 +222,7 @@ def _(case: Case[Any]) -> float:
     "logits of two decodes that take turns, against full passes",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def caches_two_deviation(case: Case[Any]) -> float:
     return measures.interleaved_deviation(case, [1] * case.tokens.size(1))
 
 
@@ -232,7 +232,7 @@ def _(case: Case[Any]) -> float:
     "logits, with a full pass after every two tokens",
     lower=LOWER,
 )
-def _(case: Case[Any]) -> float:
+def caches_alternating_deviation(case: Case[Any]) -> float:
     return measures.alternating_deviation(case, [len(piece[0]) for piece in case.tokens.split(2, 1)])
 
 
@@ -242,7 +242,7 @@ def _(case: Case[Any]) -> float:
     "of a full pass and of steps, how many move the state of PyTorch's random numbers",
     tolerance=0.0,
 )
-def _(case: Case[Any]) -> float:
+def random_deviation(case: Case[Any]) -> float:
     return measures.random_numbers_drawn(case)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.verify.anyone import measures
-from minitrans.verify.anyone.protocol import Case
-from minitrans.verify.check import NotOfferedError, compare, rounding
+from minitrans.cachecheck import measures
+from minitrans.cachecheck.check import NotOfferedError, compare, rounding
+from minitrans.cachecheck.protocol import Case
 
 SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
 FLOAT32 = 1e-5  # what rounding in float32 may do to them

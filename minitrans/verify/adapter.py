@@ -2,11 +2,11 @@
 
 from torch import Tensor, nn
 
+from minitrans.cachecheck.protocol import CachedModel, Case
 from minitrans.model.cache import DecoderCache
 from minitrans.model.layers import LayerTrace
 from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer
-from minitrans.verify.anyone.protocol import CachedModel, Case
 
 
 class Ours(CachedModel[DecoderCache]):

@@ -6,10 +6,11 @@ import torch
 
 from minitrans.admission import Mode, is_measured
 from minitrans.arguments import unknown
+from minitrans.cachecheck.check import LOWER, Caught, Check, Report
 from minitrans.model.transformer import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
-from minitrans.verify.check import CHECKS, LOWER, Caught, Check, Report
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.sabotage import SABOTAGES as SABOTAGES
 from minitrans.verify.sabotage import Sabotage
 from minitrans.verify.subject import Subject, fresh_model, random_subject

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitrans.verify.anyone.protocol import CachedModel
+from minitrans.cachecheck.protocol import CachedModel
 
 
 class Around(CachedModel[Any]):

@@ -160,11 +160,8 @@ class Check:
             return math.inf
 
 
-CHECKS: list[Check] = []  # in the order in which they are defined, which is the order in which they teach
-
-
-def group(title: str, registry: list[Check] | None = None) -> Callable[..., Callable[[Measure], Measure]]:
-    """Begin a chapter of a table: returns the decorator that registers its checks.
+def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Measure], Measure]]:
+    """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
 
     The decorator takes the check's id, its claim in one sentence, what is measured, the tolerance in float64, and the
     lower dtypes that it is measured in too.
@@ -174,7 +171,7 @@ def group(title: str, registry: list[Check] | None = None) -> Callable[..., Call
         id_: str, claim: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = ()
     ) -> Callable[[Measure], Measure]:
         def register(measure: Measure) -> Measure:
-            (CHECKS if registry is None else registry).append(Check(id_, title, claim, what, tolerance, lower, measure))
+            registry.append(Check(id_, title, claim, what, tolerance, lower, measure))
             return measure
 
         return register

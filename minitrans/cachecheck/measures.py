@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.verify.anyone.protocol import CachedModel, Case, ask
-from minitrans.verify.check import Deviation, NotOfferedError, compare, deviation, worst
+from minitrans.cachecheck.check import Deviation, NotOfferedError, compare, deviation, worst
+from minitrans.cachecheck.protocol import CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more

@@ -10,9 +10,7 @@ import pytest
 import torch
 from conftest import COMPILED
 
-from minitrans.verify import check as check_module
-from minitrans.verify.check import (
-    CHECKS,
+from minitrans.cachecheck.check import (
     FLOAT64,
     LOWER,
     ROUNDINGS,
@@ -29,6 +27,7 @@ from minitrans.verify.check import (
     number,
     worst,
 )
+from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 NAN, INF = float("nan"), float("inf")
@@ -199,16 +198,16 @@ def test_a_result_says_what_was_measured_and_how_long_it_took() -> None:
     assert 0.0 <= found.seconds < 10.0
 
 
-def test_a_chapter_registers_its_checks_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "CHECKS", [])
-    chapter = group("A chapter")
+def test_a_chapter_registers_its_checks_in_order() -> None:
+    registry: list[Check] = []
+    chapter = group("A chapter", registry)
 
     @chapter("a", "First.", "one")
     def measure(subject: Subject) -> float:
         return 0.0
 
     chapter("b", "Second.", "two", tolerance=0.5, lower=LOWER)(measure)
-    first, second = check_module.CHECKS
+    first, second = registry
     assert first == Check("a", "A chapter", "First.", "one", FLOAT64, (), measure)
     assert second == Check("b", "A chapter", "Second.", "two", 0.5, LOWER, measure)
 

@@ -8,9 +8,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitrans.verify.check import NotOfferedError
+from minitrans.cachecheck.check import NotOfferedError
 
 Cache = TypeVar("Cache")
+
+
+class LoadError(Exception):
+    """There is no such model, or what loads it is not installed; the message says in one line what and what to do."""
 
 
 class CachedModel(Generic[Cache]):

@@ -1,0 +1,134 @@
+"""What several commands share: their flags, the processes that translate, references, and how scores are printed."""
+
+from collections.abc import Sequence
+from copy import copy
+from functools import partial
+from typing import TYPE_CHECKING, Literal
+
+from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import PositiveInt
+
+from minitrans.arguments import add_compiled
+from minitrans.cli.log import start_log
+from minitrans.errors import UserError
+from minitrans.text.lines import visible
+
+if TYPE_CHECKING:
+    from minitrans.serving.scoring import Scores
+    from minitrans.serving.translator import Translation, Translator
+    from minitrans.serving.workers import Workers
+
+
+def add_decoding(parser: ArgumentParser) -> None:
+    """How to translate."""
+    parser.add_argument("--batch-tokens", type=PositiveInt, default=4096, help="source tokens in a batch")
+    parser.add_argument("--beam", type=PositiveInt, default=1, metavar="K", help="beams to search with; 1 is greedy")
+    parser.add_argument(
+        "--length-penalty", type=float, default=1.0, metavar="A", help="beams rank by log-probability / length ** A"
+    )
+    parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that share the lines")
+    parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
+    parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
+    parser.add_argument(
+        "--precision", type=Literal["float32", "bfloat16", "float64"], default="float32", help="arithmetic"
+    )
+    add_common(parser)
+
+
+def add_common(parser: ArgumentParser, compiled: bool = True, threads: int | None = None) -> None:
+    """Who computes, with how many threads."""
+    if compiled:
+        add_compiled(parser)
+    text = "CPU threads" if threads else "CPU threads, of all processes together; else all cores"
+    parser.add_argument("--threads", type=PositiveInt, default=threads, help=text)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def add_references(parser: ArgumentParser, required: bool) -> None:
+    """What to score on."""
+    parser.add_argument("--source", metavar="F", required=required, help="file to translate")
+    parser.add_argument(
+        "--reference",
+        metavar="F",
+        action="append",
+        required=required,
+        help="right translations, line by line; may be given several times: any of them is right, and an empty line in "
+        "a file after the first is none",
+    )
+    parser.add_argument(
+        "--tokenize",
+        type=Literal["none", "13a", "intl", "zh", "char"],
+        help="how BLEU splits words; none: only at spaces; default: whatever suits the target language",
+    )
+
+
+def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
+    """The lines of --source, of the first --reference, and of each other one."""
+    from minitrans.text.lines import read_lines
+
+    sources, (references, *others) = read_lines(args.source), map(read_lines, args.reference)
+    for name, lines in zip(args.reference, (references, *others), strict=True):
+        if len(sources) != len(lines):
+            raise UserError(f"{args.source} has {len(sources)} lines, {name} has {len(lines)}; make them equal")
+    if not sources:
+        raise UserError(f"{args.source} is empty; there is nothing to score")
+    for number, (source, reference) in enumerate(zip(sources, references, strict=True), 1):
+        if others and source.strip() and not reference.strip():
+            raise UserError(
+                f"{args.reference[0]}, line {number} is empty; the first of several references must be complete"
+            )
+    return sources, references, others
+
+
+def start_workers(run: str, args: Namespace) -> "Workers":
+    """The processes that translate with a run."""
+    from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
+
+    return Workers(args.processes, partial(load_translator, run, copy(args)))
+
+
+def load_translator(run: str, args: Namespace) -> "Translator":
+    """The run's translator, on the device and in the precision asked for; `args` are its own."""
+    start_log(args.debug)  # in a process that has been started to translate
+    import torch
+
+    from minitrans.serving.translator import Translator
+
+    try:
+        translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
+    except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
+        raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+    if not translator.compiled:
+        args.compiled = "off"  # the processes that are started with the same `args` need not find it out once more
+    return translator
+
+
+def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
+    """The best translation of each line, with its score."""
+    return translator.translations(
+        lines,
+        args.beam,
+        length_penalty=args.length_penalty,
+        batch_tokens=args.batch_tokens,
+        use_cache=not args.no_cache,
+        first_line=first_line,
+    )
+
+
+def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
+    """One line for each, then how they were computed."""
+    for name, scores in named:
+        print(
+            f"{visible(str(name))}: BLEU {scores.bleu:.2f}{certainty(scores.bleu_interval, scores.bleu_p)}  "
+            f"chrF {scores.chrf:.2f}{certainty(scores.chrf_interval, scores.chrf_p)}  "
+            f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
+        )
+    print(f"BLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}")
+
+
+def certainty(interval: tuple[float, float] | None, p: float | None) -> str:
+    """A score's interval and p-value, where it has them."""
+    if interval is None:
+        return ""
+    compared = "" if p is None else f", p = {p:.3f}{'*' if p < 0.05 else ''}"
+    return f" (95% CI {interval[0]:.2f}-{interval[1]:.2f}{compared})"

@@ -1,0 +1,98 @@
+"""The command `evaluate`: scores of one run, or of several compared with the first."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from minitrans.cli.common import add_decoding, add_references, best, print_scores, read_references, start_workers
+from minitrans.errors import UserError
+
+if TYPE_CHECKING:
+    from minitrans.serving.confidence import Marks
+    from minitrans.serving.translator import Translation
+
+
+def evaluate_flags(parser: ArgumentParser) -> None:
+    """What to translate and to compare it with."""
+    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; of several, each is compared with the first")
+    add_references(parser, required=True)
+    add_decoding(parser)
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def evaluate_command(args: Namespace) -> int:
+    """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
+    from dataclasses import asdict
+
+    sources, references, others = read_references(args)
+    from minitrans.serving.bundle import load_bundle
+
+    bundles = [load_bundle(Path(run)) for run in args.run]
+    for run, bundle in zip(args.run, bundles, strict=True):
+        if (bundle.source, bundle.target) != (bundles[0].source, bundles[0].target):
+            raise UserError(
+                f"{run} translates {bundle.source} to {bundle.target}, {args.run[0]} {bundles[0].source} to "
+                f"{bundles[0].target}; compare runs that translate the same languages"
+            )
+    outputs = [translate_timed(run, sources, args) for run in args.run]
+    from minitrans.serving.confidence import judge
+    from minitrans.serving.scoring import by_line, compare, spread
+
+    texts = [[translation.text for translation in translations] for translations, _ in outputs]
+    scores = compare(texts, references, bundles[0].target, args.tokenize, others)
+    right = by_line(references, others)
+    marks = [
+        judge(translations, right, bundle.threshold) if bundle.threshold else None
+        for bundle, (translations, _) in zip(bundles, outputs, strict=True)
+    ]
+    several = len(scores) > 1
+    if args.json:
+        runs: list[dict[str, object]] = [
+            {name: value for name, value in asdict(found).items() if value is not None}
+            | (asdict(marked) if marked else {})
+            | {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
+            for found, marked, (_, seconds) in zip(scores, marks, outputs, strict=True)
+        ]
+        named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
+        print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
+        return 0
+    names = args.run if several else [Path(args.source).name]
+    print_scores(list(zip(names, scores, strict=True)))
+    for name, marked in zip(names, marks, strict=True):
+        if marked:
+            print_marks(name, marked)
+    if several:
+        mean, std = spread(scores)["mean"], spread(scores)["std"]
+        print(
+            f"mean (std): BLEU {mean['bleu']:.2f} ({std['bleu']:.2f})  chrF {mean['chrf']:.2f} ({std['chrf']:.2f})  "
+            f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
+        )
+        print(f"p: paired bootstrap against {args.run[0]}; * marks p < 0.05")
+    seconds = sum(taken for _, taken in outputs)
+    print(f"{seconds:.1f} s, {len(sources) * len(scores) / seconds:.0f} sentences/s")
+    return 0
+
+
+def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple[list[Translation], float]":
+    """A run's translations of all sources, and the seconds that they took."""
+    import time
+
+    with start_workers(run, args) as workers:
+        began = time.perf_counter()
+        found = workers.run(partial(best, args=args), sources)
+        return found, time.perf_counter() - began
+
+
+def print_marks(name: str, marks: "Marks") -> None:
+    """How the mark "unsure" fits the translations of a run or a file."""
+    precision, recall = (
+        "none" if share is None else f"{share:.1f}%" for share in (marks.unsure_precision, marks.unsure_recall)
+    )
+    print(
+        f"{name}: unsure of {marks.unsure:.1f}%; of these {precision} wrong (precision), of the wrong {recall} among "
+        f"them (recall); wrong: {marks.unsure_wrong}"
+    )

@@ -1,0 +1,43 @@
+"""The command `explain`: how a translation comes about, as a page or on the terminal."""
+
+import sys
+
+from jsonargparse import ArgumentParser, Namespace
+
+import minitrans
+from minitrans.cli.common import add_common
+from minitrans.errors import UserError
+
+
+def explain_flags(parser: ArgumentParser) -> None:
+    """What to translate, and where to show how it came about."""
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("--input", metavar="F", help="file of texts, one a line")
+    parser.add_argument("-o", "--output", metavar="F", help="page to write; without one, lines on standard output")
+    add_common(parser)
+
+
+def explain_command(args: Namespace) -> int:
+    """Show how translations come about: where each head looks, what the cache holds, what each head is worth."""
+    import shutil
+
+    from minitrans.text.lines import read_lines
+
+    if args.texts and args.input:
+        raise UserError("texts and --input are both given; give one")
+    if not args.texts and not args.input:
+        raise UserError("there is no text to explain; give one after RUN, or --input")
+    texts = args.texts or read_lines(args.input)
+    from minitrans.explain.terminal import draw
+    from minitrans.serving.translator import Translator
+
+    found = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
+    if args.output:
+        found.save(args.output)
+        print(f"page: {args.output}", file=sys.stderr)
+        return 0
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    pictures = ("\n".join(draw(sentence, width)) + "\n" for sentence in found.sentences)
+    sys.stdout.buffer.write("\n".join(pictures).encode())
+    return 0

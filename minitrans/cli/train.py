@@ -1,0 +1,56 @@
+"""The commands that train: `train`, and `distill`, which trains teachers first."""
+
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from minitrans.cli.common import print_scores
+from minitrans.text.lines import visible
+
+if TYPE_CHECKING:
+    from minitrans.serving.scoring import Scores
+    from minitrans.training.config import RunConfig
+
+
+def train_flags(parser: ArgumentParser) -> None:
+    """The settings of a run, and what to do with a folder that is there."""
+    from minitrans.training.config import add_train_flags
+
+    add_train_flags(parser)
+
+
+def train_command(args: Namespace) -> int:
+    """Train a model on a parallel corpus and write a run folder."""
+    from minitrans.training.config import run_config
+
+    config = run_config(args)
+    from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
+
+    if found := train(config):  # in the first process
+        print_run(config, found)
+    return 0
+
+
+def distill_flags(parser: ArgumentParser) -> None:
+    """The settings of a run."""
+    from minitrans.training.config import add_settings
+
+    add_settings(parser)
+
+
+def distill_command(args: Namespace) -> int:
+    """Train a model on a corpus and on what teachers, trained first, make of it."""
+    from minitrans.training.config import run_config
+
+    config = run_config(args)
+    from minitrans.training.distillation import distill
+
+    for run, scores in distill(config):
+        print_run(run, scores)
+    return 0
+
+
+def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
+    """What has been trained."""
+    print_scores(list(scores.items()))
+    print(f"run folder: {visible(str(config.run_dir))}")

@@ -1,0 +1,155 @@
+"""The command `translate`: from arguments, files, pipes and a prompt, line by line."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, BinaryIO
+
+from jsonargparse import ArgumentParser, Namespace
+from jsonargparse.typing import PositiveInt
+
+from minitrans.cli.common import add_decoding, best, start_workers
+from minitrans.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from minitrans.serving.translator import Translator
+
+logger = logging.getLogger("minitrans")
+
+CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
+
+
+def translate_flags(parser: ArgumentParser) -> None:
+    """What to translate, and how."""
+    parser.add_argument("run", metavar="RUN", help="run folder")
+    parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
+    parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
+    parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
+    add_decoding(parser)
+    parser.add_argument(
+        "--n-best", type=PositiveInt, metavar="N", help="write the best N of K: number of the line, score, text"
+    )
+    parser.add_argument(
+        "--scores", action="store_true", help="write before each translation its score, and unsure if it is that"
+    )
+    parser.add_argument(
+        "--sample", type=PositiveInt, metavar="N", help="draw each token from the N likeliest, as likely as each is"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="decides what --sample draws")
+
+
+def translate_command(args: Namespace) -> int:
+    """Translate texts from arguments, a file or standard input, line by line.
+
+    What comes through a pipe is answered at once, and a terminal is prompted. Words that training never showed are
+    named on standard error.
+    """
+    from minitrans.files import open_aside
+    from minitrans.text.lines import iter_lines, read_ahead
+
+    if args.texts and args.input:
+        raise UserError("texts and --input are both given; give one")
+    if args.n_best and args.n_best > args.beam:
+        raise UserError(f"--n-best {args.n_best} is more than --beam {args.beam}; search with as many beams")
+    if args.sample and (args.beam > 1 or args.n_best):
+        raise UserError("--sample does not go together with --beam or --n-best; give one of them")
+    if args.scores and (args.sample or args.n_best):
+        raise UserError("--scores does not go together with --sample or --n-best, which has scores; give one of them")
+    with contextlib.ExitStack() as stack:
+        bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
+        if args.texts:
+            chunks: Iterable[Sequence[str]] = [args.texts]
+        elif not args.input and sys.stdin is None:
+            raise UserError("standard input is closed; give texts or --input")
+        elif not args.input and sys.stdin.isatty():
+            chunks = ([line] for line in iter_lines(prompted(sys.stdin.buffer), "standard input"))
+        else:
+            name = args.input or "standard input"
+            stream = open_input(args.input or sys.stdin.fileno(), name)
+            if sys.stderr.isatty():
+                bar = make_bar(stream)
+            chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
+        workers = stack.enter_context(start_workers(args.run, args))
+        out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
+        dialogue = not (args.texts or args.input or args.output) and sys.stdin.isatty() and sys.stdout.isatty()
+        done = 0
+        for chunk in chunks:
+            with bar as progress:  # not while standard output is written, which may be the same terminal
+                lines = workers.run(partial(written, args=args, dialogue=dialogue), chunk, done + 1)
+                done += len(chunk)
+                if progress:
+                    progress.update(progress.task_ids[0], completed=done)
+            out.writelines(line.encode() + b"\n" for line in lines)
+            out.flush()
+    return 0
+
+
+def written(
+    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, dialogue: bool
+) -> Iterator[str]:
+    """What to write for some lines, the first of which has the number `first_line`; in a dialogue doubts are added."""
+    for number, line in enumerate(lines, first_line):
+        if unknown := translator.unknown(line):
+            logger.warning("line %d: not in the training data: %s", number, ", ".join(unknown))
+    how = {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
+    if args.sample:
+        yield from translator.sample(lines, args.sample, args.seed, **how)
+    elif args.n_best:
+        found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how)
+        for number, translations in enumerate(found, first_line):
+            yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
+    elif args.scores:
+        scored = best(translator, lines, first_line, args)
+        yield from (f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in scored)
+    elif dialogue:
+        yield from (f"{t.text} (unsure)" if t.unsure else t.text for t in best(translator, lines, first_line, args))
+    else:
+        yield from translator.translate(lines, args.beam, length_penalty=args.length_penalty, **how)
+
+
+def make_bar(stream: BinaryIO) -> "Progress":
+    """A bar on standard error, for as many lines as a file has; those of a pipe nobody knows."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = BarColumn(), MofNCompleteColumn(), "lines", TimeElapsedColumn(), "left", TimeRemainingColumn()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    total = None
+    if stream.seekable():
+        start = stream.tell()
+        total = sum(1 for _ in stream)
+        stream.seek(start)
+    bar.add_task("translating", total=total)
+    return bar
+
+
+def open_input(file: str | int, name: str) -> BinaryIO:
+    """A file to read from, by its path or by the descriptor it has already; `name` is for a message."""
+    try:
+        return open(file, "rb", closefd=isinstance(file, str))
+    except OSError as error:
+        raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
+
+
+def prompted(stream: BinaryIO) -> Iterator[bytes]:
+    """The lines of a terminal, each after a prompt, until end of file."""
+    print("a sentence a line; Ctrl-D ends", file=sys.stderr)
+    if stream is sys.stdin.buffer and sys.stdout.isatty():
+        import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
+
+        with contextlib.suppress(EOFError):
+            while True:
+                yield input("> ").encode(errors="surrogateescape") + b"\n"
+        print(file=sys.stderr)
+        return
+    while True:
+        print("> ", end="", file=sys.stderr, flush=True)
+        line = stream.readline()
+        if not line:
+            print(file=sys.stderr)
+            return
+        yield line

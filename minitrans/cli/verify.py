@@ -1,0 +1,112 @@
+"""The command `verify`: the proof, of a model of ours or of somebody else's."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jsonargparse import ArgumentParser, Namespace
+
+from minitrans.cli.common import add_common
+from minitrans.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from minitrans.cachecheck.check import Report
+    from minitrans.verify.subject import Subject
+
+
+def verify_flags(parser: ArgumentParser) -> None:
+    """What to measure."""
+    parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
+    parser.add_argument(
+        "--model",
+        metavar="MODEL",
+        help="a Hugging Face model in place of ours: a folder; the name of an architecture, such as marian, for a "
+        "small random model of it; or a name on the hub",
+    )
+    parser.add_argument("--data", metavar="PATH", help="the run's corpus, if it is not at data.path of its config.yaml")
+    parser.add_argument("--self-test", action="store_true", help="sabotage the code, and show which checks notice")
+    parser.add_argument("--sabotage", metavar="ID", help="break one thing, and show which claims fail")
+    parser.add_argument("--list", action="store_true", help="list the sabotages")
+    parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_common(parser, threads=1)  # the products are tiny: threads would wait for each other longer than they compute
+
+
+def verify_command(args: Namespace) -> int:
+    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
+    from rich.console import Console
+
+    from minitrans.verify.page import make_folder, write_page
+    from minitrans.verify.report import print_report
+
+    if args.list:
+        from minitrans.verify.proof import sabotages_for
+
+        width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
+        print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
+        return 0
+    if args.report:
+        make_folder(Path(args.report))  # before minutes are spent on what cannot be written
+    report, subject = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
+    if args.report:
+        print(f"page: {write_page(Path(args.report), report, subject)}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(report.as_dict()))
+    else:
+        print_report(report, Console(width=None if sys.stdout.isatty() else 160))
+    return 0 if report.passed else 1
+
+
+def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject]":
+    """What is measured on a fresh model or a run, and on what."""
+    from dataclasses import replace
+
+    from rich.progress import track
+
+    from minitrans.verify.proof import run, sabotaged, sabotages_for, self_test
+    from minitrans.verify.subject import fresh_model, random_subject, run_subject
+
+    if args.sabotage:
+        if args.run or args.data or args.self_test:
+            raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
+        with progress.status("measuring"):
+            report = sabotaged(args.sabotage, args.compiled)
+        return replace(report, checks=[result for result in report.checks if not result.passed]), random_subject(
+            fresh_model()
+        )
+    with progress.status("measuring"):
+        subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
+        report = run(subject=subject, compiled=args.compiled)
+    if args.self_test:
+        total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
+        caught = track(self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
+        report = replace(report, sabotages=list(caught))
+    return report, subject
+
+
+def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]":
+    """What is measured on somebody else's model, and its name."""
+    from dataclasses import replace
+
+    if args.run or args.data or args.sabotage or args.compiled != "auto":
+        raise UserError(
+            "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it"
+        )
+    from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
+
+    with progress.status("measuring"):
+        try:
+            from minitrans.cachecheck.hugging_face import load
+
+            model = load(args.model)
+            report = run(model)
+        except LoadError as error:
+            raise UserError(str(error)) from error
+        except NotOfferedError as error:
+            raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
+        if args.self_test:
+            report = replace(report, sabotages=list(self_test(model)), all_catch=False)
+    return report, model.name

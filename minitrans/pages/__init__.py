@@ -1,0 +1,1 @@
+"""What the pages of `verify --report` and `explain` share: their frame and style, heat maps, and pictures of masks."""
