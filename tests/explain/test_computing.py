@@ -98,6 +98,23 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
     assert max(step.logits for step in steps) > 1e-3
 
 
+@pytest.mark.parametrize("name", ["k", "v"])
+def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Transformer.run_decoder
+
+    def losing(
+        self: Transformer, ids: torch.Tensor, memory: Any, src_mask: Any, cache: Any = None, **named: Any
+    ) -> Any:
+        found = run(self, ids, memory, src_mask, cache, **named)
+        if cache is not None:
+            getattr(cache.layers[0].source, name).add_(1.0)
+        return found
+
+    monkeypatch.setattr(Transformer, "run_decoder", losing)
+    (each,) = look(Translator(translator.bundle, "off"), TEXTS[:1])
+    assert not any(step.source_kept for step in each.steps)
+
+
 @pytest.mark.parametrize(
     ("part", "kind", "cached"),
     [("encoder", "self", False), ("decoder", "self", False), ("decoder", "cross", False), ("decoder", "cross", True)],

@@ -123,8 +123,10 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
         translation=first.translation._replace(
             attention=first.attention._replace(encoder=encoder, decoder=decoder, cross=cross)
         ),
-        cached_decoder=first.cached_decoder.repeat(3, 1, 1, 1),
-        cached_cross=first.cached_cross.repeat(3, 1, 1, 1),
+        cached_decoder=torch.cat([first.cached_decoder * 0, first.cached_decoder * 0, first.cached_decoder]),
+        cached_cross=torch.cat([first.cached_cross * 0, first.cached_cross * 0, first.cached_cross]),
+        forbidden=0.25,
+        n_padded=1,
     )
     numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
     monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", numbers * 16 // 3)
@@ -133,7 +135,11 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     assert "it shows the first 1 of 2 sentences." in html
     data = data_of(html)
     assert data["layers"] == [3]
-    assert torch.equal(unpacked(data["sentences"][0]["full"]["cross"], cross[2:]), cross[2:])
+    (shown,) = data["sentences"]
+    assert torch.equal(unpacked(shown["full"]["cross"], cross[2:]), cross[2:])
+    for kind, weights in (("decoder", first.cached_decoder), ("cross", first.cached_cross)):
+        assert torch.equal(unpacked(shown["cached"][kind], weights), weights)
+    assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 
 def test_a_text_that_no_page_can_hold_is_refused(

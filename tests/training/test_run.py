@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from lightning.pytorch import LightningModule, Trainer
 from safetensors.torch import load_file
 
 from minitrans import cli
+from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock
 from minitrans.serving.bundle import Bundle, load_bundle
@@ -86,6 +88,8 @@ def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
     losses = [float(row["train_loss"]) for row in rows if row["train_loss"]]
     assert len(losses) == 40  # 200 steps, every 5th
     assert losses[-1] < 0.8 * losses[0]
+    rates = [float(row["lr-AdamW"]) for row in rows if row["train_loss"]]
+    assert rates[:2] == pytest.approx([0.005, 0.01])  # those of steps 5 and 10, of 10 that warm up
     assert [int(row["step"]) for row in rows if row["val_bleu"]] == list(range(19, 200, 20))
     assert all(row["val_loss"] and row["val_chrf"] for row in rows if row["val_bleu"])
 
@@ -105,13 +109,31 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter(range(0, 10_000, 6)).__next__  # seconds: each step takes 6, and the first is not counted
-    watch = SimpleNamespace(monotonic=clock, perf_counter=time.perf_counter)
+    watch = SimpleNamespace(monotonic=clock, perf_counter=iter(range(0, 10**6, 60)).__next__)
     monkeypatch.setattr("minitrans.training.callbacks.time", watch)
     assert cli.main(["train", *tiny_settings(corpus, max_steps=20), "--run-dir", str(tmp_path / "run")]) == 0
-    said = re.findall(
-        r"^step (\d+)/20  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", capsys.readouterr().err, re.M
-    )
+    err = capsys.readouterr().err
+    said = re.findall(r"^step (\d+)/20  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", err, re.M)
     assert said == [("3", "2"), ("13", "1")]
+    assert re.search(r"^step 20  .* tokens/s  20\.0 min$", err, re.M)
+
+
+def test_a_validation_logs_its_scores_and_shows_translations_with_their_sources(tiny_run: Path) -> None:
+    bundle = load_bundle(tiny_run)
+    sources, references = ((tiny_run.parent / f"valid.{code}").read_text().splitlines() for code in ("en", "zh"))
+    data = mock.Mock(spec=TranslationDataModule)
+    data.tokenizer, data.config = bundle.tokenizer, SimpleNamespace(source="en", target="zh")
+    data.texts.return_value = sources, references
+    module = mock.Mock(spec=TranslationModule)
+    module.model = bundle.model
+    callback = ValidationTranslations("off")
+    callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
+    translations = Translator(bundle).translate(sources)
+    scores = score(translations, references, "zh")
+    logged = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
+    module.log_dict.assert_called_once_with(logged, sync_dist=True)
+    assert len(set(logged.values())) == len(callback.samples) == 3
+    assert set(callback.samples) <= set(zip(sources, translations, strict=True))
 
 
 def test_the_weights_that_translate_and_are_kept_are_averaged_and_those_of_the_best_validation(
