@@ -17,7 +17,7 @@ from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.pages.pictures import heat_map
-from minitrans.verify import checks, wrong
+from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks.decoding import learn_by_heart
 from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
@@ -192,5 +192,5 @@ def test_a_control_that_does_as_well_as_the_right_thing_shows_nothing(
     id_: str, control: str, right: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert BY_ID[id_].measure(subject_with()) < math.inf
-    monkeypatch.setattr(wrong, control, right)
+    monkeypatch.setattr(wrong_formulas, control, right)
     assert BY_ID[id_].measure(subject_with()) == math.inf
