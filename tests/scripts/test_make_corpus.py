@@ -145,6 +145,15 @@ def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixtu
     assert all(re.fullmatch(rf"I like [a-j]\.\t我喜欢[一-鿿]。\t{variant}", line) for line in printed)
 
 
+def refuses(tables: Path, capsys: pytest.CaptureFixture[str], message: str) -> None:
+    """Nothing is written from these tables, and one line says where the mistake is."""
+    assert make_corpus.main(["--out", str(tables / "new")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"make_corpus: {message}")
+    assert error.count("\n") == 1
+    assert not (tables / "new").exists()
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -171,11 +180,7 @@ def test_a_mistake_in_the_phrasebook_is_one_line(
 ) -> None:
     path = tables / "phrasebook" / "talk.tsv"
     path.write_text(f"Hello!\t你好！\n# a comment\n{line}\n", encoding="utf-8")
-    assert make_corpus.main(["--out", str(tables / "new")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"make_corpus: {path}:3: {message}")
-    assert error.count("\n") == 1
-    assert not (tables / "new").exists()
+    refuses(tables, capsys, f"{path}:3: {message}")
 
 
 @pytest.mark.parametrize(
@@ -193,10 +198,7 @@ def test_a_mistake_in_a_word_table_is_one_line(
 ) -> None:
     path = tables / "words" / "food.tsv"
     path.write_text(table, encoding="utf-8")
-    assert make_corpus.main(["--out", str(tables / "new")]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"make_corpus: {path}:{message}")
-    assert error.count("\n") == 1
+    refuses(tables, capsys, f"{path}:{message}")
 
 
 def test_what_is_copied_may_be_latin(tables: Path) -> None:
