@@ -1,1 +1,1 @@
-"""What the pages of `verify --report` and `explain` share: their frame and style, heat maps, and pictures of masks."""
+"""What pages share: the frame and style of `verify --report` and `explain`, heat maps, masks, and line charts."""

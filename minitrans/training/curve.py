@@ -1,23 +1,23 @@
-"""The training curve as a picture: what metrics.csv holds, on paper of its own, so that it suits any page."""
+"""The training curve as a chart: what metrics.csv holds."""
 
 import csv
 import math
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
 
-WIDTH, HEIGHT = 620, 130  # of a panel, in pixels
+from minitrans.pages.charts import panels
+
 MOST_DOTS = 60  # values of a line whose places are marked
-PANELS = (
-    ("loss", (("train_loss", "training, with label smoothing"), ("val_loss", "valid, without"))),
-    ("BLEU", (("val_bleu", "valid, greedy"),)),
-    ("learning rate", (("lr-AdamW", "at this step"),)),
-)
-Points = list[tuple[int, float]]
+PANELS = {
+    "loss": {"train_loss": "training, with label smoothing", "val_loss": "valid, without"},
+    "BLEU": {"val_bleu": "valid, greedy"},
+    "learning rate": {"lr-AdamW": "at this step"},
+}
 
 
-def training_curve(metrics: Path, kept: int) -> str:
-    """An SVG with a panel each for loss, BLEU and learning rate by optimizer step; what has no value is left out.
+def training_curve(metrics: Path, kept: int) -> Figure:
+    """A panel each for loss, BLEU and learning rate by optimizer step; what has no value is left out.
 
     Args:
         metrics: A run's metrics.csv, whose steps count from 0.
@@ -26,27 +26,19 @@ def training_curve(metrics: Path, kept: int) -> str:
     with metrics.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     lines = {
-        column: [(int(row["step"]) + 1, float(row[column])) for row in rows if row.get(column)]
-        for _, columns in PANELS
-        for column, _ in columns
+        column: [(int(row["step"]) + 1, y) for row in rows if math.isfinite(y := float(row.get(column) or "nan"))]
+        for columns in PANELS.values()
+        for column in columns
     }
-    lines = {column: [point for point in points if math.isfinite(point[1])] for column, points in lines.items()}
-    last = max([kept, *(step for points in lines.values() for step, _ in points)])
-    panels = []
-    for title, columns in PANELS:
-        shown = [(label, lines[column]) for column, label in columns if lines[column]]
-        if shown:
-            highest = max(value for _, points in shown for _, value in points) or 1.0
-            placed = [(label, _placed(points, last, highest), len(points) <= MOST_DOTS) for label, points in shown]
-            panels.append({"title": title, "lines": placed, "highest": highest})
-    environment = Environment(
-        loader=PackageLoader("minitrans.training"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("curve.svg").render(
-        panels=panels, last=last, kept=kept, at=kept / last * WIDTH, width=WIDTH, height=HEIGHT
-    )
-
-
-def _placed(points: Points, last: int, highest: float) -> list[tuple[float, float]]:
-    """Steps and values as pixels to the right of the panel's corner and below it."""
-    return [(step / last * WIDTH, (1 - value / highest) * HEIGHT) for step, value in points]
+    shown = {title: columns for title, columns in PANELS.items() if any(lines[column] for column in columns)}
+    figure, axes = panels(len(shown), height=2)
+    for panel, (title, columns) in zip(axes, shown.items(), strict=True):
+        panel.axvline(kept, color="gray", linestyle="--")
+        for column, label in columns.items():
+            if points := lines[column]:
+                panel.plot(*zip(*points, strict=True), label=label, marker="." if len(points) <= MOST_DOTS else "")
+        panel.set_title(title, loc="left")
+        panel.set(xlim=(0, None), ylim=(0, None))
+        panel.legend()
+    figure.supxlabel(f"optimizer step; dashed, step {kept:,}, whose weights were kept", fontsize="medium")
+    return figure

@@ -26,6 +26,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
+from minitrans.pages.charts import svg
 from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
@@ -89,7 +90,8 @@ def train(config: RunConfig) -> dict[str, Scores]:
         model.to("cpu", torch.float32).eval()
         bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _find_words(config, data))
         bundle, scores = _evaluate(config, bundle, data)
-        write_file(config.run_dir / CURVE, training_curve(config.run_dir / METRICS, kept=best["global_step"]))
+        curve = training_curve(config.run_dir / METRICS, kept=best["global_step"])
+        write_file(config.run_dir / CURVE, svg(curve))
         write_file(config.run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
         save_bundle(config.run_dir, bundle)
         return scores

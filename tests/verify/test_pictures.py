@@ -4,13 +4,16 @@ import math
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from minitrans.cachecheck.check import LOWER, number, rounding
 from minitrans.model.masks import causal_mask
+from minitrans.pages.charts import svg
 from minitrans.pages.pictures import CELL, catch_matrix, heat_map, mask_picture, render
-from minitrans.verify.page.chart import ZERO, error_chart
+from minitrans.verify.page.chart import LOWEST, ZERO, error_chart
 
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
@@ -101,34 +104,29 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}
 
 
-def heights(picture: str) -> list[float]:
-    """Of the markers, in pixels from the top."""
-    return [float(mark.attrib["transform"].removesuffix(")").split()[1]) for mark in of_class(parse(picture), "mark")]
+def heights(values: list[float]) -> list[float]:
+    """At which a chart of a dtype's deviations shows them."""
+    (panel,) = error_chart({"float64": values}).axes
+    return np.asarray(panel.lines[0].get_ydata()).tolist()
 
 
 def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
-    values = [0.0, 1e-30, 1e-15, 1e-14, 1e-3, 1.0]
-    got = heights(error_chart({"float64": values}))
-    assert got == sorted(got, reverse=True)
-    assert len(set(got)) == len(values)
-    assert got[0] == ZERO
-    assert got[2] - got[3] == pytest.approx((got[3] - got[4]) / 11, abs=0.1)
-
-
-def test_what_is_no_number_stands_at_the_top() -> None:
-    top, *others = heights(error_chart({"float32": [1.0, 7.0, math.inf, math.nan]}))
-    assert others == [top] * 3
+    assert heights([0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]) == [ZERO, LOWEST, 1e-15, 1e-3, *[1.0] * 4]
 
 
 def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
-    root = parse(error_chart({"float64": [0.0] * 40, "float32": [0.0] * 40, "bfloat16": [0.0] * 40}))
-    assert len(of_class(root, "line")) == len(of_class(root, "tolerance")) == 3
-    names = [node for node in root.iter("text") if "series" in node.get("class", "")]
-    assert [name.text for name in names] == ["float64", "float32", "bfloat16"]
-    ends = [float(name.attrib["y"]) for name in names]
-    assert min(abs(a - b) for a, b in ((ends[0], ends[1]), (ends[1], ends[2]))) >= 20  # they do not overlap
-    assert len({mark.get("d") for mark in of_class(root, "mark")}) == 3
+    tolerances = {"float64": 1e-12, "float32": 1.5e-5, "bfloat16": 0.062}
+    (panel,) = error_chart({name: [0.0] * 40 for name in tolerances}).axes
+    assert panel.get_yscale() == "log"
+    drawn, dashed = panel.lines[::2], panel.lines[1::2]
+    assert [line.get_label() for line in drawn] == [
+        f"{name}, at most {number(tolerance)} (dashed)" for name, tolerance in tolerances.items()
+    ]
+    assert [set(line.get_ydata()) for line in dashed] == [{rounding(dtype)} for dtype in (torch.float64, *LOWER)]  # type: ignore[arg-type]
+    assert len({line.get_marker() for line in drawn}) == 3
 
 
-def test_a_target_of_one_token_can_be_drawn() -> None:
-    assert len(heights(error_chart({"float64": [1e-15]}))) == 1
+def test_the_same_chart_gives_the_same_bytes_and_its_text_is_text() -> None:
+    first, second = (svg(error_chart({"float64": [1e-15]})) for _ in range(2))
+    assert first == second
+    assert "target position" in ElementTree.fromstring(first).itertext()

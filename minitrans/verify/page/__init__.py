@@ -7,9 +7,11 @@ from minitrans.cachecheck.check import LOWER, Report, name_of
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.pages.pictures import catch_matrix
+from minitrans.pages.render import renderer
 from minitrans.verify.page import figures
-from minitrans.verify.page.chart import render
 from minitrans.verify.subject import Subject
+
+render = renderer("minitrans.verify.page")
 
 
 def make_folder(folder: Path) -> None:

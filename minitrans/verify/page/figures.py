@@ -8,6 +8,7 @@ from markupsafe import Markup
 from minitrans.cachecheck.check import LOWER, name_of
 from minitrans.cachecheck.measures import errors_by_position
 from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.pages.charts import svg
 from minitrans.pages.pictures import heat_map, mask_picture
 from minitrans.verify.page.chart import error_chart
 from minitrans.verify.subject import Subject
@@ -76,7 +77,11 @@ def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
 def decoding(subject: Subject) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     errors = {name_of(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER)}
-    return {"chart": error_chart(errors), "dtypes": list(errors), "positions": list(zip(*errors.values(), strict=True))}
+    return {
+        "chart": svg(error_chart(errors)),
+        "dtypes": list(errors),
+        "positions": list(zip(*errors.values(), strict=True)),
+    }
 
 
 def _label(subject: Subject, id_: int) -> str:
