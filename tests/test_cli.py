@@ -25,7 +25,8 @@ from minitrans.admission import Mode
 from minitrans.cachecheck.check import Caught, Report
 from minitrans.serving.translator import Translator
 from minitrans.verify import proof
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS
+from minitrans.verify.sabotages import SABOTAGES
 
 Capture = pytest.CaptureFixture[str]
 
@@ -706,12 +707,12 @@ def test_what_cannot_be_sabotaged_is_told(flags: list[str], words: str, capsys: 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    monkeypatch.setattr(proof, "SABOTAGES", [s for s in proof.SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
     monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(proof, "SABOTAGES", proof.SABOTAGES[:1])
+    monkeypatch.setattr(proof, "SABOTAGES", SABOTAGES[:1])
     assert cli.main(["verify", "--self-test"]) == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from minitrans.verify.proof import SABOTAGES
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS
+from minitrans.verify.sabotages import SABOTAGES
 from minitrans.verify.subject import fresh_model, random_subject
 
 DOCS = Path(__file__).parents[1] / "docs"

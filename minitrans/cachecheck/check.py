@@ -5,7 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ LOWER = tuple(ROUNDINGS)
 CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 Measure = Callable[[Any], float]  # of a subject
+Code = TypeVar("Code", bound=Callable[..., float])  # a measure, which may take more than a subject
 
 logger = logging.getLogger("minitrans")
 
@@ -160,7 +161,7 @@ class Check:
             return math.inf
 
 
-def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Measure], Measure]]:
+def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
     """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
 
     The decorator takes the check's id, its claim in one sentence, what is measured, the tolerance in float64, and the
@@ -169,8 +170,8 @@ def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Measure]
 
     def check(
         id_: str, claim: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = ()
-    ) -> Callable[[Measure], Measure]:
-        def register(measure: Measure) -> Measure:
+    ) -> Callable[[Code], Code]:
+        def register(measure: Code) -> Code:
             registry.append(Check(id_, title, claim, what, tolerance, lower, measure))
             return measure
 

@@ -1,51 +1,114 @@
-"""What has to be true of any model that decodes from a cache, whatever is inside; and how to ask for it."""
+"""What has to be true of any model that decodes from a cache, whatever is inside.
 
-from collections.abc import Iterator
+Decoding from a cache is compared with the full masked pass, every number of one with the same number of the other. Each
+check of a case returns the worst deviation that it finds. Chunks are the sizes of the pieces in which the tokens are
+fed.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.nn import functional as F
 
-from minitrans.cachecheck import faults, measures
 from minitrans.cachecheck.check import (
-    CONTROL,
     LOWER,
-    Caught,
     Check,
+    Deviation,
     NotOfferedError,
-    Report,
-    Result,
+    compare,
+    deviation,
     group,
     number,
+    worst,
 )
-from minitrans.cachecheck.patterns import patterns
-from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.protocol import CachedModel, Case, ask
 
-SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
+SHORT = 5  # tokens that are fed in literally every split
+LONG = 24  # tokens of a long sentence, where no window calls for more
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
 
-ANYONE: list[Check] = []
+CHECKS: list[Check] = []
 
-check = group("Steps and the full pass", ANYONE)
+
+# -- Steps and the full pass ------------------------------------------------------------------------------------------
+
+check = group("Steps and the full pass", CHECKS)
+
+
+def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Put the numbers of successive chunks together, along the positions."""
+    return [torch.cat(_equally_wide(parts), dim=-2) for parts in zip(*steps, strict=True)]
+
+
+def _equally_wide(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Attention weights (B, H, n, k) of successive chunks have more and more keys: 0 for those that were not there."""
+    if parts[0].dim() != 4:
+        return parts
+    width = max(x.size(-1) for x in parts)
+    return tuple(F.pad(x, (0, width - x.size(-1))) for x in parts)
+
+
+def fed_in(case: Case[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
+    """What the tokens give in chunks, through a cache with `spare` slots too many."""
+    cache = case.new_cache(case.tokens.size(1) + spare)
+    return join([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+
+
+def chunk_deviation(
+    case: Case[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
+) -> Deviation:
+    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
+    want = (case if passing is None else replace(case, model=passing)).full_pass()
+    return compare(fed_in(case, chunks, spare), want).found(f"fed in chunks of {_listed(chunks)}")
 
 
 @check(
     "steps",
     "Decoding step by step from the cache gives what the full masked pass gives, at every position.",
-    "logits, one token at a time, against one full pass",
+    "logits, one token at a time, against the full pass",
     lower=LOWER,
 )
-def steps_deviation(case: Case[Any]) -> float:
-    return measures.step_deviation(case)
+def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
+    """`chunk_deviation` for one token at a time."""
+    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).found("fed one by one")
 
 
 @check(
     "chunks",
-    "So does every split into chunks: a prompt of many tokens, then few at a time, or any other.",
-    f"logits: every split of the first {measures.SHORT} tokens, every chunk of every size at every position",
+    "So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other.",
+    f"logits: every split of the first {SHORT} tokens, and every chunk of every size at every position",
 )
-def chunks_deviation(case: Case[Any]) -> float:
-    return measures.split_deviation(case)
+def split_deviation(case: Case[Any]) -> Deviation:
+    """Every split of the first few tokens, and every chunk of every size at every position.
+
+    A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
+    """
+    start = case.with_tokens(case.tokens[:, :SHORT])
+    deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
+    length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
+    for begin in range(length):
+        for size in range(1, length - begin + 1):
+            got = case.feed(case.tokens[:, begin : begin + size], case.model.copy_cache(cache))
+            found = compare(got, [x.narrow(-2, begin, size) for x in want])
+            deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
+        case.feed(case.tokens[:, begin : begin + 1], cache)
+    return worst(deviations)
+
+
+def splits(length: int) -> Iterator[list[int]]:
+    """Every way to cut `length` tokens into chunks: 2 to the power of length - 1."""
+    if length == 0:
+        yield []
+    for first in range(1, length + 1):
+        for rest in splits(length - first):
+            yield [first, *rest]
+
+
+def _listed(chunks: Sequence[int]) -> str:
+    return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
 @check(
@@ -54,8 +117,39 @@ def chunks_deviation(case: Case[Any]) -> float:
     "logits of long sentences, of which a part is a prompt",
     lower=LOWER,
 )
-def lengths_deviation(case: Case[Any]) -> float:
-    return measures.length_deviation(case)
+def length_deviation(case: Case[Any]) -> Deviation:
+    """Single steps across the end of each window and block, and up to the longest position."""
+    model = case.model
+    longest = model.max_len or max([LONG, *(3 * span for span in model.spans)])
+    ends = {end for span in model.spans for end in (span, 2 * span) if end + 2 <= longest} | {longest}
+    deviations = []
+    for end in sorted(ends):
+        length = min(end + 2, longest)
+        long = case.with_tokens(repeated(case, length))
+        prompt = max(0, end - 3)
+        chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
+        deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
+        if length <= 3 * LONG:
+            deviations.append(step_deviation(long))
+    return worst(deviations)
+
+
+def repeated(case: Case[Any], length: int) -> Tensor:
+    """So many tokens: those that there are, and then the same again, each time other ones in their places."""
+    pieces = [case.tokens]
+    while sum(piece.size(1) for piece in pieces) < length:
+        pieces.append(case.others(pieces[-1]))
+    return torch.cat(pieces, 1)[:, :length]
+
+
+@torch.no_grad()
+def errors_by_position(case: Case[Any]) -> list[float]:
+    """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
+    want, cache = case.full_pass(), case.new_cache()
+    return [
+        float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
+        for t, token in enumerate(case.tokens.split(1, 1))
+    ]
 
 
 @check(
@@ -64,18 +158,47 @@ def lengths_deviation(case: Case[Any]) -> float:
     "tokens that differ",
     tolerance=0.0,
 )
-def greedy_deviation(case: Case[Any]) -> float:
-    return measures.greedy_differences(case, case.tokens.size(1) - 1)
+def greedy_differences(case: Case[Any]) -> Deviation:
+    """How many rows choose another token, in steps from the cache, than by a full pass at each step."""
+    tokens, cache = case.tokens[:, :1], case.new_cache()
+    new, n_different = tokens, 0
+    for _ in range(case.tokens.size(1) - 1):
+        cached, full = case.feed(new, cache)[0][:, -1], case.with_tokens(tokens).full_pass()[0][:, -1]
+        new = cached.argmax(-1, keepdim=True)
+        n_different += int((new != full.argmax(-1, keepdim=True)).sum())
+        tokens = torch.cat([tokens, new], 1)
+    return Deviation(n_different)
 
 
 @check(
     "score",
     "The log-probabilities of the steps add up to the teacher-forced score of each sentence.",
-    "log-probability a token, summed over steps from the cache, against the full pass",
+    "log-probability a token of every sentence, summed over steps from the cache, against the full pass",
     lower=LOWER,
 )
-def score_deviation(case: Case[Any]) -> float:
-    return measures.score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
+def next_token_score_deviation(case: Case[Any]) -> Deviation:
+    """`score_deviation` of the tokens themselves, each after those before it."""
+    return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
+
+
+def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
+    """The log-probability of what is right, summed over steps from the cache, against the full pass; a token's share.
+
+    Args:
+        case: What to measure.
+        right: int64 (B, T), what should follow each token; -1 where that does not count.
+    """
+    counts, cache = right >= 0, case.new_cache()
+
+    def log_p_of(logits: Tensor, right: Tensor) -> Tensor:
+        return F.log_softmax(logits.double() * case.unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
+
+    pieces = zip(case.tokens.split(1, 1), right.split(1, 1), strict=True)
+    steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
+    stepped, forced = (
+        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], right))
+    )
+    return deviation(stepped.to(case.model.dtype), forced)
 
 
 @check(
@@ -84,8 +207,9 @@ def score_deviation(case: Case[Any]) -> float:
     "logits, one token at a time, against one full pass",
     lower=LOWER,
 )
-def static_deviation(case: Case[Any]) -> float:
-    return measures.step_deviation(case.run_in("static"))
+def static_cache_deviation(case: Case[Any]) -> Deviation:
+    """`step_deviation` of the model run with such a cache."""
+    return step_deviation(case.run_in("static"))
 
 
 @check(
@@ -94,11 +218,24 @@ def static_deviation(case: Case[Any]) -> float:
     "logits and all attention weights, one token at a time",
     lower=LOWER,
 )
-def weights_deviation(case: Case[Any]) -> float:
-    return measures.weights_deviation(case.run_in("weights"))
+def weights_deviation(case: Case[Any]) -> Deviation:
+    """`step_deviation` of the model that returns its weights.
+
+    To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
+    hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
+    """
+    case = case.run_in("weights")
+    found, weights = step_deviation(case), case.full_pass()[1:]
+    if case.model.dtype == torch.float64 and any(
+        torch.equal(w, w.float().double()) and not torch.equal(w, w.bfloat16().double()) for w in weights
+    ):
+        found.computed_in = torch.float32
+    return found
 
 
-check = group("What may be seen", ANYONE)
+# -- What may be seen -------------------------------------------------------------------------------------------------
+
+check = group("What may be seen", CHECKS)
 
 
 @check(
@@ -107,8 +244,13 @@ check = group("What may be seen", ANYONE)
     "logits of every prefix, against those of the whole",
     lower=LOWER,
 )
-def causal_prefix_deviation(case: Case[Any]) -> float:
-    return measures.prefix_deviation(case)
+def prefix_deviation(case: Case[Any]) -> Deviation:
+    """The full pass over every prefix, against that over all tokens."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        prefix = case.with_tokens(case.tokens[:, :n]).full_pass()
+        deviations.append(compare(prefix, [x.narrow(-2, 0, n) for x in whole]).found(f"without what follows token {n}"))
+    return worst(deviations)
 
 
 @check(
@@ -116,8 +258,15 @@ def causal_prefix_deviation(case: Case[Any]) -> float:
     "Nor does it when all later tokens are other ones.",
     "logits of the first tokens, with others after them",
 )
-def causal_values_deviation(case: Case[Any]) -> float:
-    return measures.future_deviation(case)
+def future_deviation(case: Case[Any]) -> Deviation:
+    """What the first tokens give, when all later ones are other ones."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        changed = torch.cat([case.tokens[:, :n], case.others(case.tokens[:, n:])], 1)
+        other = case.with_tokens(changed).full_pass()
+        found = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
+        deviations.append(found.found(f"with other tokens from {n} on"))
+    return worst(deviations)
 
 
 @check(
@@ -126,8 +275,33 @@ def causal_values_deviation(case: Case[Any]) -> float:
     "largest such gradient, in shares of the largest of earlier ones",
     tolerance=0.0,
 )
-def causal_gradient_deviation(case: Case[Any]) -> float:
-    return measures.future_gradient(case)
+def future_gradient(case: Case[Any]) -> Deviation:
+    """The largest gradient of the logits at a position with respect to a later token's vector, relative to the rest."""
+    found: list[Tensor] = []
+
+    def keep(module: object, inputs: object, output: Tensor) -> Tensor:
+        found.append(output.detach().requires_grad_())
+        return found[-1]
+
+    memory = case.memory()
+    hook = case.model.embedding().register_forward_hook(keep)
+    try:
+        with torch.enable_grad():
+            logits = ask(case.model.full_pass, memory, case.tokens)[0]
+    finally:
+        hook.remove()
+    if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
+        raise NotOfferedError("the module that is said to embed the tokens is not called exactly once with them")
+    (x,) = found
+    weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
+    errors = []
+    for t in range(logits.size(1)):
+        (gradient,) = torch.autograd.grad([(logits[:, t] * weights).sum()], x, retain_graph=True)
+        size = gradient.abs().amax((0, 2))
+        if not size[t] > 0:
+            return Deviation(torch.inf).found(f"token {t} has no gradient from its own position")
+        errors.append(size[t + 1 :].amax() / size.amax() if t + 1 < len(size) else size.new_zeros(()))
+    return Deviation(torch.stack(errors).max())
 
 
 @check(
@@ -136,11 +310,21 @@ def causal_gradient_deviation(case: Case[Any]) -> float:
     f"tokens and positions where another token moves them by less than {number(LEAST)}",
     tolerance=0.0,
 )
-def reach_deviation(case: Case[Any]) -> float:
-    return measures.tokens_without_effect(case, LEAST)
+def tokens_without_effect(case: Case[Any]) -> Deviation:
+    """How many tokens there are that change neither the logits at their own position nor those at the next."""
+    whole, n_without = case.full_pass()[0], 0
+    for t in range(case.tokens.size(1) - 1):
+        changed = case.tokens.clone()
+        changed[:, t] = case.others(changed[:, t])
+        other = case.with_tokens(changed).full_pass()[0]
+        moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
+        n_without += int((moved < LEAST).sum())
+    return Deviation(n_without)
 
 
-check = group("Padding and other rows", ANYONE)
+# -- Padding and other rows -------------------------------------------------------------------------------------------
+
+check = group("Padding and other rows", CHECKS)
 
 
 @check(
@@ -149,8 +333,25 @@ check = group("Padding and other rows", ANYONE)
     "logits of each row alone without padding, in steps too, and of the batch with more padding",
     lower=LOWER,
 )
-def source_padding_deviation(case: Case[Any]) -> float:
-    return measures.source_padding_deviation(case)
+def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
+    """Each row alone without padding, in steps too, and the batch with more of it."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    whole, deviations = case.full_pass()[:1], []
+    if case.model.max_len:
+        more = min(more, case.model.max_len - case.src_ids.size(1))
+    padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
+    padded = replace(
+        case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
+    )
+    deviations.append(compare(padded.full_pass()[:1], whole).found(f"with {more} more columns of padding"))
+    for b, real in enumerate(case.src_mask):
+        row = case.rows(slice(b, b + 1))
+        row = replace(row, src_ids=row.src_ids[:, real], src_mask=row.src_mask[:, real])
+        for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
+            alone = compare(got[:1], [x[b : b + 1] for x in whole])
+            deviations.append(alone.found(f"source {b} of {int(real.sum())} tokens alone and in the batch{name}"))
+    return worst(deviations)
 
 
 @check(
@@ -159,8 +360,45 @@ def source_padding_deviation(case: Case[Any]) -> float:
     "logits with another token there",
     lower=LOWER,
 )
-def source_padding_token_deviation(case: Case[Any]) -> float:
-    return measures.padding_token_deviation(case)
+def padding_token_deviation(case: Case[Any]) -> Deviation:
+    """The batch with another token wherever the source is padded."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
+    return compare(other.full_pass()[:1], case.full_pass()[:1]).found("with another token for padding")
+
+
+def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
+    """Rows of different lengths, padded on a side, in one batch, against each row alone.
+
+    On the left side they then go on with two steps from the cache: this is how prompts are decoded in batches.
+    """
+    if not case.model.takes_mask:
+        raise NotOfferedError("it takes no mask for the target's padding")
+    batch, length = case.tokens.shape
+    lengths = [max(1, length - 2 - 2 * b) for b in range(batch)]
+    prompts = torch.full((batch, lengths[0]), int(case.tokens[0, 0]))
+    mask = torch.zeros_like(prompts, dtype=torch.bool)
+    places = [slice(lengths[0] - n, None) if side == "left" else slice(0, n) for n in lengths]
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        prompts[b, place], mask[b, place] = case.tokens[b, :n], True
+    got = case.with_tokens(prompts).full_pass(mask)[0]
+    deviations = []
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
+        found = deviation(got[b : b + 1, place], want)
+        deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
+    if side == "left":
+        cache = case.new_cache(lengths[0] + 2)
+        case.feed(prompts, cache, mask)
+        rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
+        steps = torch.cat([case.feed(token, cache, torch.ones_like(token, dtype=torch.bool))[0]
+                           for token in rest.split(1, 1)], 1)  # fmt: skip
+        for b, n in enumerate(lengths):
+            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0][:, n:]
+            found = deviation(steps[b : b + 1], want)
+            deviations.append(found.found(f"steps after prompt {b} of {n} tokens, padded on the left", n))
+    return worst(deviations)
 
 
 @check(
@@ -169,8 +407,9 @@ def source_padding_token_deviation(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def padding_right_deviation(case: Case[Any]) -> float:
-    return measures.target_padding_deviation(case, "right")
+def right_padding_deviation(case: Case[Any]) -> Deviation:
+    """See `target_padding_deviation`."""
+    return target_padding_deviation(case, "right")
 
 
 @check(
@@ -179,8 +418,9 @@ def padding_right_deviation(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def padding_left_deviation(case: Case[Any]) -> float:
-    return measures.target_padding_deviation(case, "left")
+def left_padding_deviation(case: Case[Any]) -> Deviation:
+    """See `target_padding_deviation`."""
+    return target_padding_deviation(case, "left")
 
 
 @check(
@@ -189,8 +429,9 @@ def padding_left_deviation(case: Case[Any]) -> float:
     "logits of each row alone, and in one batch with longer ones",
     lower=LOWER,
 )
-def padding_left_mask_alone_deviation(case: Case[Any]) -> float:
-    return measures.target_padding_deviation(case.run_in("mask alone"), "left")
+def left_padding_by_mask_deviation(case: Case[Any]) -> Deviation:
+    """`left_padding_deviation` of the model that is given no positions."""
+    return target_padding_deviation(case.run_in("mask alone"), "left")
 
 
 @check(
@@ -199,41 +440,101 @@ def padding_left_mask_alone_deviation(case: Case[Any]) -> float:
     "logits of each row in a batch with rows of other tokens, and with the rows in reverse",
     lower=LOWER,
 )
-def batch_deviation(case: Case[Any]) -> float:
-    return measures.batch_deviation(case)
+def batch_deviation(case: Case[Any]) -> Deviation:
+    """The batch with its rows in reverse, and each row beside rows of other tokens, in the full pass and in steps."""
+    whole = case.full_pass()
+    turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
+    deviations = [compare(turned, whole).found("with the rows in reverse")]
+    for b in range(len(case.tokens)):
+        row = case.rows(torch.tensor([b]))
+        others = case.others(case.tokens)
+        others[b] = row.tokens
+        beside = case.with_tokens(others)
+        for name, got in (("full pass", beside.full_pass()), ("steps", fed_in(beside, [1] * others.size(1)))):
+            found = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
+            deviations.append(found.found(f"row {b} beside rows of other tokens, {name}"))
+    return worst(deviations)
 
 
-check = group("Rows and caches", ANYONE)
+# -- Rows and caches --------------------------------------------------------------------------------------------------
+
+check = group("Rows and caches", CHECKS)
 
 
 @check(
     "rows",
-    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and go different ways afterwards.",
+    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and then continue with different tokens.",
     "logits after each of four selections, against full passes on the selected rows",
     lower=LOWER,
 )
-def rows_deviation(case: Case[Any]) -> float:
-    return measures.selection_deviation(case, *measures.selections_for(*case.tokens.shape))
+def rows_deviation(case: Case[Any]) -> Deviation:
+    """`selection_deviation` after rotating the rows, then repeating some, dropping some, keeping one alone."""
+    rows, length = case.tokens.shape
+    selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
+    size, others = length // len(selections), len(selections) - 1
+    return selection_deviation(case, [length - others * size, *[size] * others], selections)
+
+
+def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]) -> Deviation:
+    """Select rows after every chunk, and compare the next with a full pass over what the selected rows have been fed.
+
+    Rows that a selection repeats go different ways from then on: each is fed the tokens of another row.
+
+    Args:
+        case: What to measure.
+        chunks: Sizes that sum to T.
+        selections: For each chunk the rows to keep after it, indices into those that are left by then.
+    """
+    cache, deviations = case.new_cache(), []
+    kept = case.with_tokens(case.tokens[:, :0])
+    for piece, rows in zip(case.tokens.split(list(chunks), 1), selections, strict=True):
+        new = piece[torch.arange(len(kept.tokens)) % len(piece)]
+        start = kept.tokens.size(1)
+        kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
+        got = case.feed(new, cache)
+        want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
+        deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
+        cache = case.select_rows(cache, torch.tensor(rows))
+        kept = kept.rows(torch.tensor(rows))
+    return worst(deviations)
 
 
 @check(
     "caches.two",
-    "Two caches in use at once do not mix.",
+    "Two caches in use at once on one model do not mix.",
     "logits of two decodes that take turns, against full passes",
     lower=LOWER,
 )
-def caches_two_deviation(case: Case[Any]) -> float:
-    return measures.interleaved_deviation(case, [1] * case.tokens.size(1))
+def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+    """Two decodes that take turns, the second with the rows and the tokens in reverse, against full passes.
+
+    Without chunks, after every token.
+    """
+    chunks = [1] * case.tokens.size(1) if chunks is None else chunks
+    reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
+    both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
+    caches = [each.new_cache() for each in both]
+    steps: list[list[list[Tensor]]] = [[], []]
+    for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
+        for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
+            mine.append(each.feed(piece, cache))
+    return worst([compare(join(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
 @check(
     "caches.alternating",
-    "Steps and full passes by turns: neither notices the other.",
-    "logits, with a full pass after every two tokens",
+    "Cached, then uncached, then cached again on one model: neither affects the other.",
+    "logits, with a full pass after every chunk of two tokens, against a full pass before",
     lower=LOWER,
 )
-def caches_alternating_deviation(case: Case[Any]) -> float:
-    return measures.alternating_deviation(case, [len(piece[0]) for piece in case.tokens.split(2, 1)])
+def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+    """A full pass after every chunk, or without chunks after every two tokens: neither may notice the other."""
+    want, cache = case.full_pass(), case.new_cache()
+    steps, deviations = [], []
+    for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
+        steps.append(case.feed(piece, cache))
+        deviations.append(compare(case.full_pass(), want).found("full pass between steps"))
+    return worst([*deviations, compare(join(steps), want)])
 
 
 @check(
@@ -242,128 +543,12 @@ def caches_alternating_deviation(case: Case[Any]) -> float:
     "of a full pass and of steps, how many move the state of PyTorch's random numbers",
     tolerance=0.0,
 )
-def random_deviation(case: Case[Any]) -> float:
-    return measures.random_numbers_drawn(case)
-
-
-# -- Asking ---------------------------------------------------------------------------------------------------------
-
-
-def random_case(model: CachedModel[Any]) -> Case[Any]:
-    """Random sentences for a model, no longer than it takes; logits are measured by the largest of them."""
-    generator = torch.Generator().manual_seed(1)
-    ordinary = torch.tensor(list(model.ordinary))
-    batch, length, src_len = (min(n, model.max_len or n) for n in SIZES)
-
-    def ids(*shape: int) -> torch.Tensor:
-        return ordinary[torch.randint(len(ordinary), shape, generator=generator)]
-
-    tokens, src_ids = ids(batch, length), ids(batch, src_len if model.has_source else 0)
-    if model.first is not None:
-        tokens[:, 0] = model.first
-    src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
-    case = Case(model, tokens, src_ids, src_mask)
-    largest = case.full_pass()[0].abs().max()
-    return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
-
-
-def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, Case[Any]]:
-    """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
-
-    Raises:
-        NotOfferedError: It computes in none of them.
-    """
-    found: dict[torch.dtype, Case[Any]] = {}
-    errors = []
-    for dtype in (torch.float64, *LOWER):
-        try:
-            moved = model if model.dtype == dtype else model.to(dtype)
-            first = next(iter(found.values()), None)
-            case = random_case(moved) if first is None else replace(first, model=moved)
-            case.full_pass()
-            found[dtype] = case
-        except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
-            errors.append(str(error))
-    if not found:
-        raise NotOfferedError(errors[0])
-    return found
-
-
-def run(model: CachedModel[Any]) -> Report:
-    """Measure every claim on a model, with random sentences.
-
-    Raises:
-        NotOfferedError: It cannot compute a full pass at all.
-    """
-    return report_on(cases_for(model))
-
-
-def report_on(cases: dict[torch.dtype, Case[Any]]) -> Report:
-    """Measure every claim; of one that fails, say what that looks like."""
-    results = [each.run(cases, may_lack=True) for each in ANYONE]
-    case = next(iter(cases.values()))
-    failed = {r.id: worst_of(r) for r in results if is_failure(r)}
-    looks_like = patterns(case, failed)
-    return Report([replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results])
-
-
-def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
-    """Put each fault around a model, if it does something to it and the model has not got it already.
-
-    Yields:
-        For each such fault the checks that fail, by far more than they do without it.
-    """
-    cases = cases_for(model)
-    before = {each.id: each.run(cases, may_lack=True) for each in ANYONE}
-    for fault in faults.FAULTS:
-        lacks_it = any(m.measured <= CONTROL for id_ in fault.told_by for m in before[id_].by_dtype.values())
-        if lacks_it and fault.applies(next(iter(cases.values())).model):
-            sabotaged = {dtype: replace(case, model=fault.around(case.model)) for dtype, case in cases.items()}
-            noticed = [each.id for each in ANYONE if is_worse(each.run(sabotaged, may_lack=True), before[each.id])]
-            yield Caught(fault.id, fault.fault, noticed)
-
-
-def is_worse(result: Result, before: Result) -> bool:
-    """Whether a check fails in a dtype by a hundred times what it measured before, if that was a number."""
-    known = before.by_dtype
-    return any(
-        name in known and not m.passed and m.measured > 100 * known[name].measured
-        for name, m in result.by_dtype.items()
-    )
-
-
-def is_failure(result: Result) -> bool:
-    """Whether a check measured something, and more than it may."""
-    return result.offered and not result.passed
-
-
-def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:
-    """Assert that decoding from a model's cache gives what its full masked pass gives; for your own test suite.
-
-    Args:
-        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be.
-        skip: Ids of checks whose failure is known and meant.
-
-    Returns:
-        All that was measured.
-
-    Raises:
-        AssertionError: A check failed, or the model cannot even be stepped. The message has a line for each: what
-            differs first, by how much, and what that looks like.
-    """
-    try:
-        report = run(model)
-    except NotOfferedError as error:
-        raise AssertionError(f"no full pass: {error}") from error
-    steps = next(r for r in report.checks if r.id == "steps")
-    lines = [f"{r.id}: {number(worst_of(r))}, at most {number(r.tolerance)} is allowed: {r.detail or r.claim}"
-             for r in report.checks if is_failure(r) and r.id not in skip]  # fmt: skip
-    if not steps.offered:
-        lines.insert(0, f"steps: {steps.detail}")
-    assert not lines, "\n".join(lines)
-    return report
-
-
-def worst_of(result: Result) -> float:
-    """What was measured in the first dtype in which the check failed."""
-    return next((m.measured for m in result.by_dtype.values() if not m.passed), 0.0)
+def random_numbers_drawn(case: Case[Any]) -> Deviation:
+    """How many of a full pass and a step move the state of PyTorch's random numbers."""
+    moved = 0
+    runs: list[Callable[[], object]] = [case.full_pass, lambda: fed_in(case, [1] * case.tokens.size(1))]
+    for run in runs:
+        before = torch.get_rng_state()
+        run()
+        moved += not torch.equal(before, torch.get_rng_state())
+    return Deviation(moved)

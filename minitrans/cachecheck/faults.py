@@ -1,14 +1,16 @@
 """Faults that can be put around any model, whatever is inside: what the checks of anyone's model have to notice."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.protocol import CachedModel
+from minitrans.cachecheck.fault import Fault
+from minitrans.cachecheck.protocol import CachedModel, Case
 
 
 class Around(CachedModel[Any]):
@@ -143,20 +145,21 @@ class PaddingSeen(Around):
 
 
 @dataclass(frozen=True)
-class Fault:
-    """What can be wrong with a model, and a model around it that has it.
+class FaultyModel(Fault):
+    """A fault that a model around the model has.
 
     Attributes:
-        id: Its name.
-        fault: What is wrong, in one sentence.
         around: Makes the faulty model.
         told_by: Ids of the checks that are there to tell it.
     """
 
-    id: str
-    fault: str
     around: type[Around]
     told_by: tuple[str, ...]
+
+    @contextmanager
+    def applied(self) -> Iterator[Callable[[Case[Any]], Case[Any]]]:
+        """Yields what puts the faulty model in the model's place."""
+        yield lambda case: replace(case, model=self.around(case.model))
 
     def applies(self, model: CachedModel[Any]) -> bool:
         """Whether it does anything to a model."""
@@ -179,9 +182,11 @@ class Fault:
 
 
 FAULTS = [
-    Fault("positions.ahead", "After the first feed positions are one too high.", PositionsAhead, ("steps",)),
-    Fault("mask.late", "Each token is given something of what the next one sees.", MaskLate, ("causal.prefix",)),
-    Fault("cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut, ("steps",)),
-    Fault("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped, ("rows",)),
-    Fault("padding.seen", "All padding passes for real.", PaddingSeen, ("source.padding", "padding.left")),
+    FaultyModel("positions.ahead", "After the first feed positions are one too high.", PositionsAhead, ("steps",)),
+    FaultyModel("mask.late", "Each token is given something of what the next one sees.", MaskLate, ("causal.prefix",)),
+    FaultyModel(
+        "cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut, ("steps",)
+    ),
+    FaultyModel("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped, ("rows",)),
+    FaultyModel("padding.seen", "All padding passes for real.", PaddingSeen, ("source.padding", "padding.left")),
 ]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck import measures
+from minitrans.cachecheck import checks
 from minitrans.cachecheck.check import NotOfferedError, compare, rounding
 from minitrans.cachecheck.protocol import Case
 
@@ -68,7 +68,7 @@ def _rounding(dtype: torch.dtype) -> float:
 
 
 def _steps(case: Case[Any]) -> Tensor:
-    return measures.fed_in(case, [1] * case.tokens.size(1))[0]
+    return checks.fed_in(case, [1] * case.tokens.size(1))[0]
 
 
 def _moved(one: Tensor, other: Tensor) -> Tensor:
@@ -109,12 +109,12 @@ def sees_all(case: Case[Any]) -> bool:
 
 def attends_to_source_padding(case: Case[Any]) -> bool:
     """What stands in the source's padding matters."""
-    return not measures.padding_token_deviation(case) <= SEEN
+    return not checks.padding_token_deviation(case) <= SEEN
 
 
 def counts_source_padding(case: Case[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return bool(measures.padding_token_deviation(case) <= rounding(case.model.dtype))
+    return bool(checks.padding_token_deviation(case) <= rounding(case.model.dtype))
 
 
 def attends_to_padding(case: Case[Any]) -> bool:
@@ -160,8 +160,8 @@ def forgets(case: Case[Any]) -> bool:
 def later_chunks_alone(case: Case[Any]) -> bool:
     """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
     length, limit = case.tokens.size(1), _rounding(case.model.dtype)
-    right = measures.step_deviation(case), measures.chunk_deviation(case, [length])
-    return max(right) <= limit < measures.chunk_deviation(case, [1, length - 1])
+    right = checks.step_deviation(case), checks.chunk_deviation(case, [length])
+    return max(right) <= limit < checks.chunk_deviation(case, [1, length - 1])
 
 
 def _turned(case: Case[Any], old: Case[Any] | None = None) -> bool:
@@ -201,7 +201,7 @@ def keeps_source_rows(case: Case[Any]) -> bool:
 
 def shares_memory(case: Case[Any]) -> bool:
     """One decode at a time is right."""
-    return bool(measures.step_deviation(case) <= _rounding(case.model.dtype))
+    return bool(checks.step_deviation(case) <= _rounding(case.model.dtype))
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")

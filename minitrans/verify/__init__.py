@@ -5,28 +5,21 @@ when the code is wrong. The claims are in `checks` and the faults in `sabotages`
 measured against is in `oracles`, the model and data they are measured on in `subject`.
 
 `check_cache` runs the checks that suit anyone's model, without a look inside: see `minitrans.cachecheck`.
-The names below are imported when first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from minitrans.cachecheck import CachedModel as CachedModel
-    from minitrans.cachecheck import Functions as Functions
-    from minitrans.cachecheck import NotOfferedError as NotOfferedError
-    from minitrans.cachecheck import check_cache as check_cache
-    from minitrans.verify.proof import run as run
-    from minitrans.verify.proof import self_test as self_test
+from minitrans.cachecheck import CachedModel, Functions, NotOfferedError, check_cache
 
-_HOMES = {
-    **dict.fromkeys(["CachedModel", "Functions", "NotOfferedError", "check_cache"], "minitrans.cachecheck"),
-    **dict.fromkeys(["run", "self_test"], "minitrans.verify.proof"),
-}
+if TYPE_CHECKING:
+    from minitrans.verify.proof import run, self_test
+
+__all__ = ["CachedModel", "Functions", "NotOfferedError", "check_cache", "run", "self_test"]
 
 
 def __getattr__(name: str) -> object:
-    """Import a public name from its home (PEP 562)."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    """`run` and `self_test`, imported when first used (PEP 562): who checks another model needs PyTorch alone."""
+    if name in ("run", "self_test"):
+        return getattr(import_module("minitrans.verify.proof"), name)
     raise AttributeError(f"module 'minitrans.verify' has no attribute {name!r}")

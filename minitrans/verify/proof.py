@@ -1,18 +1,17 @@
 """The proof for our own model: every claim measured on it, and every sabotage applied to see that it is noticed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from minitrans.admission import Mode, is_measured
 from minitrans.arguments import unknown
+from minitrans.cachecheck import fault
 from minitrans.cachecheck.check import LOWER, Caught, Check, Report
 from minitrans.model.transformer import Transformer
-from minitrans.verify import checks as checks
-from minitrans.verify import sabotages as sabotages
-from minitrans.verify.registry import CHECKS
-from minitrans.verify.sabotage import SABOTAGES as SABOTAGES
+from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import Sabotage
+from minitrans.verify.sabotages import SABOTAGES
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 COMPILED = "compiled."  # what the ids of checks and sabotages of compiled code begin with
@@ -33,7 +32,7 @@ def run(model: Transformer | None = None, subject: Subject | None = None, compil
     Raises:
         UserError: Compiled code is required, and is not there or cannot be compiled.
     """
-    chosen = checks_for(compiled)
+    chosen = checks_for(compiled)  # first, for it may refuse
     if subject is None:
         subject = random_subject(fresh_model() if model is None else model)
     subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
@@ -47,14 +46,11 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
         compiled: As for `run`; without compiled code its sabotages are left out, and its checks.
 
     Yields:
-        For each sabotage the checks that failed; the code is as it was by then.
+        For each sabotage the checks that noticed it; the code is as it was by then.
     """
-    chosen = checks_for(compiled)
-    for sabotage in sabotages_for(compiled):
-        with sabotage.applied():
-            subjects = {torch.float64: random_subject(fresh_model())}
-            failed = [check.id for check in chosen if not check.run(subjects).passed]
-        yield Caught(sabotage.id, sabotage.fault, failed)
+    checks = checks_for(compiled)
+    before = {check.id: check.run(fresh_subjects()) for check in checks}
+    yield from fault.self_test(checks, sabotages_for(compiled), fresh_subjects, before)
 
 
 def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
@@ -63,13 +59,17 @@ def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     Raises:
         UserError: There is no such sabotage; or as for `run`.
     """
-    chosen, known = checks_for(compiled), {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
+    known = {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
     if id_ not in known:
         raise unknown(f"there is no sabotage {id_} (see --list)", id_, known)
-    with known[id_].applied():
-        results = [check.run({torch.float64: random_subject(fresh_model())}) for check in chosen]
+    results = known[id_].results(checks_for(compiled), fresh_subjects)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
     return Report(results, [caught], all_catch=False)
+
+
+def fresh_subjects() -> Mapping[torch.dtype, Subject]:
+    """A fresh model and its sentences, in float64 alone."""
+    return {torch.float64: random_subject(fresh_model())}
 
 
 def checks_for(compiled: Mode) -> list[Check]:

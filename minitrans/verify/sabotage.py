@@ -1,10 +1,15 @@
-"""What a sabotage is, and the self-test: a check that has never failed proves nothing."""
+"""What a sabotage is: wrong code in the place of right code of this package."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from unittest import mock
+
+from minitrans.cachecheck.fault import Fault
+
+Code = TypeVar("Code", bound=Callable[..., Any])
 
 
 class Patch:
@@ -14,48 +19,58 @@ class Patch:
         """Undo everything when `stack` closes."""
         self._stack = stack
 
-    def __call__(self, owner: object, name: str, fault: object) -> None:
+    def __call__(self, owner: object, name: str, wrong: object) -> None:
         """Replace an attribute of a class or module."""
-        self._stack.enter_context(mock.patch.object(owner, name, fault))
+        self._stack.enter_context(mock.patch.object(owner, name, wrong))
 
-    def everywhere(self, function: Callable[..., object], fault: Callable[..., object]) -> None:
+    def everywhere(self, function: Callable[..., object], wrong: Callable[..., object]) -> None:
         """Replace a function in every module of the package that knows it, but for the sabotages themselves."""
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith("minitrans.") and not module_name.startswith("minitrans.verify.sabotages"):
                 for name in [name for name, value in vars(module).items() if value is function]:
-                    self(module, name, fault)
+                    self(module, name, wrong)
 
 
 @dataclass(frozen=True)
-class Sabotage:
-    """A fault, and how to bring it about.
+class Sabotage(Fault):
+    """A fault that the code has.
 
     Attributes:
-        id: Its name.
-        fault: What is wrong with the code, in one sentence.
         apply: Replaces the code.
     """
 
-    id: str
-    fault: str
     apply: Callable[[Patch], None]
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
-        """The code has the fault until the block ends."""
+    def applied(self) -> Iterator[Callable[[Any], Any]]:
+        """The code has the fault until the block ends; a subject that is made in it need not be changed."""
         with ExitStack() as stack:
             self.apply(Patch(stack))
-            yield
+            yield lambda subject: subject
 
 
-SABOTAGES: list[Sabotage] = []
+def into(registry: list[Sabotage]) -> Callable[..., Callable[[Code], Code]]:
+    """Returns the decorator that adds sabotages to the registry.
 
+    The decorator takes the sabotage's id and what is wrong, in one sentence; then what the decorated function stands in
+    for: a function, wherever the package knows it, or a class or module and the name of what is in it. If nothing is
+    named, the decorated function takes a `Patch`, and replaces the code itself.
+    """
 
-def sabotage(id_: str, fault: str) -> Callable[[Callable[[Patch], None]], Callable[[Patch], None]]:
-    """Register the decorated function."""
+    def sabotage(id_: str, fault: str, *replaced: Any) -> Callable[[Code], Code]:
+        def register(wrong: Code) -> Code:
+            def apply(patch: Patch) -> None:
+                match replaced:
+                    case ():
+                        wrong(patch)
+                    case (function,):
+                        patch.everywhere(function, wrong)
+                    case owner, name:
+                        patch(owner, name, wrong)
 
-    def register(apply: Callable[[Patch], None]) -> Callable[[Patch], None]:
-        SABOTAGES.append(Sabotage(id_, fault, apply))
-        return apply
+            registry.append(Sabotage(id_, fault, apply))
+            return wrong
 
-    return register
+        return register
+
+    return sabotage

@@ -7,8 +7,8 @@ from itertools import groupby
 from pathlib import Path
 
 from minitrans.cachecheck.check import FLOAT64, name_of, number
-from minitrans.verify.proof import SABOTAGES
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS
+from minitrans.verify.sabotages import SABOTAGES
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """

@@ -61,7 +61,7 @@ GROUPS = [
     Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
     Group(named("serving", "bundle translator"), named("serving", "translator"), 120),
     Group(named("data", "batching filters"), named("data", "datamodule"), 200),
-    Group(named("cachecheck", "protocol measures checks patterns faults"), ["cachecheck.cachecheck"], 120),
+    Group(named("cachecheck", "protocol checks patterns fault faults proof"), ["cachecheck.cachecheck"], 120),
 ]  # fmt: skip
 MODULES = {module: group for group in GROUPS for module in group.modules}
 

@@ -21,7 +21,7 @@ import yaml
 
 from minitrans.cachecheck import NotOfferedError, run, self_test
 from minitrans.cachecheck.check import Caught, Result
-from minitrans.cachecheck.checks import ANYONE
+from minitrans.cachecheck.checks import CHECKS
 from minitrans.cachecheck.hugging_face import small_model
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
@@ -132,7 +132,7 @@ def measure(entry: Entry) -> Row:
 
 def columns(rows: Sequence[Row]) -> list[str]:
     """The checks that anything in a table offers: nothing asks a decoder alone for its source."""
-    return [check.id for check in ANYONE if any(r.offered for row in rows for r in row.results if r.id == check.id)]
+    return [check.id for check in CHECKS if any(r.offered for row in rows for r in row.results if r.id == check.id)]
 
 
 def questions(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:

@@ -11,9 +11,9 @@ from toy import MAX_LEN, Toy, V
 
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.check import CONTROL, FLOAT64, Result, rounding
-from minitrans.cachecheck.checks import ANYONE, random_case
+from minitrans.cachecheck.checks import CHECKS, step_deviation
 from minitrans.cachecheck.faults import FAULTS
-from minitrans.cachecheck.measures import step_deviation
+from minitrans.cachecheck.proof import random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 
 OF_STEPS = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
@@ -47,7 +47,7 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     report = check_cache(Toy())
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
-    assert [result.id for result in report.checks] == [check.id for check in ANYONE]
+    assert [result.id for result in report.checks] == [check.id for check in CHECKS]
     assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
 
 
@@ -122,7 +122,7 @@ def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
         def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
             return super()._weights(q, k, seen).round()
 
-    (weights,) = (check for check in ANYONE if check.id == "weights")
+    (weights,) = (check for check in CHECKS if check.id == "weights")
     assert weights.run({torch.float64: random_case(Hard())}).tolerance == FLOAT64
 
 
@@ -258,7 +258,7 @@ def test_the_windows_and_the_longest_position_are_crossed() -> None:
 
     model = Spy()
     model.spans = (6,)
-    (check,) = [check for check in ANYONE if check.id == "lengths"]
+    (check,) = [check for check in CHECKS if check.id == "lengths"]
     assert check.run({torch.float64: random_case(model)}).passed
     assert {8, 14, MAX_LEN} <= set(lengths)
 

@@ -27,7 +27,7 @@ from minitrans.cachecheck.check import (
     number,
     worst,
 )
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 NAN, INF = float("nan"), float("inf")

@@ -1,6 +1,6 @@
 """The claim of the project: step by step from a cache gives what the full masked pass gives, everywhere.
 
-The comparisons are those of `minitrans.cachecheck.measures` and a few more of the kind: functions that return the
+The comparisons are those of `minitrans.cachecheck.checks` and a few more of the kind: functions that return the
 worst deviation. The tests ask that it is nothing; the controls sabotage the code and ask that the same function reports
 it.
 """
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.check import FLOAT64, LOWER, NotOfferedError, compare, rounding, worst
-from minitrans.cachecheck.measures import (
+from minitrans.cachecheck.checks import (
     alternating_deviation,
     chunk_deviation,
     errors_by_position,
@@ -61,7 +61,7 @@ class Case(NamedTuple):
 
     @property
     def fed(self) -> tuple[AnyCase[DecoderCache], list[int]]:
-        """What `measures` takes."""
+        """What those checks take."""
         return case_of(self.model, self.src_ids, self.tgt_in), self.chunks
 
     @property

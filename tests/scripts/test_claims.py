@@ -6,7 +6,7 @@ import pytest
 from claims import OUTPUT, document
 from conftest import HAS_FOLDER
 
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS
 
 
 @pytest.mark.skipif(not HAS_FOLDER, reason="the claims about compiled code are not there")

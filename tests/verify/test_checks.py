@@ -18,8 +18,8 @@ from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong_formulas
+from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import learn_by_heart
-from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}

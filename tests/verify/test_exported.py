@@ -13,8 +13,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.plan import Plan
 from minitrans.serving.export import engine_decode
-from minitrans.verify.checks import exported
-from minitrans.verify.registry import CHECKS
+from minitrans.verify.checks import CHECKS, exported
 from minitrans.verify.subject import Subject, fresh_model, make_subject, random_subject
 
 SCORE, GREEDY = (next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy"))

@@ -19,8 +19,9 @@ from minitrans.model.attention import masked_softmax
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer
 from minitrans.verify import proof, sabotages
-from minitrans.verify.registry import CHECKS
-from minitrans.verify.sabotage import SABOTAGES, Patch, Sabotage
+from minitrans.verify.checks import CHECKS
+from minitrans.verify.sabotage import Patch, Sabotage
+from minitrans.verify.sabotages import SABOTAGES
 from minitrans.verify.subject import fresh_model, random_subject
 
 SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
@@ -313,7 +314,7 @@ def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
 def test_there_are_sabotages_enough_of_every_chapter() -> None:
     assert len(SABOTAGES) >= 25
     assert len({sabotage.id for sabotage in SABOTAGES}) == len(SABOTAGES)
-    assert {sabotage.apply.__module__ for sabotage in SABOTAGES} == {m.__name__ for m in sabotages.CHAPTERS}
+    assert all(chapter.SABOTAGES for chapter in sabotages.CHAPTERS)
     assert [sabotage.id for sabotage in SABOTAGES if not sabotage.fault.endswith(".")] == []
 
 

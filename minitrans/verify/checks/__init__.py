@@ -6,24 +6,19 @@ and fails if that would do as well: a claim that cannot be told from its opposit
 """
 
 from importlib.util import find_spec
-from types import ModuleType
 
-from minitrans.verify.checks import lookup  # isort: skip
-from minitrans.verify.checks import scaling  # isort: skip
-from minitrans.verify.checks import heads  # isort: skip
-from minitrans.verify.checks import masks  # isort: skip
-from minitrans.verify.checks import model  # isort: skip
-from minitrans.verify.checks import training  # isort: skip
-from minitrans.verify.checks import decoding  # isort: skip
+from minitrans.verify.checks import decoding, heads, lookup, masks, model, scaling, training
 
-CHAPTERS: tuple[ModuleType, ...] = (lookup, scaling, heads, masks, model, training, decoding)
+CHAPTERS = [lookup, scaling, heads, masks, model, training, decoding]
 
 if find_spec("minitrans.compiled"):
     from minitrans.verify.checks import compiled
 
-    CHAPTERS += (compiled,)
+    CHAPTERS.append(compiled)
 
 if find_spec("ctranslate2"):
     from minitrans.verify.checks import exported
 
-    CHAPTERS += (exported,)
+    CHAPTERS.append(exported)
+
+CHECKS = [check for chapter in CHAPTERS for check in chapter.CHECKS]

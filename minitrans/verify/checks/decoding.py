@@ -3,18 +3,18 @@
 import copy
 import io
 import math
+from collections.abc import Callable
 
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import LOWER, deviation, group, worst
-from minitrans.cachecheck.measures import (
-    SHORT,
+from minitrans.cachecheck import checks as of_anyone
+from minitrans.cachecheck.check import LOWER, Check, Measure, deviation, group, worst
+from minitrans.cachecheck.checks import (
     alternating_deviation,
     interleaved_deviation,
+    rows_deviation,
     score_deviation,
-    selection_deviation,
-    selections_for,
     split_deviation,
     step_deviation,
 )
@@ -32,21 +32,28 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.adapter import Ours, case_of
-from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
 
+CHECKS: list[Check] = []
 check = group("Decoding step by step", CHECKS)
 
 BEAMS = 3
 ALL = "logits, outputs of all layers, all attention weights"
 
 
-@check(
-    "cache.steps",
-    "Decoding step by step from the cache gives what the full masked pass gives, at every position.",
-    f"{ALL}, one token at a time, against the full pass; and the logits of `step`",
-    lower=LOWER,
-)
+def as_anyone(id_: str, theirs: str, more: str = "") -> Callable[[Measure], Measure]:
+    """Returns a decorator, like `check`, for what is claimed of anyone's model too: of ours all numbers are measured.
+
+    Args:
+        id_: The check's id.
+        theirs: The id of the check of anyone's model.
+        more: What is measured beyond that.
+    """
+    (known,) = (each for each in of_anyone.CHECKS if each.id == theirs)
+    return check(id_, known.claim, known.what.replace("logits", ALL) + more, known.tolerance, known.lower)
+
+
+@as_anyone("cache.steps", "steps", "; and the logits of `step`")
 @torch.no_grad()
 def steps_are_full_pass(subject: Subject) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
@@ -74,28 +81,19 @@ def steps_of_all_shapes(subject: Subject) -> float:
     return worst([step_deviation(case_of(model, *batch)) for batch in batches])
 
 
-@check(
-    "cache.chunks",
-    "So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other.",
-    f"{ALL}: every split of the first {SHORT} tokens, and every chunk of every size at every position",
-)
+@as_anyone("cache.chunks", "chunks")
 def chunks_are_full_pass(subject: Subject) -> float:
     """See `split_deviation`."""
     return split_deviation(subject.case())
 
 
-@check(
-    "cache.rows",
-    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and then continue with different tokens.",
-    f"{ALL} after each of four selections, against full passes on the selected rows",
-    lower=LOWER,
-)
+@as_anyone("cache.rows", "rows")
 def rows_can_be_selected(subject: Subject) -> float:
     """Rotated, then with repeats, then with rows dropped, then one alone."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return selection_deviation(case_of(model, src_ids, tgt_in), *selections_for(*tgt_in.shape))
+    return rows_deviation(case_of(model, src_ids, tgt_in))
 
 
 @check(
@@ -132,12 +130,7 @@ def beams_are_scored_right(subject: Subject) -> float:
     return worst(deviations) if n_swaps else math.inf
 
 
-@check(
-    "cache.score",
-    "The log-probabilities of the steps add up to the teacher-forced score of each sentence.",
-    "log-probability a token of every sentence, summed over steps from the cache, against the full pass",
-    lower=LOWER,
-)
+@as_anyone("cache.score", "score")
 @torch.no_grad()
 def scores_add_up(subject: Subject) -> float:
     """Each row by itself; padding does not count."""
@@ -145,26 +138,16 @@ def scores_add_up(subject: Subject) -> float:
     return score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-@check(
-    "cache.alternating",
-    "Cached, then uncached, then cached again on one model: neither affects the other.",
-    f"{ALL}, with a full pass after every chunk of two tokens, against a full pass before",
-    lower=LOWER,
-)
+@as_anyone("cache.alternating", "caches.alternating")
 def passes_alternate(subject: Subject) -> float:
     """Nothing is left behind on the model."""
-    return alternating_deviation(subject.case(), [len(piece[0]) for piece in subject.tgt_in.split(2, 1)])
+    return alternating_deviation(subject.case())
 
 
-@check(
-    "cache.two",
-    "Two caches in use at once on one model do not mix.",
-    f"{ALL} of two decodes that take turns, against full passes",
-    lower=LOWER,
-)
+@as_anyone("cache.two", "caches.two")
 def two_caches_do_not_mix(subject: Subject) -> float:
     """The second has the rows in reverse."""
-    return interleaved_deviation(subject.case(), [1] * subject.tgt_in.size(1))
+    return interleaved_deviation(subject.case())
 
 
 @check(

@@ -7,16 +7,16 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import CONTROL, LOWER, deviation, group, worst
-from minitrans.cachecheck.measures import batch_deviation, prefix_deviation, source_padding_deviation
+from minitrans.cachecheck.check import CONTROL, LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.checks import batch_deviation, prefix_deviation, source_padding_deviation
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.registry import CHECKS
 from minitrans.verify.subject import Subject
 
+CHECKS: list[Check] = []
 check = group("Masks", CHECKS)
 
 
