@@ -94,7 +94,7 @@ def compiled_cut_source(patch: Patch) -> None:
 
 @sabotage("compiled.admits-all", "The probe that compiled code has to pass never finds a difference.")
 def compiled_admits_all(patch: Patch) -> None:
-    patch(probe, "_first_difference", lambda compared, dtype: "")
+    patch(probe, "_refuse_differences", lambda compared, dtype: None)
 
 
 @sabotage("compiled.ignores-hooks", "Compiled code is admitted for a model with hooks, which it never calls.")
