@@ -7,7 +7,7 @@ types, shapes, no hooks. It cannot see an edit of the code itself: whoever goes 
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
@@ -18,6 +18,15 @@ from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 Kind = Literal["self-attention", "cross-attention", "feed-forward"]
+Known = dict[str, Any]  # a module by the names in it, see `known_architecture`
+
+TYPE = "type"
+HOOKS = {
+    "_forward_pre_hooks": "forward hook",
+    "_forward_hooks": "forward hook",
+    "_backward_pre_hooks": "backward hook",
+    "_backward_hooks": "backward hook",
+}
 
 
 class UnknownArchitectureError(Exception):
@@ -54,6 +63,11 @@ class Sublayer(NamedTuple):
     b_out: Tensor
     inside: float
     end: float
+
+    @property
+    def parameters(self) -> tuple[Tensor, ...]:
+        """All six, in the order in which compiled code takes them."""
+        return self.norm.gamma, self.norm.beta, self.w_in, self.b_in, self.w_out, self.b_out
 
 
 @dataclass(frozen=True)
@@ -95,50 +109,38 @@ class Plan:
         }
 
 
-# Each type of module, and the modules that it is made of.
-PARTS: dict[type[nn.Module], dict[str, type[nn.Module]]] = {
-    Transformer: {
-        "src_embedding": nn.Embedding,
-        "tgt_embedding": nn.Embedding,
-        "output": nn.Linear,
-        "dropout": Dropout,
-        "encoder": Encoder,
-        "decoder": Decoder,
-    },
-    Encoder: {"layers": nn.ModuleList, "norm": nn.LayerNorm},
-    Decoder: {"layers": nn.ModuleList, "norm": nn.LayerNorm},
-    EncoderLayer: {
-        "self_norm": nn.LayerNorm,
-        "self_attn": MultiHeadAttention,
-        "ff_norm": nn.LayerNorm,
-        "ff": FeedForward,
-        "dropout": Dropout,
-    },
-    DecoderLayer: {
-        "self_norm": nn.LayerNorm,
-        "self_attn": MultiHeadAttention,
-        "cross_norm": nn.LayerNorm,
-        "cross_attn": MultiHeadAttention,
-        "ff_norm": nn.LayerNorm,
-        "ff": FeedForward,
-        "dropout": Dropout,
-    },
-    MultiHeadAttention: {"w_qkv": nn.Linear, "w_o": nn.Linear},
-    FeedForward: {"w_1": nn.Linear, "w_2": nn.Linear, "dropout": Dropout},
-    nn.Embedding: {},
-    nn.Linear: {},
-    nn.LayerNorm: {},
-    Dropout: {},
-}
-PARAMETERS = {nn.Embedding: {"weight"}, nn.Linear: {"weight", "bias"}, nn.LayerNorm: {"weight", "bias"}}
-LAYERS: dict[type[nn.Module], type[nn.Module]] = {Encoder: EncoderLayer, Decoder: DecoderLayer}
-METHODS = {kind: {name for name in dir(kind) if callable(getattr(kind, name))} for kind in (*PARTS, nn.ModuleList)}
-HOOKS = {
-    "_forward_pre_hooks": "forward hook",
-    "_forward_hooks": "forward hook",
-    "_backward_pre_hooks": "backward hook",
-    "_backward_hooks": "backward hook",
-}
+def known_architecture(c: TransformerConfig) -> Known:
+    """What a model of these sizes is made of.
+
+    A dict is a module: under TYPE its type, under every other name what has that name in it. That is another module, or
+    the shape of a parameter (of a buffer, for `positions`), or the value of a plain attribute. All is written out, for
+    a new model would show an edit of its code too.
+    """
+    d, width = c.d_model, c.n_heads * c.head_size
+    heads = {"n_heads": c.n_heads, "d_head": c.head_size}
+    no_row_differs = {"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False, "sparse": False}
+
+    def linear(n_in: int, n_out: int) -> Known:
+        return {TYPE: nn.Linear, "weight": (n_out, n_in), "bias": (n_out,)}
+
+    def stack(kind: type[nn.Module], layer: Known) -> Known:
+        return {TYPE: kind, "norm": norm, "layers": {TYPE: nn.ModuleList} | {str(i): layer for i in range(c.n_layers)}}
+
+    norm, dropout = {TYPE: nn.LayerNorm, "weight": (d,), "bias": (d,)}, {TYPE: Dropout}
+    embedding = {TYPE: nn.Embedding, **no_row_differs, "weight": (c.vocab_size, d)}
+    attention = {TYPE: MultiHeadAttention, **heads, "w_qkv": linear(d, 3 * width), "w_o": linear(width, d)}
+    feed_forward = {TYPE: FeedForward, "w_1": linear(d, c.d_ff), "w_2": linear(c.d_ff, d), "dropout": dropout}
+    in_both = {"self_norm": norm, "self_attn": attention, "ff_norm": norm, "ff": feed_forward, "dropout": dropout}
+    return {
+        TYPE: Transformer,
+        "src_embedding": embedding,
+        "tgt_embedding": embedding,
+        "output": {TYPE: nn.Linear, "weight": (c.vocab_size, d)},
+        "positions": (c.max_len, d),
+        "dropout": dropout,
+        "encoder": stack(Encoder, {TYPE: EncoderLayer, **in_both}),
+        "decoder": stack(Decoder, {TYPE: DecoderLayer, **in_both, "cross_norm": norm, "cross_attn": attention}),
+    }
 
 
 def read_plan(model: Transformer) -> Plan:
@@ -149,121 +151,95 @@ def read_plan(model: Transformer) -> Plan:
     """
     if _has_any_global_hook():
         raise UnknownArchitectureError("a hook is set on all modules of the process")
-    _check_module("the model", model, Transformer)
-    c = model.config
+    _check_module(
+        "", model, {TYPE: Transformer} if type(model) is not Transformer else known_architecture(model.config)
+    )
     tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
     n_tables = len({id(table) for table in tables})
     if n_tables == 2:
         raise UnknownArchitectureError(
             "two of its embeddings and its output matrix are one; known are all three or none"
         )
-    for name, table in zip(("src_embedding", "tgt_embedding", "output"), tables, strict=True):
-        _check_shape(f"{name}.weight", table, c.vocab_size, c.d_model)
-    if model.output.bias is not None:
-        raise UnknownArchitectureError("output has a bias")
-    for name, embedding in (("src_embedding", model.src_embedding), ("tgt_embedding", model.tgt_embedding)):
-        if embedding.padding_idx is not None or embedding.max_norm or embedding.scale_grad_by_freq or embedding.sparse:
-            raise UnknownArchitectureError(f"{name} treats some rows in a way of its own")
-    _check_shape("positions", model.positions, c.max_len, c.d_model)
-    first = tables[0]
     for name, tensor in (("positions", model.positions), *model.named_parameters()):
-        if (tensor.dtype, tensor.device) != (first.dtype, first.device):
-            raise UnknownArchitectureError(
-                f"{name} is {tensor.dtype} on {tensor.device}, src_embedding.weight {first.dtype} on {first.device}"
-            )
+        if (tensor.dtype, tensor.device) != (tables[0].dtype, tables[0].device):
+            first = f"src_embedding.weight {tables[0].dtype} on {tables[0].device}"
+            raise UnknownArchitectureError(f"{name} is {tensor.dtype} on {tensor.device}, {first}")
     return Plan(
-        config=c,
+        config=model.config,
         source=tables[0],
         target=tables[1],
         output=tables[2],
         tied=n_tables == 1,
         positions=model.positions,
         dropout=_probability(model.dropout),
-        encoder=_read_layers("encoder", model.encoder, c),
-        encoder_norm=_read_norm("encoder.norm", model.encoder.norm, c),
-        decoder=_read_layers("decoder", model.decoder, c),
-        decoder_norm=_read_norm("decoder.norm", model.decoder.norm, c),
+        encoder=_layers(model.encoder),
+        encoder_norm=_norm(model.encoder.norm),
+        decoder=_layers(model.decoder),
+        decoder_norm=_norm(model.decoder.norm),
     )
 
 
-def _check_module(name: str, module: nn.Module | None, known: type[nn.Module]) -> None:
-    """Refuse a module that is not exactly of the known type, or not made of the known parts; and so on inside it."""
-    if type(module) is not known:
-        kind = type(module)
-        raise UnknownArchitectureError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
-    assert module is not None
+def _check_module(name: str, module: nn.Module, known: Known) -> None:
+    """Refuse a module that is not exactly what is known; and so on inside it."""
+    place, prefix = name or "the model", f"{name}." if name else ""
+    _check_type(place, module, known[TYPE])
     for attribute, hook in HOOKS.items():
         if getattr(module, attribute):
-            raise UnknownArchitectureError(f"{name} has a {hook}")
-    if own := METHODS[known] & vars(module).keys():
-        raise UnknownArchitectureError(f"{name} has a method {min(own)} of its own")
-    if others := module._parameters.keys() - PARAMETERS.get(known, set()):
-        raise UnknownArchitectureError(f"{name} has a parameter {min(others)} of its own")
-    prefix = "" if isinstance(module, Transformer) else f"{name}."
-    parts = PARTS.get(known)
-    if parts is None:
-        return
-    if other := module._modules.keys() ^ parts.keys():
-        raise UnknownArchitectureError(f"{name} has {'no' if min(other) in parts else 'a part'} {min(other)}")
-    for part, kind in parts.items():
-        _check_module(f"{prefix}{part}", module._modules[part], kind)
-    if layer := LAYERS.get(known):
-        for i, each in enumerate(cast(nn.ModuleList, module.layers)):
-            _check_module(f"{prefix}layers.{i}", each, layer)
+            raise UnknownArchitectureError(f"{place} has a {hook}")
+    if own := [each for each in vars(module) if callable(getattr(type(module), each, None))]:
+        raise UnknownArchitectureError(f"{place} has a method {min(own)} of its own")
+    found = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
+    if others := found.keys() - known.keys():
+        raise UnknownArchitectureError(f"{place} has a part {min(others)} that is not known")
+    for part, wanted in known.items():
+        if part == TYPE:
+            continue
+        if isinstance(wanted, dict | tuple) and part not in found:
+            raise UnknownArchitectureError(f"{place} has no {part}")
+        if isinstance(wanted, dict):
+            _check_module(f"{prefix}{part}", cast(nn.Module, found[part]), wanted)
+        elif isinstance(wanted, tuple):
+            _check_tensor(f"{prefix}{part}", cast(Tensor, found[part]), wanted)
+        elif (value := getattr(module, part)) != wanted:
+            raise UnknownArchitectureError(f"{prefix}{part} is {value}, known is {wanted}")
 
 
-def _check_shape(name: str, tensor: Tensor | None, *sizes: int) -> None:
-    if tensor is None or tuple(tensor.shape) != sizes:
-        found = None if tensor is None else tuple(tensor.shape)
-        raise UnknownArchitectureError(f"{name} is {found} in shape, known is {sizes}")
+def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
+    _check_type(name, tensor, Tensor if name == "positions" else nn.Parameter)
+    if tensor.shape != shape:
+        raise UnknownArchitectureError(f"{name} is {tuple(tensor.shape)} in shape, known is {shape}")
     if not tensor.is_contiguous():
         raise UnknownArchitectureError(f"{name} does not lie in one piece in memory")
 
 
-def _read_layers(name: str, stack: Encoder | Decoder, c: TransformerConfig) -> list[list[Sublayer]]:
-    """The sub-layers of each layer."""
-    layers = list(cast(Iterable[EncoderLayer | DecoderLayer], stack.layers))
-    if len(layers) != c.n_layers:
-        raise UnknownArchitectureError(f"{name} has {len(layers)} layers, not n_layers ({c.n_layers})")
-    return [list(_read_layer(f"{name}.layers.{i}", layer, c)) for i, layer in enumerate(layers)]
+def _check_type(name: str, thing: object, known: type) -> None:
+    kind = type(thing)
+    if kind is not known:
+        raise UnknownArchitectureError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
 
 
-def _read_layer(name: str, layer: EncoderLayer | DecoderLayer, c: TransformerConfig) -> Iterator[Sublayer]:
-    end = _probability(layer.dropout)
-    yield _read_attention("self-attention", f"{name}.self", layer.self_norm, layer.self_attn, end, c)
+def _layers(stack: Encoder | Decoder) -> list[list[Sublayer]]:
+    return [list(_sublayers(layer)) for layer in cast(Iterable[EncoderLayer | DecoderLayer], stack.layers)]
+
+
+def _sublayers(layer: EncoderLayer | DecoderLayer) -> Iterator[Sublayer]:
+    yield _attention("self-attention", layer.self_norm, layer.self_attn, layer.dropout)
     if isinstance(layer, DecoderLayer):
-        yield _read_attention("cross-attention", f"{name}.cross", layer.cross_norm, layer.cross_attn, end, c)
-    linears = _read_linear(f"{name}.ff.w_1", layer.ff.w_1, c.d_ff, c.d_model) + _read_linear(
-        f"{name}.ff.w_2", layer.ff.w_2, c.d_model, c.d_ff
-    )
-    norm = _read_norm(f"{name}.ff_norm", layer.ff_norm, c)
-    yield Sublayer("feed-forward", norm, *linears, _probability(layer.ff.dropout), end)
+        yield _attention("cross-attention", layer.cross_norm, layer.cross_attn, layer.dropout)
+    ff, norm = layer.ff, _norm(layer.ff_norm)
+    yield Sublayer("feed-forward", norm, *_ends(ff.w_1, ff.w_2), _probability(ff.dropout), _probability(layer.dropout))
 
 
-def _read_attention(
-    kind: Kind, name: str, norm: nn.LayerNorm, attention: MultiHeadAttention, end: float, c: TransformerConfig
-) -> Sublayer:
-    if (attention.n_heads, attention.d_head) != (c.n_heads, c.head_size):
-        raise UnknownArchitectureError(
-            f"{name}_attn has {attention.n_heads} heads of {attention.d_head}, known are {c.n_heads} of {c.head_size}"
-        )
-    width = c.n_heads * c.head_size
-    linears = _read_linear(f"{name}_attn.w_qkv", attention.w_qkv, 3 * width, c.d_model) + _read_linear(
-        f"{name}_attn.w_o", attention.w_o, c.d_model, width
-    )
+def _attention(kind: Kind, norm: nn.LayerNorm, attention: MultiHeadAttention, end: Dropout) -> Sublayer:
     inside = attention.dropout if attention.training else 0.0
-    return Sublayer(kind, _read_norm(f"{name}_norm", norm, c), *linears, inside, end)
+    return Sublayer(kind, _norm(norm), *_ends(attention.w_qkv, attention.w_o), inside, _probability(end))
 
 
-def _read_linear(name: str, linear: nn.Linear, n_out: int, n_in: int) -> tuple[Tensor, Tensor]:
-    _check_shape(f"{name}.weight", linear.weight, n_out, n_in)
-    _check_shape(f"{name}.bias", linear.bias, n_out)
-    return linear.weight, linear.bias
+def _ends(first: nn.Linear, last: nn.Linear) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return first.weight, first.bias, last.weight, last.bias
 
 
-def _read_norm(name: str, norm: nn.LayerNorm, c: TransformerConfig) -> Norm:
-    _check_shape(f"{name}.weight", norm.weight, c.d_model)
-    _check_shape(f"{name}.bias", norm.bias, c.d_model)
+def _norm(norm: nn.LayerNorm) -> Norm:
     return Norm(norm.weight, norm.bias, norm.eps)
 
 

@@ -103,7 +103,7 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list
     model.output.bias = nn.Parameter(torch.zeros(11).double())
     model.encoder._forward_hooks.clear()
     assert trains(model) == trains(model) == "plain"
-    assert caplog.messages == [f"training {SLOWER}: output has a bias"]
+    assert caplog.messages == [f"training {SLOWER}: output has a part bias that is not known"]
     assert caplog.messages[0] in falls_back
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import DTYPES, Parameters, check_ids, load_library
+from minitrans.compiled.library import Parameters, call, check_ids, declare, load_library
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -34,8 +34,8 @@ class _Mask(ctypes.Structure):
 
 
 _POINTER = c_void_p
-_SUBLAYER = [Parameters, Dropout, Dropout]
-_ARGUMENTS = {
+_SUBLAYER: list[Any] = [Parameters, Dropout, Dropout]
+_ARGUMENTS: dict[str, list[Any]] = {
     "feed_forward": [_POINTER] * 2 + [c_int64] * 3 + _SUBLAYER,
     "feed_forward_backward": [_POINTER] * 4 + [c_int64] * 3 + _SUBLAYER,
     "attention": [_POINTER] * 3 + [_Sizes, _Mask, *_SUBLAYER],
@@ -57,18 +57,13 @@ def library() -> ctypes.CDLL:
         NotAdmittedError: That cannot be done.
     """
     loaded = load_library(SOURCE)
-    for name, arguments in _ARGUMENTS.items():
-        for dtype in DTYPES.values():
-            function = getattr(loaded, f"{name}_{dtype}")
-            function.argtypes, function.restype = arguments, c_double if name == "linear_cross_entropy" else None
+    declare(loaded, _ARGUMENTS, {"linear_cross_entropy": c_double})
     return loaded
 
 
 def _call(name: str, x: Tensor, *arguments: object) -> Any:
-    assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-    function = getattr(library(), f"{name}_{DTYPES[x.dtype]}")
     library().use_threads(torch.get_num_threads())
-    return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
+    return call(library(), name, x.dtype, *arguments)
 
 
 def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:

@@ -12,9 +12,11 @@ import sys
 import sysconfig
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_double, c_void_p
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,6 +60,21 @@ def load_library(source: Path) -> ctypes.CDLL:
     if isinstance(library, str):
         raise NotAdmittedError(library)
     return library
+
+
+def declare(library: ctypes.CDLL, arguments: Mapping[str, Sequence[Any]], results: Mapping[str, Any]) -> None:
+    """Tell which types the functions take and return; one that is not among the results returns nothing."""
+    for name, types in arguments.items():
+        for dtype in DTYPES.values():
+            function = getattr(library, f"{name}_{dtype}")
+            function.argtypes, function.restype = types, results.get(name)
+
+
+def call(library: ctypes.CDLL, name: str, dtype: torch.dtype, *arguments: object) -> Any:
+    """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
+    assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
+    function = getattr(library, f"{name}_{DTYPES[dtype]}")
+    return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
 @functools.cache

@@ -6,7 +6,6 @@ milliseconds.
 
 import math
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,20 +30,20 @@ TGT_OUT = torch.tensor([[8, 9, 2, 0], [10, 280, 12, 2]])
 Difference = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
 
-class Architecture(NamedTuple):
-    """What of a plan decides which code runs: a small model's sizes, and the eps of its norms by turns."""
-
-    config: TransformerConfig
-    eps: tuple[float, ...]
-
-
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
     """Compare hidden states, the loss, and every gradient, with dropout.
 
     Raises:
         NotAdmittedError: They differ.
     """
-    _refuse(_difference_in_training(_architecture(plan), dtype))
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
+        torch.manual_seed(1)
+        model = _small_model(plan).train()
+        for tried in dict.fromkeys((torch.float64, dtype)):
+            if tried != torch.float64:
+                _keep_off_zero(model)
+            model.to(torch.promote_types(tried, torch.float32))
+            _refuse_differences(_training_both_ways(model, tried), tried)
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -53,16 +52,19 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
     Raises:
         NotAdmittedError: They differ.
     """
-    _refuse(_difference_in_steps(_architecture(plan), dtype))
+    no_autocast = torch.autocast("cpu", enabled=False)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:
+        torch.manual_seed(1)
+        model = _small_model(plan).eval()
+        for tried in dict.fromkeys((torch.float64, dtype)):
+            _refuse_differences(_steps_both_ways(model.to(tried)), tried)
 
 
-def _refuse(difference: str) -> None:
-    if difference:
-        raise NotAdmittedError(difference)
+def _small_model(plan: Plan) -> Transformer:
+    """A float64 model with random parameters, biases and norms too; its norms have the eps of the plan's by turns.
 
-
-def _architecture(plan: Plan) -> Architecture:
-    """The sizes that compiled code has a way of its own for stay, or become small; the others are always the same."""
+    The sizes that compiled code has a way of its own for stay, or become small; the others are always the same.
+    """
     c = plan.config
     config = TransformerConfig(
         vocab_size=300,  # more than the loss takes at a time
@@ -79,33 +81,14 @@ def _architecture(plan: Plan) -> Architecture:
         attention_dropout=0.25,
         tie_embeddings=plan.tied,
     )
-    return Architecture(config, tuple(sorted(plan.eps)))
-
-
-def _small_model(architecture: Architecture) -> Transformer:
-    """A float64 model with random parameters, biases and norms too."""
-    model = Transformer(architecture.config).double()
+    model, eps = Transformer(config).double(), sorted(plan.eps)
     norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
     for i, norm in enumerate(norms):
-        norm.eps = architecture.eps[i % len(architecture.eps)]
+        norm.eps = eps[i % len(eps)]
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return model
-
-
-def _difference_in_training(architecture: Architecture, dtype: torch.dtype) -> str:
-    """What differs first and by how much, or nothing."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.enable_grad():
-        torch.manual_seed(1)
-        model = _small_model(architecture).train()
-        for tried in dict.fromkeys((torch.float64, dtype)):
-            if tried != torch.float64:
-                _keep_off_zero(model)
-            model.to(torch.promote_types(tried, torch.float32))
-            if found := _first_difference(_training_both_ways(model, tried), tried):
-                return found
-    return ""
 
 
 def _keep_off_zero(model: Transformer) -> None:
@@ -144,18 +127,6 @@ def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Diff
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-def _difference_in_steps(architecture: Architecture, dtype: torch.dtype) -> str:
-    """What differs first and by how much, or nothing."""
-    no_autocast = torch.autocast("cpu", enabled=False)
-    with torch.random.fork_rng(devices=[]), torch.inference_mode(False), torch.no_grad(), no_autocast:
-        torch.manual_seed(1)
-        model = _small_model(architecture).eval()
-        for tried in dict.fromkeys((torch.float64, dtype)):
-            if found := _first_difference(_steps_both_ways(model.to(tried)), tried):
-                return found
-    return ""
-
-
 def _steps_both_ways(model: Transformer) -> Iterator[Difference]:
     c, stepper = model.config, CompiledStepper(read_plan(model))
     cache, rows = model.init_cache(*model.encode(SRC_IDS)), stepper.begin(SRC_IDS, c.max_len)
@@ -171,12 +142,11 @@ def _steps_both_ways(model: Transformer) -> Iterator[Difference]:
         yield f"the log-probabilities of step {t + 1}", log_p.gather(1, ids), other
 
 
-def _first_difference(compared: Iterable[Difference], dtype: torch.dtype) -> str:
-    """The first that is above the tolerance, in words."""
+def _refuse_differences(compared: Iterable[Difference], dtype: torch.dtype) -> None:
+    """Raise a NotAdmittedError for the first that is above the tolerance."""
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))
         if not distance <= TOLERANCES[dtype]:
             off = f"off by {distance:.1e}" if math.isfinite(distance) else "not finite"
-            name = str(dtype).removeprefix("torch.")
-            return f"compiled code is {off} in {what} ({name}, relative to their size; at most {TOLERANCES[dtype]:g})"
-    return ""
+            sizes = f"{str(dtype).removeprefix('torch.')}, relative to their size; at most {TOLERANCES[dtype]:g}"
+            raise NotAdmittedError(f"compiled code is {off} in {what} ({sizes})")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import DTYPES, Parameters, check_ids, load_library
+from minitrans.compiled.library import Parameters, call, check_ids, declare, load_library
 from minitrans.model.masks import padding_mask
 from minitrans.plan import Plan
 
@@ -101,19 +101,17 @@ class CompiledStepper:
             return copies[key].data_ptr()
 
         parts = [part for layer in (*plan.encoder, *plan.decoder) for part in layer]
-        parameters = (Parameters * len(parts))(
-            *(
-                Parameters(*map(pointer, (p.norm.gamma, p.norm.beta, p.w_in, p.b_in, p.w_out, p.b_out)), p.norm.eps)
-                for p in parts
-            )
-        )
+        sublayers = [Parameters(*map(pointer, part.parameters), part.norm.eps) for part in parts]
+        parameters = (Parameters * len(parts))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
         tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), ctypes.addressof(parameters)
         norms = map(pointer, (first.gamma, first.beta, last.gamma, last.beta))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
-        self._stepper = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
-        weakref.finalize(self, self._function("free"), self._stepper)
+        self._library = load_library(SOURCE)
+        declare(self._library, _ARGUMENTS, {"make": c_void_p})
+        self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
+        weakref.finalize(self, call, self._library, "free", self.dtype, self._stepper)
 
     @property
     def max_threads(self) -> int:
@@ -173,12 +171,5 @@ class CompiledStepper:
         if length > self.config.max_len:
             raise ValueError(f"{length} tokens are more than model.max_len ({self.config.max_len})")
 
-    def _call(self, name: str, *arguments: object) -> int | None:
-        assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-        result: int | None = self._function(name)(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
-        return result
-
-    def _function(self, name: str) -> Any:
-        function = getattr(load_library(SOURCE), f"{name}_{DTYPES[self.dtype]}")
-        function.argtypes, function.restype = _ARGUMENTS[name], c_void_p if name == "make" else None
-        return function
+    def _call(self, name: str, *arguments: object) -> Any:
+        return call(self._library, name, self.dtype, *arguments)

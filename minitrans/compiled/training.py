@@ -95,11 +95,10 @@ def sublayer(plan: Plan, part: Sublayer, x: Tensor, mask: Tensor, memory: Tensor
 
     `mask` is bool, (B or 1, 1, T or 1, S), True = may attend; a feed-forward network has no use for it.
     """
-    parameters = part.norm.gamma, part.norm.beta, part.w_in, part.b_in, part.w_out, part.b_out
     settings = part.norm.eps, _draw(part.inside), _draw(part.end)
     if part.kind == "feed-forward":
-        return _apply(_FeedForward, x, settings, *parameters)
-    return _apply(_Attention, x, memory, mask, plan.config.n_heads, settings, *parameters)
+        return _apply(_FeedForward, x, settings, *part.parameters)
+    return _apply(_Attention, x, memory, mask, plan.config.n_heads, settings, *part.parameters)
 
 
 def _draw(p: float) -> kernels.Dropout:

@@ -229,16 +229,13 @@ EQUIVALENT = {
     "compiled.probe._small_model": {
         "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
     },
-    "compiled.probe._difference_in_training": {
-        "return": "nothing is no difference either",
-    },
     "compiled.probe._training_both_ways": {
         "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
             "compiled code is told its dtype",
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
         "yield from zip(names, other_gradients, gradients, strict=True)": "a difference has no direction",
     },
-    "compiled.probe._difference_in_steps": {
+    "compiled.probe.check_steps": {
         "torch.manual_seed(0)": "any random numbers serve",
     },
     "compiled.probe._steps_both_ways": {
@@ -314,15 +311,10 @@ EQUIVALENT = {
         "blocks = (_Block * (t + 2))(*(_Block(block.data_ptr(), block.size(1)) for block in rows.blocks))":
             "more room than is used",
     },
-    "compiled.stepper.CompiledStepper._call": {
+    "compiled.library.call": {
         f"assert {condition}": "all that gets here is contiguous"
         for condition in ("(a.is_contiguous() for a in arguments if isinstance(a, Tensor))",
                           "all((a.is_contiguous() for a in () if isinstance(a, Tensor)))")
-    },
-    "compiled.stepper.CompiledStepper._function": {
-        f"function.argtypes, function.restype = (_ARGUMENTS[name], c_void_p{condition})":
-            "nobody looks at what a function without a result returns"
-        for condition in ("", " if name <= 'make' else None", " if name >= 'make' else None")
     },
     "model.decoding": {
         "AnyRows = TypeVar('AnyRows')": "a type does nothing when the code runs",

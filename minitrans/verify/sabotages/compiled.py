@@ -98,10 +98,10 @@ def compiled_cut_source(self: CompiledStepper, src_ids: Tensor, capacity: int) -
     "compiled.admits-all",
     "The probe that compiled code has to pass never finds a difference.",
     probe,
-    "_first_difference",
+    "_refuse_differences",
 )
-def compiled_admits_all(compared: object, dtype: torch.dtype) -> str:
-    return ""
+def compiled_admits_all(compared: object, dtype: torch.dtype) -> None:
+    return None
 
 
 @sabotage("compiled.ignores-hooks", "Compiled code is admitted for a model with hooks, which it never calls.")
