@@ -6,24 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    BOS,
-    EOS,
-    LIVELY_SEED,
-    PAD,
-    SOURCE_LENGTHS,
-    TARGET_LIMITS,
-    always,
-    decoding_model,
-    decoding_sources,
-    random_ids,
-    random_model,
-    random_targets,
-    random_tensor,
-    worst_deviation,
-)
+from conftest import BOS, EOS, PAD, always, random_ids, random_model, random_targets, random_tensor, worst_deviation
 from hypothesis import given
 from hypothesis import strategies as st
+from lively import LIVELY_SEED, SOURCE_LENGTHS, TARGET_LIMITS, decoding_model, decoding_sources, fed
 from torch import Tensor
 
 from minitrans.model import decoding
