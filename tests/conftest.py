@@ -28,7 +28,6 @@ from torch.utils._pytree import tree_leaves
 
 from minitrans import admission, cli
 from minitrans.cachecheck.check import Report
-from minitrans.model.cache import DecoderCache
 from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -183,24 +182,6 @@ def random_sentences(seed: int, lengths: Sequence[int], vocab_size: int = 11) ->
 
 # Decoding
 
-SOURCE_LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]
-TARGET_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
-LIVELY_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
-
-
-def decoding_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
-    """A random model that seldom says what it has just been told, so that its outputs are lively and end."""
-    model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
-    with torch.no_grad():
-        model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
-        model.decoder.norm.bias.zero_()
-    return model
-
-
-def decoding_sources(seed: int) -> Tensor:
-    """int64 (9, 7), ragged."""
-    return random_ids(seed + 1, SOURCE_LENGTHS, max(SOURCE_LENGTHS))
-
 
 def always(model: Transformer, token: int) -> Transformer:
     """Make the model's likeliest token the same at every position."""
@@ -210,20 +191,6 @@ def always(model: Transformer, token: int) -> Transformer:
         model.output.weight.zero_()
         model.output.weight[token] = 1.0
     return model
-
-
-@pytest.fixture
-def fed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """The shape (rows, tokens) of every call of `step`, in order."""
-    shapes: list[tuple[int, int]] = []
-    step = Transformer.step
-
-    def spy(self: Transformer, tgt_ids: Tensor, cache: DecoderCache) -> Tensor:
-        shapes.append((tgt_ids.size(0), tgt_ids.size(1)))
-        return step(self, tgt_ids, cache)
-
-    monkeypatch.setattr(Transformer, "step", spy)
-    return shapes
 
 
 # The loss from hidden states

@@ -721,7 +721,7 @@ def warm_up(modules: Iterable[str]) -> None:
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main([*PYTEST_OPTIONS, "--collect-only", *files])
     for name in list(sys.modules):
-        if name.split(".")[0] in ("minitrans", "conftest", "toy") or name.startswith("test_"):
+        if name.split(".")[0] in ("minitrans", "conftest", "lively", "toy") or name.startswith("test_"):
             del sys.modules[name]
 
 

@@ -6,34 +6,22 @@ from conftest import PAD
 
 from minitrans.model.masks import causal_mask, check_mask, padding_mask
 
+SCORES = torch.Size((2, 4, 3, 5))
+
 
 def test_causal_mask_is_the_matrix_of_its_docstring() -> None:
     assert causal_mask.__doc__ is not None
     drawn = [line.split()[2:] for line in causal_mask.__doc__.splitlines() if line.split()[:1] == ["query"]]
     assert drawn == [["x", "x", "x", "x", "."], ["x", "x", "x", "x", "x"]]
     mask = causal_mask(q_len=2, kv_len=5, offset=3)
+    assert mask.dtype == torch.bool
     assert mask.tolist() == [[[[cell == "x" for cell in row] for row in drawn]]]
 
 
-def test_causal_mask_is_bool_with_one_row_and_one_head() -> None:
-    mask = causal_mask(2, 7, 5)
-    assert mask.dtype == torch.bool
-    assert mask.shape == (1, 1, 2, 7)
-
-
-@pytest.mark.parametrize("length", range(1, 9))
-def test_square_causal_mask_is_the_lower_triangle(length: int) -> None:
-    assert torch.equal(causal_mask(length, length, 0)[0, 0], torch.ones(length, length).tril().bool())
-
-
-@pytest.mark.parametrize(("q_len", "offset"), [(1, 0), (1, 6), (3, 2), (2, 5), (4, 3)])
-def test_chunk_mask_is_its_rows_of_the_square_mask(q_len: int, offset: int) -> None:
-    square = causal_mask(7, 7, 0)
-    assert torch.equal(causal_mask(q_len, 7, offset), square[:, :, offset : offset + q_len])
-
-
-def test_causal_mask_without_queries_is_empty() -> None:
-    assert causal_mask(0, 3, 2).shape == (1, 1, 0, 3)
+@pytest.mark.parametrize(("q_len", "offset"), [(7, 0), (1, 0), (1, 6), (3, 2), (2, 5), (4, 3), (0, 2), (0, 7)])
+def test_causal_mask_is_the_rows_of_the_queries_in_the_lower_triangle(q_len: int, offset: int) -> None:
+    triangle = torch.ones(7, 7).tril().bool()
+    assert torch.equal(causal_mask(q_len, 7, offset), triangle[None, None, offset : offset + q_len])
 
 
 def test_causal_mask_is_made_on_the_device_asked_for() -> None:
@@ -54,36 +42,30 @@ def test_causal_mask_refuses_queries_outside_the_keys(q_len: int, kv_len: int, o
         causal_mask(q_len, kv_len, offset)
 
 
-def test_padding_mask_hides_exactly_the_padding() -> None:
-    mask = padding_mask(torch.tensor([[0, 7, 9, 9], [4, 9, 9, 9]]), pad_id=9)
+def test_padding_mask_hides_exactly_the_padding_and_combines_with_the_other_by_and() -> None:
+    mask = padding_mask(torch.tensor([[4, 4, PAD], [4, PAD, PAD]]), PAD)
     assert mask.dtype == torch.bool
-    assert mask.tolist() == [[[[True, True, False, False]]], [[[True, False, False, False]]]]
+    assert mask.tolist() == [[[[True, True, False]]], [[[True, False, False]]]]
+    first, second = (causal_mask(3, 3, 0) & mask)[:, 0].tolist()
+    assert first == [[True, False, False], [True, True, False], [True, True, False]]
+    assert second == [[True, False, False]] * 3
 
 
 @pytest.mark.parametrize("shape", [(4,), (2, 1, 4)])
 def test_padding_mask_refuses_ids_that_are_not_rows_of_a_batch(shape: tuple[int, ...]) -> None:
-    ids = torch.zeros(shape, dtype=torch.int64)
     with pytest.raises(ValueError, match=r"shape \(B, Tk\), got \(" + str(shape[0])):
-        padding_mask(ids, PAD)
-
-
-def test_masks_combine_by_and() -> None:
-    ids = torch.tensor([[4, 4, PAD], [4, PAD, PAD]])
-    both = causal_mask(3, 3, 0) & padding_mask(ids, PAD)
-    assert both.shape == (2, 1, 3, 3)
-    assert both[0, 0].tolist() == [[True, False, False], [True, True, False], [True, True, False]]
-    assert both[1, 0].tolist() == [[True, False, False]] * 3
+        padding_mask(torch.zeros(shape, dtype=torch.int64), PAD)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8])
 def test_check_mask_refuses_every_dtype_but_bool(dtype: torch.dtype) -> None:
     with pytest.raises(TypeError, match=rf"torch\.bool \(True = may attend\), got {dtype}"):
-        check_mask(torch.ones(1, 1, 3, 5, dtype=dtype), torch.Size((2, 4, 3, 5)))
+        check_mask(torch.ones(1, 1, 3, 5, dtype=dtype), SCORES)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 1, 1, 5), (1, 1, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5)])
 def test_check_mask_accepts_what_broadcasts(shape: tuple[int, ...]) -> None:
-    check_mask(torch.ones(shape, dtype=torch.bool), torch.Size((2, 4, 3, 5)))
+    check_mask(torch.ones(shape, dtype=torch.bool), SCORES)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +85,7 @@ def test_check_mask_accepts_what_broadcasts(shape: tuple[int, ...]) -> None:
 )
 def test_check_mask_refuses_what_does_not_broadcast(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"mask \(.*\) does not broadcast to scores \(2, 4, 3, 5\)"):
-        check_mask(torch.ones(shape, dtype=torch.bool), torch.Size((2, 4, 3, 5)))
+        check_mask(torch.ones(shape, dtype=torch.bool), SCORES)
 
 
 def test_check_mask_refuses_a_mask_that_would_enlarge_the_scores() -> None:
