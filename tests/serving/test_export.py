@@ -17,7 +17,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
+from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.plan import Plan, UnknownArchitectureError
@@ -93,42 +93,38 @@ def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, An
     assert len({tuple(ids) for ids in found}) > 10
 
 
-def test_a_translation_may_be_empty(tmp_path: Path) -> None:
-    model, sources = one_track(EOS, 7), sources_of(1, [3, 4])
-    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources) == [[], []]
+def with_another_eps() -> Transformer:
+    """A model whose norms all have the epsilon 0.25."""
+    model = random_model(3).float()
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            module.eps = 0.25
+    return model
 
 
-def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
-    model, sources = one_track(PAD, BOS, 7), sources_of(1, [1])
-    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources) == [[7] * 14]
-
-
-def test_each_row_has_its_own_length_limit(tmp_path: Path) -> None:
-    engine, sources = engine_of(one_track(7), tmp_path), sources_of(1, [1, 2, 8])
-    limits = [length_limit(len(source) + 1, MAX_LEN) for source in sources]
-    assert limits == [14, 16, 17]
-    assert engine_decode(engine, PIECES, MAX_LEN, sources) == [[7] * limit for limit in limits]
-
-
-def test_sources_may_be_longer_than_the_engine_takes_by_default(tmp_path: Path) -> None:
-    model, sources = random_model(2, max_len=1200).float(), sources_of(1, [1199])
-    assert engine_decode(engine_of(model, tmp_path), PIECES, 1200, sources) == ours(model, sources)
+@pytest.mark.parametrize(
+    ("model", "lengths", "expected"),
+    [
+        (one_track(EOS, 7), [3, 4], [[], []]),
+        (one_track(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
+        (one_track(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
+        (random_model(2, max_len=1200).float(), [1199], None),  # longer than the engine takes by default
+        (with_another_eps(), [6, 4, 8, 3, 7], None),
+    ],
+)
+def test_the_engine_takes_our_tokens_where_a_model_is_special(
+    model: Transformer, lengths: list[int], expected: list[list[int]] | None, tmp_path: Path
+) -> None:
+    sources = sources_of(1, lengths)
+    found = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
+    assert found == ours(model, sources)
+    assert expected is None or found == expected
 
 
 def test_nothing_and_empty_sources_are_not_decoded(tmp_path: Path) -> None:
     engine = engine_of(one_track(7), tmp_path)
     assert engine_decode(engine, PIECES, MAX_LEN, []) == []
     assert engine_decode(engine, PIECES, MAX_LEN, [[], [4], []]) == [[], [7] * 14, []]
-
-
-def test_the_engine_has_the_epsilon_of_our_norms(tmp_path: Path) -> None:
-    model = random_model(3).float()
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.eps = 0.25
-    sources = sources_of(5, [6, 4, 8, 3, 7])
-    assert engine_decode(engine_of(model, tmp_path), PIECES, MAX_LEN, sources) == ours(model, sources)
-    assert json.loads((tmp_path / "config.json").read_text())["layer_norm_epsilon"] == 0.25
 
 
 def test_norms_of_several_epsilons_are_refused(tmp_path: Path) -> None:
@@ -172,6 +168,8 @@ def test_it_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
     expected = translator.translate(LINES)
     assert engine_translate(load_engine(folder, threads=2), translator.bundle, LINES) == expected
     assert len(set(expected)) > 50
+    eight_bits = engine_translate(load_engine(folder, "int8"), translator.bundle, ["I love you.", ""])
+    assert [bool(line) for line in eight_bits] == [True, False]
 
 
 def run_readme(folder: Path, lines: list[str]) -> tuple[list[list[int]], list[str]]:
@@ -212,23 +210,13 @@ def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Pa
     assert {len(line) for line in expected} == lengths
 
 
-def test_eight_bits_translate_too(folder: Path, tiny_run: Path) -> None:
-    bundle = Translator.load(tiny_run).bundle
-    first, second = engine_translate(load_engine(folder, "int8"), bundle, ["I love you.", ""])
-    assert first
-    assert not second
-
-
 def test_what_is_there_is_not_overwritten(tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
     for name in ("folder", "file"):
-        path = tmp_path / name
-        if name == "folder":
-            path.mkdir()
-        else:
-            path.touch()
         with pytest.raises(UserError, match=f"{name} is there already; remove it or name another"):
-            export(bundle, path)
+            export(bundle, tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
@@ -275,17 +263,21 @@ def test_a_model_that_computes_otherwise_is_refused(
 Capture = pytest.CaptureFixture[str]
 
 
-def test_the_command_writes_the_folder_and_says_where(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["export", str(tiny_run), "-o", str(tmp_path / "out")]) == 0
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", f"engine: {tmp_path / 'out'}\n")
+@pytest.fixture
+def argv(tiny_run: Path, tmp_path: Path) -> list[str]:
+    """The words that export the tiny run and score it."""
+    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
+    return ["export", str(tiny_run), "-o", str(tmp_path / "out"), "--source", source, "--reference", reference]
+
+
+def test_the_command_writes_the_folder_and_says_where(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(argv[:4]) == 0
+    assert capsys.readouterr() == ("", f"engine: {tmp_path / 'out'}\n")
     assert (tmp_path / "out" / "model.bin").is_file()
 
 
-def test_the_command_scores_both_arithmetics_beside_ours(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
-    flags = ["--source", source, "--reference", reference]
-    assert cli.main(["export", str(tiny_run), "-o", str(tmp_path / "out"), *flags]) == 0
+def test_the_command_scores_both_arithmetics_beside_ours(argv: list[str], capsys: Capture) -> None:
+    assert cli.main(argv) == 0
     printed = capsys.readouterr().out.splitlines()
     names = ["minitrans float32", "ctranslate2 float32", "ctranslate2 int8"]
     assert [line.split(": BLEU ")[0] for line in printed[:3]] == names
@@ -297,15 +289,13 @@ def test_the_command_scores_both_arithmetics_beside_ours(tiny_run: Path, tmp_pat
 
 
 def test_a_translation_that_differs_is_counted(
-    tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    argv: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
         return ["x", *engine_translate(engine, bundle, lines)[1:]]
 
     monkeypatch.setattr("minitrans.serving.export.engine_translate", spoilt)
-    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
-    out = str(tmp_path / "out")
-    assert cli.main(["export", str(tiny_run), "-o", out, "--source", source, "--reference", reference]) == 0
+    assert cli.main(argv) == 0
     assert "ctranslate2 float32: 1 of 15 translations differ" in capsys.readouterr().out
 
 

@@ -12,11 +12,14 @@ GOOD = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumer
 BAD = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
 
 
-def test_equal_texts_score_100() -> None:
+def test_equal_texts_score_100_and_worse_ones_less() -> None:
     scores = score(["我爱你。", "这是一本书。"], ["我爱你。", "这是一本书。"], "zh")
-    assert scores.bleu == pytest.approx(100)
-    assert scores.chrf == pytest.approx(100)
+    assert (scores.bleu, scores.chrf) == (pytest.approx(100), pytest.approx(100))
     assert (scores.exact_match, scores.sentences) == (100.0, 2)
+    reference = ["the cat sat on the mat today"]
+    good, bad = score(["the cat sat on the mat"], reference, "en"), score(["a dog sat on the rug"], reference, "en")
+    assert good.bleu > bad.bleu
+    assert good.chrf > bad.chrf
 
 
 def test_chinese_is_split_into_characters_and_german_into_words() -> None:
@@ -55,22 +58,13 @@ def test_several_references_serve_the_bootstrap_too() -> None:
     assert second.bleu_p < 0.05
 
 
-def test_a_worse_translation_scores_lower() -> None:
-    reference = ["the cat sat on the mat today"]
-    good, bad = score(["the cat sat on the mat"], reference, "en"), score(["a dog sat on the rug"], reference, "en")
-    assert good.bleu > bad.bleu
-    assert good.chrf > bad.chrf
-
-
-@pytest.mark.parametrize("translations", [[], ["a", "b"]])
-def test_counts_have_to_agree(translations: list[str]) -> None:
-    with pytest.raises(ValueError, match=rf"cannot score {len(translations)} translations against 1 references"):
-        score(translations, ["a"], "en")
-
-
-def test_nothing_cannot_be_scored() -> None:
-    with pytest.raises(ValueError, match="0 references"):
-        score([], [], "en")
+@pytest.mark.parametrize(("translations", "references"), [([], ["a"]), (["a", "b"], ["a"]), ([], [])])
+def test_counts_have_to_agree(translations: list[str], references: list[str]) -> None:
+    told = f"cannot score {len(translations)} translations against {len(references)} references"
+    with pytest.raises(ValueError, match=told):
+        score(translations, references, "en")
+    with pytest.raises(ValueError, match=told):
+        compare([references, translations], references, "en")
 
 
 def test_scoring_alone_does_no_bootstrap() -> None:
@@ -100,7 +94,7 @@ def test_intervals_are_those_of_sacrebleu() -> None:
             mean, half = told["confidence_mean"], told["confidence_var"]
             assert half > 1
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
-    assert compare([GOOD, BAD], REFERENCES, "en") == found
+    assert compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2] == found  # whatever else is compared
 
 
 def test_an_interval_ends_where_the_scale_ends() -> None:
@@ -122,15 +116,6 @@ def test_only_a_system_that_differs_from_the_first_differs_significantly() -> No
     for p in (close.bleu_p, close.chrf_p):
         assert p is not None
         assert 0.05 < p < 1
-
-
-def test_a_pair_of_systems_gets_the_same_p_value_whatever_else_is_compared() -> None:
-    assert compare([GOOD, BAD], REFERENCES, "en") == compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2]
-
-
-def test_every_system_is_counted() -> None:
-    with pytest.raises(ValueError, match="cannot score 1 translations against 40 references"):
-        compare([GOOD, ["a"]], REFERENCES, "en")
 
 
 def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixture) -> None:

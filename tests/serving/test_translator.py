@@ -1,4 +1,3 @@
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -24,6 +23,19 @@ from minitrans.serving.translator import Translation
 from minitrans.serving.translator import Translator as Class
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
+STRANGE = [
+    "a\r",
+    "\ufeffa",
+    "a\0b",
+    "a\u2028b",
+    "a\x85b\x0bc",
+    "👩‍👩‍👧 🦄",
+    "зима ქართული 한국어",
+    "a\nb",
+    "\ud800",
+    "▁",
+]
+STRANGE += ["<s> </s> <pad>"]
 
 
 @pytest.fixture(scope="module")
@@ -42,81 +54,47 @@ def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Class) 
     found = translator.translate(SENTENCES)
     assert [bool(line) for line in found] == [True, False, True, False, True, True]
     assert found[0] == found[5]
-
-
-def test_a_sentence_does_not_depend_on_its_neighbours(translator: Class) -> None:
-    together = translator.translate(SENTENCES)
-    assert together == [translator.translate([line])[0] for line in SENTENCES]
-    assert together == translator.translate(SENTENCES, batch_tokens=1)
-    assert together == translator.translate(SENTENCES[::-1])[::-1]
-
-
-def test_the_cache_changes_nothing(translator: Class) -> None:
-    assert translator.translate(SENTENCES, use_cache=False) == translator.translate(SENTENCES)
-
-
-def test_nothing_gives_nothing(translator: Class) -> None:
     assert translator.translate([]) == []
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "a\r",
-        "\ufeffa",
-        "a\0b",
-        "a\u2028b",
-        "a\x85b\x0bc",
-        "👩‍👩‍👧 🦄",
-        "зима ქართული 한국어",
-        "a\nb",
-        "\ud800",
-        "▁",
-        "<s> </s> <pad>",
-    ],
-)
-def test_strange_text_gives_one_line(translator: Class, line: str) -> None:
-    (found,) = translator.translate([line])
-    assert found.splitlines() in ([found], [])
-    found.encode()  # raises on a lone surrogate
+def test_any_text_gives_as_many_lines(translator: Class) -> None:
+    found = translator.translate(STRANGE)
+    assert len(found) == len(STRANGE)
+    for line in found:
+        assert line.splitlines() in ([line], [])
+        line.encode()  # raises on a lone surrogate
 
+    @given(st.lists(st.text(max_size=20), max_size=4))
+    def check(lines: list[str]) -> None:
+        found = translator.translate(lines)
+        assert len(found) == len(lines)
+        assert not any("\n" in line or "\r" in line for line in found)
 
-@given(st.lists(st.text(max_size=20), max_size=4))
-def test_any_text_gives_as_many_lines(tiny_run: Path, lines: list[str]) -> None:
-    found = loaded(tiny_run).translate(lines)
-    assert len(found) == len(lines)
-    assert not any("\n" in line or "\r" in line for line in found)
-
-
-def loaded(run: Path, cache: dict[Path, Class] = {}) -> Class:  # noqa: B006 (one translator for all examples)
-    return cache.setdefault(run, Translator.load(run)) if run not in cache else cache[run]
-
-
-def test_a_long_line_is_cut_with_a_warning_that_names_it(translator: Class, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING, "minitrans"):
-        found = translator.translate(["I love you.", "cat " * 10_000], first_line=41)
-    assert found[0] == translator.translate(["I love you."])[0]
-    longest = translator.bundle.model.config.max_len - 1
-    assert [record.getMessage() for record in caplog.records] == [
-        f"line 42 is cut: it has {len(translator.bundle.tokenizer.encode('cat ' * 10_000))} tokens, "
-        f"the model takes {longest}"
-    ]
-
-
-def test_one_beam_gives_the_greedy_translations(translator: Class) -> None:
-    best = translator.n_best(SENTENCES, beam=1)
-    assert [[t.text for t in found] for found in best] == [[line] for line in translator.translate(SENTENCES)]
+    check()
 
 
 def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
-    n_best = translator.n_best(SENTENCES, beam=4, length_penalty=0.5)
-    assert translator.translate(SENTENCES, beam=4, length_penalty=0.5) == [found[0].text for found in n_best]
+    n_best = translator.n_best(SENTENCES, 4, length_penalty=0.5)
     assert [len(found) for found in n_best] == [4, 1, 4, 1, 4, 4]
     assert n_best[1] == [Translation("", 0.0)]
     for found in n_best:
         assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
-    alone = [translator.n_best([line], beam=4, length_penalty=0.5)[0] for line in SENTENCES]
+    alone = [translator.n_best([line], 4, length_penalty=0.5)[0] for line in SENTENCES]
     assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
+
+
+def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
+    lines = ["", *(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:20]]
+    firsts = {}
+    for beam, penalty in ((1, 0.0), (1, 1.0), (4, 0.0), (4, 1.0), (4, 3.0)):
+        n_best = translator.n_best(lines, beam, length_penalty=penalty)
+        firsts[beam, penalty] = [found[0].text for found in n_best]
+        assert firsts[beam, penalty] == translator.translate(lines, beam, length_penalty=penalty)
+        scored = translator.translations(lines, beam, length_penalty=penalty)
+        assert [translation[:2] for translation in scored] == [found[0][:2] for found in n_best]
+    assert firsts[4, 0.0] != firsts[4, 3.0]
+    assert firsts[4, 1.0] == translator.translate(lines, 4)  # 1 unless told otherwise
+    assert firsts[1, 0.0] == firsts[1, 1.0]
 
 
 def test_words_that_training_never_showed_are_named(translator: Class) -> None:
@@ -197,7 +175,6 @@ def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Class, beam: int) -> None:
     found = translator.translations(SENTENCES, beam, length_penalty=0.5)
-    assert [t.text for t in found] == translator.translate(SENTENCES, beam, length_penalty=0.5)
     assert found[1] == found[3] == Translation("", 0.0, None)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     for line, (text, score, attention, *_) in zip(SENTENCES, found, strict=True):
@@ -215,76 +192,43 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Cla
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_attention_is_that_of_each_step_from_the_cache(translator: Class, beam: int) -> None:
-    found = translator.translations(SENTENCES, beam, attention=True, batch_tokens=60)
-    scored = translator.translations(SENTENCES, beam, batch_tokens=60)
+def test_attention_is_that_of_each_layer_and_head(
+    beam: int, random_translator: Class, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against the loops of the reference, which know each layer by its name."""
+    model, tokenizer = random_translator.bundle.model, random_translator.bundle.tokenizer
+    plain, expected = reference.multi_head_attention, {}
+
+    def noted(weights: reference.Weights, prefix: str, *arguments: Any, **named: Any) -> tuple[Any, Any]:
+        outputs, expected[prefix] = plain(weights, prefix, *arguments, **named)
+        return outputs, expected[prefix]
+
+    monkeypatch.setattr(reference, "multi_head_attention", noted)
+    found = random_translator.translations(SENTENCES, beam, attention=True, batch_tokens=60)
+    scored = random_translator.translations(SENTENCES, beam, batch_tokens=60)
     assert [t[:2] for t in found] == [t[:2] for t in scored]
     assert [t.attention is None for t in found] == [False, True, False, True, False, False]
-    model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
-    layers, heads = model.config.n_layers, model.config.n_heads
     ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
     for line, (text, _, attention, *_) in zip(SENTENCES, found, strict=True):
         if attention is None:
             continue
-        source, target = [ids[piece] for piece in attention.source], [ids[piece] for piece in attention.target]
+        source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
         assert source == [*tokenizer.encode(line), tokenizer.eos_id]
         assert tokenizer.decode(target) == text
         assert target[0] == tokenizer.bos_id
         limit = length_limit(len(source), model.config.max_len)
         assert target[-1] == tokenizer.eos_id or len(target) == 1 + limit
-        s, t = len(source), len(target) - 1
-        assert attention.encoder.shape == (layers, heads, s, s)
-        assert attention.decoder.shape == (layers, heads, t, t)
-        assert attention.cross.shape == (layers, heads, t, s)
-        with torch.no_grad():
-            memory, src_mask, traces = model.run_encoder(torch.tensor([source]), need_weights=True)
-            for layer, trace in enumerate(traces):
-                assert trace.self_weights is not None
-                torch.testing.assert_close(attention.encoder[layer], trace.self_weights[0])
-            cache = model.init_cache(memory, src_mask)
-            for i in range(t):
-                step = torch.tensor([[target[i]]])
-                for layer, trace in enumerate(model.run_decoder(step, None, src_mask, cache, need_weights=True)[1]):
-                    assert trace.self_weights is not None
-                    assert trace.cross_weights is not None
-                    row = torch.nn.functional.pad(trace.self_weights[0, :, 0], (0, t - i - 1))
-                    torch.testing.assert_close(attention.decoder[layer, :, i], row)
-                    torch.testing.assert_close(attention.cross[layer, :, i], trace.cross_weights[0, :, 0])
-
-
-def test_each_layer_and_head_shows_its_own_attention(random_translator: Class, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against the loops of the reference, which know each layer by its name."""
-    model, tokenizer = random_translator.bundle.model, random_translator.bundle.tokenizer
-    plain, found = reference.multi_head_attention, {}
-
-    def noted(weights: reference.Weights, prefix: str, *arguments: Any, **named: Any) -> tuple[Any, Any]:
-        outputs, found[prefix] = plain(weights, prefix, *arguments, **named)
-        return outputs, found[prefix]
-
-    monkeypatch.setattr(reference, "multi_head_attention", noted)
-    ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
-    lines = ["The cat is in the kitchen.", "I love you.", "Machine learning is fun"]
-    for translation in random_translator.translations(lines, 2, attention=True):
-        attention = translation.attention
-        assert attention is not None
-        source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
-        reference.transformer(as_numpy(model), 2, source, target[:-1])
-        for layer in range(3):
-            for weights, name in (
-                (attention.encoder, f"encoder.layers.{layer}.self_attn"),
-                (attention.decoder, f"decoder.layers.{layer}.self_attn"),
-                (attention.cross, f"decoder.layers.{layer}.cross_attn"),
-            ):
-                assert np.abs(weights[layer].numpy() - found[name]).max() <= ATOL, name
-
-
-def test_attention_holds_no_more_memory_than_it_shows(translator: Class) -> None:
-    (long, short) = translator.translations(["The cat is in the kitchen.", "I love you."], attention=True)
-    for found in (long, short):
-        assert found.attention is not None
-        for weights in found.attention[2:]:
-            assert weights.untyped_storage().nbytes() == 4 * weights.numel()
-            assert weights.requires_grad is False
+        reference.transformer(as_numpy(model), model.config.n_heads, source, target[:-1])
+        for weights, name in (
+            (attention.encoder, "encoder.layers.{}.self_attn"),
+            (attention.decoder, "decoder.layers.{}.self_attn"),
+            (attention.cross, "decoder.layers.{}.cross_attn"),
+        ):
+            assert len(weights) == 3
+            for layer, of_layer in enumerate(weights):
+                assert np.abs(of_layer.numpy() - expected[name.format(layer)]).max() <= ATOL, name
+            assert weights.untyped_storage().nbytes() == 8 * weights.numel()  # no more memory than it shows
+            assert not weights.requires_grad
 
 
 def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> None:
@@ -334,19 +278,6 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
     assert [text for text, *_ in found] == random_translator.translate(lines, beam, batch_tokens=batch_tokens)
 
 
-def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
-    lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:20]
-    firsts = []
-    for penalty in 0.0, 1.0, 3.0:
-        n_best = translator.n_best(lines, 4, length_penalty=penalty)
-        firsts.append([found[0].text for found in n_best])
-        assert firsts[-1] == translator.translate(lines, 4, length_penalty=penalty)
-        scored = translator.translations(lines, 4, length_penalty=penalty)
-        assert [translation[:2] for translation in scored] == [found[0][:2] for found in n_best]
-    assert firsts[0] != firsts[2]
-    assert firsts[1] == translator.translate(lines, 4)  # 1 unless told otherwise
-
-
 @pytest.mark.parametrize(
     "of",
     [
@@ -360,10 +291,9 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
     of: Callable[..., object], translator: Class, caplog: pytest.LogCaptureFixture
 ) -> None:
     of(translator, ["", "cat " * 50, "cat", "cat " * 50], 7)
-    assert [message.split(" is cut")[0] for message in caplog.messages] == ["line 8", "line 10"]
-    caplog.clear()
-    translator.translate(["cat " * 50])
-    assert [message.split(" is cut")[0] for message in caplog.messages] == ["line 1"]
+    n, longest = len(translator.bundle.tokenizer.encode("cat " * 50)), translator.bundle.model.config.max_len - 1
+    told = f"is cut: it has {n} tokens, the model takes {longest}"
+    assert caplog.messages == [f"line 8 {told}", f"line 10 {told}"]
 
 
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Class) -> None:
@@ -375,7 +305,7 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
 
-def test_without_a_cache_each_prefix_is_computed_anew(random_translator: Class) -> None:
+def test_without_a_cache_each_prefix_is_computed_anew(translator: Class, random_translator: Class) -> None:
     widths: list[int] = []
     hook = random_translator.bundle.model.decoder.register_forward_pre_hook(lambda _, xs: widths.append(xs[0].size(1)))
     found = random_translator.translate(["I love you."], use_cache=False)
@@ -383,6 +313,7 @@ def test_without_a_cache_each_prefix_is_computed_anew(random_translator: Class) 
     assert widths == list(range(1, len(widths) + 1))
     assert len(widths) > 1
     assert found == random_translator.translate(["I love you."])
+    assert translator.translate(SENTENCES, use_cache=False) == translator.translate(SENTENCES)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
@@ -406,15 +337,13 @@ def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None
     assert all(tensor.is_meta for tensor in (*model.parameters(), model.positions))
 
 
-def test_one_text_in_place_of_a_list_is_refused(tiny_run: Path) -> None:
-    translator = Translator.load(tiny_run)
+def test_one_text_in_place_of_a_list_is_refused(translator: Class) -> None:
     for translate in (translator.translate, lambda text: translator.n_best(text, 2)):
         with pytest.raises(TypeError, match="lines is one text"):
             translate("I love you.")
 
 
-def test_the_n_best_are_different_texts_the_best_of_each(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator.load(tiny_run)
+def test_the_n_best_are_different_texts_the_best_of_each(translator: Class, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = translator.bundle.tokenizer.encode("a")
     found = [[Hypothesis(piece, -1.0, -1.0), Hypothesis([], -2.0, -2.0), Hypothesis(piece, -3.0, -3.0)]]
     monkeypatch.setattr(Translator, "_search", lambda *_: found)
@@ -422,8 +351,7 @@ def test_the_n_best_are_different_texts_the_best_of_each(tiny_run: Path, monkeyp
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
 
 
-def test_a_line_of_a_megabyte_is_cut_in_no_time(tiny_run: Path, caplog: pytest.LogCaptureFixture) -> None:
-    translator = Translator.load(tiny_run)
+def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Class, caplog: pytest.LogCaptureFixture) -> None:
     for line in ("a" * 1_000_000, "我" * 333_333, "cat " * 250_000, "e" + "\u0301\u0316" * 250_000, "ab" * 500_000):
         began = time.perf_counter()
         assert len(translator.translate([line])) == 1

@@ -58,16 +58,13 @@ def rest(translator: Translator, lines: Sequence[str], first_line: int) -> list[
 
 
 def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three: Workers) -> None:
-    assert three.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
+    for n in (0, 1, 2, 4, 7):  # fewer than processes, and more
+        assert three.run(numbered, LINES[:n], first_line=5) == [f"{i + 5} line {i}" for i in range(n)]
+    assert three.run(numbered, LINES[:1]) == ["1 line 0"]
     processes = three.run(own_process, LINES)
     assert len(set(processes)) == 3
     assert os.getpid() not in processes
     assert processes == three.run(own_process, LINES)
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 4])
-def test_any_number_of_lines(three: Workers, n: int) -> None:
-    assert three.run(numbered, LINES[:n]) == [f"{i + 1} line {i}" for i in range(n)]
 
 
 def test_the_translations_are_those_of_one_process(three: Workers) -> None:
