@@ -45,9 +45,10 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([" ".join(WORDS)], TokenizerConfig(vocab_size=267))
 
 
-def data_module(folder: Path, tokenizer: Tokenizer, seed: int = 5, **settings: Any) -> TranslationDataModule:
-    settings = {"batch_tokens": 200, "cache_dir": str(folder / "cache")} | settings
-    config = DataConfig(str(folder), "en", "zh", **settings)
+def data_module(
+    folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, **limits: Any
+) -> TranslationDataModule:
+    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"), **limits)
     return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
 
 
