@@ -48,24 +48,6 @@ class PairBatches(TorchDataset[Batch]):
         return collate_rows(self.src.take(numbers), self.tgt.take(numbers), *self._special_ids)
 
 
-class StatefulLoader(DataLoader[Batch]):
-    """A loader whose place in the epoch Lightning saves with a checkpoint and restores in the middle of an epoch.
-
-    Give it a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once
-    more.
-    """
-
-    sampler: TokenBatchSampler
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the place in the epoch."""
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a saved place."""
-        self.sampler.load_state_dict(state)
-
-
 class TranslationDataModule(LightningDataModule):
     """Batches for training and validation, and the text of every split for evaluation.
 
@@ -78,6 +60,9 @@ class TranslationDataModule(LightningDataModule):
             validation loss.
         seed: Seed of the shuffling, 0 or more.
         corpus: What `load_corpus` has returned, if it has been called already.
+
+    Raises:
+        UserError: The corpus is not there or faulty, or none of its pairs is short enough.
     """
 
     def __init__(
@@ -86,59 +71,39 @@ class TranslationDataModule(LightningDataModule):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
-        self._max_len = max_len
         self._seed = seed
-        self._corpus = corpus or DatasetDict()
-        self._ready = False
-
-    def setup(self, stage: str | None = None) -> None:
-        """Load and tokenize the corpus, the first time it is called; in a trainer, take the share of this process.
-
-        Raises:
-            UserError: The corpus is not there or faulty, or none of its pairs is short enough.
-        """
-        if not self._ready:
-            self._load()
-            self._ready = True
-        if self.trainer is not None and isinstance(self._train_sampler, TokenBatchSampler):
-            for sampler in (self._train_sampler, self._valid_sampler):
-                sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
-
-    def _load(self) -> None:
-        self._corpus = self._corpus or load_corpus(self.config)
-        config, max_len = self.config, self._max_len
+        self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
-        tokenized = tokenize_corpus(used, self.tokenizer, max_len, config.cache_dir)
-        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), self.tokenizer)
+        tokenized = tokenize_corpus(used, tokenizer, max_len, config.cache_dir)
+        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), tokenizer)
         self._valid_sampler = self._sampler(self._valid, shuffle=False)
         self._train_sampler: TokenBatchSampler | StreamLoader
         if config.streaming:
-            self._train_sampler = StreamLoader(config, self.tokenizer, max_len, self._seed, used)
+            self._train_sampler = StreamLoader(config, tokenizer, max_len, seed, used)
         else:
             train = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train_ids, self._train = train, PairBatches(train, self.tokenizer)
+            self._train_ids, self._train = train, PairBatches(train, tokenizer)
             self._train_sampler = self._sampler(self._train, shuffle=True)
 
-    def train_dataloader(self) -> StatefulLoader | StreamLoader:
+    def setup(self, stage: str) -> None:
+        """Take the share of this process."""
+        assert self.trainer is not None
+        if isinstance(self._train_sampler, TokenBatchSampler):
+            for sampler in (self._train_sampler, self._valid_sampler):
+                sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
+
+    def train_dataloader(self) -> DataLoader[Batch] | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
         if isinstance(self._train_sampler, StreamLoader):
             return self._train_sampler
-        return StatefulLoader(
-            self._train,
-            batch_size=None,  # the sampler makes the batches
-            sampler=self._train_sampler,
-            generator=torch.Generator(),
-        )
+        return _loader(self._train, self._train_sampler)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of `Batch`es, the same in every epoch."""
-        return DataLoader(self._valid, batch_size=None, sampler=self._valid_sampler, generator=torch.Generator())
+        return _loader(self._valid, self._valid_sampler)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place in the training data.
-
-        Lightning restores the loader's own state only from a checkpoint of an unfinished epoch, this one from any.
-        """
+        """Return the place in the training data, which Lightning saves with a checkpoint."""
         return self._train_sampler.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -173,3 +138,12 @@ class TranslationDataModule(LightningDataModule):
     def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
         lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
         return TokenBatchSampler(*lengths, self.config.batch_tokens, self._seed, shuffle)
+
+
+def _loader(batches: PairBatches, sampler: TokenBatchSampler) -> DataLoader[Batch]:
+    """A loader of the sampler's batches.
+
+    It has a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once
+    more.
+    """
+    return DataLoader(batches, batch_size=None, sampler=sampler, generator=torch.Generator())

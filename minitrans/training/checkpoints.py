@@ -231,6 +231,8 @@ class Checkpoints(Checkpoint):
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Take the best BLEU, and write the rows of metrics.csv up to here anew."""
         self.best = checkpoint["best"]
+        # The data module alone has the place in the data; in earlier versions a loader had it too.
+        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
         for log in trainer.loggers:
             if isinstance(log, CSVLogger) and trainer.is_global_zero:
                 rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))

@@ -25,11 +25,6 @@ class Precision(NamedTuple):
     name: str
     reason: str
 
-    @property
-    def of_trainer(self) -> TrainerPrecision:
-        """Lightning's word for it."""
-        return OF_TRAINER[self.name]
-
     def __str__(self) -> str:
         return f"precision: {self.name} ({self.reason})"
 

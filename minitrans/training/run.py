@@ -39,7 +39,7 @@ from minitrans.training.checkpoints import CheckpointFiles, Checkpoints, newest_
 from minitrans.training.config import RunConfig, check_memory
 from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
-from minitrans.training.precision import choose_precision
+from minitrans.training.precision import OF_TRAINER, choose_precision
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, hold_run
 
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
@@ -73,7 +73,6 @@ def train(config: RunConfig) -> dict[str, Scores]:
         tokenizer = _find_tokenizer(config, start, corpus)
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
-        data.setup()
         trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
         dtype = torch.bfloat16 if trainer.precision == "bf16-mixed" else model.output.weight.dtype
         batch_loss = make_batch_loss(model, config.compiled, trainer.strategy.root_device, dtype)
@@ -181,7 +180,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     try:
         trainer = Trainer(
             **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
-            precision=precision.of_trainer,
+            precision=OF_TRAINER[precision.name],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
             plugins=[CheckpointFiles()],
@@ -291,6 +290,7 @@ def _quieten_logs() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",  # batches are cut from arrays in memory: no worker would help
+        ".*your dataloader is not resumable.*",  # the data module is
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
     ):

@@ -246,7 +246,6 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
     except ValueError as error:
         raise UserError(str(error)) from error
     data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
-    data.setup()
     return Workload(config, data, list(islice(forever(data), STEPS[1])))
 
 

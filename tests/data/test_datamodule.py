@@ -1,6 +1,8 @@
 import itertools
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +17,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*does not have many workers",
+    "ignore:.*your dataloader is not resumable",
     "ignore:Checkpoint directory",
     "ignore:.*LeafSpec:FutureWarning",  # Lightning with a newer torch
 )
@@ -22,15 +25,19 @@ pytestmark = pytest.mark.filterwarnings(
 WORDS = ["a", "b", "c", "d"]
 TRAIN = [(" ".join(words), " ".join(words[:i] * 2)) for i in (1, 2, 3) for words in itertools.product(WORDS, repeat=3)]
 VALID = [("a b c d", "d c b a"), ("a", "a " * 30), ("b", ""), *TRAIN[::3]]
+Pairs = list[tuple[str, str]]
+
+
+def write(folder: Path, **splits: Pairs) -> Path:
+    for split, pairs in splits.items():
+        for language, side in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in side))
+    return folder
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    for split, pairs in {"train": TRAIN, "valid": VALID, "test": VALID[1:], "test_2016": VALID[:1]}.items():
-        (folder / f"{split}.en").write_text("".join(f"{en}\n" for en, _ in pairs))
-        (folder / f"{split}.zh").write_text("".join(f"{zh}\n" for _, zh in pairs))
-    return folder
+    return write(tmp_path_factory.mktemp("corpus"), train=TRAIN, valid=VALID, test=VALID[1:], test_2016=VALID[:1])
 
 
 @pytest.fixture(scope="module")
@@ -38,106 +45,90 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train([" ".join(WORDS)], TokenizerConfig(vocab_size=267))
 
 
-def data_module(folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200) -> TranslationDataModule:
-    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"))
+def data_module(
+    folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, **limits: Any
+) -> TranslationDataModule:
+    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"), **limits)
     return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
 
 
-@pytest.fixture
-def data(folder: Path, tokenizer: Tokenizer) -> TranslationDataModule:
-    data = data_module(folder, tokenizer)
-    data.setup()
-    return data
+def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
+    sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
+    return sorted(pair for source, target in sides for pair in zip(source, target, strict=True))
 
 
-def pairs_in(batch: Batch, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    return list(
-        zip(tokenizer.decode_batch(batch.src_ids.tolist()), tokenizer.decode_batch(batch.tgt_out.tolist()), strict=True)
-    )
+def sources(batches: Iterable[Batch]) -> list[object]:
+    return [batch.src_ids.tolist() for batch in batches]
 
 
-def test_an_epoch_holds_every_training_pair_once(data: TranslationDataModule, tokenizer: Tokenizer) -> None:
-    loader = data.train_dataloader()
+def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokenizer) -> None:
+    loader = data_module(folder, tokenizer).train_dataloader()
     batches = list(loader)
     assert len(batches) == len(loader) > 3
-    assert sorted(pair for batch in batches for pair in pairs_in(batch, tokenizer)) == sorted(TRAIN)
+    assert pairs_in(batches, tokenizer) == sorted(TRAIN)
     for batch in batches:
         for tensor in batch:
             assert tensor.dtype == torch.int64
             assert tensor.numel() <= 200
         assert (batch.tgt_in[:, 0] == tokenizer.bos_id).all()
-        assert ((batch.src_ids == tokenizer.eos_id).sum(dim=1) == 1).all()
-        assert ((batch.tgt_out == tokenizer.eos_id).sum(dim=1) == 1).all()
+        for ids in (batch.src_ids, batch.tgt_out):
+            assert ((ids == tokenizer.eos_id).sum(dim=1) == 1).all()
 
 
 def test_validation_holds_every_pair_that_fits(
     folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    data = data_module(folder, tokenizer)
-    data.setup()
+    loader = data_module(folder, tokenizer).val_dataloader()
     left_out = [message for message in caplog.messages if "left out" in message]
     assert left_out == [f"left out 1 of {len(VALID)} validation pairs: longer than max_len, 20 tokens"]
-    loader = data.val_dataloader()
     next(iter(loader))
     first, second = list(loader), list(loader)
     assert len(first) > 3
-    assert sorted(pair for batch in first for pair in pairs_in(batch, tokenizer)) == sorted([VALID[0], *VALID[2:]])
-    assert [batch.src_ids.tolist() for batch in first] == [batch.src_ids.tolist() for batch in second]
+    assert pairs_in(first, tokenizer) == sorted([VALID[0], *VALID[2:]])
+    assert sources(first) == sources(second)
 
 
-def test_a_loader_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
-    def data() -> TranslationDataModule:
-        data = data_module(folder, tokenizer)
-        data.setup()
-        return data
-
-    unbroken = data().train_dataloader()
-    expected = [batch.src_ids.tolist() for _ in range(2) for batch in unbroken]
-    n_batches = len(unbroken)
+def test_the_data_module_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
+    unbroken = data_module(folder, tokenizer).train_dataloader()
+    n_batches = len(list(unbroken))
+    expected = [*sources(data_module(folder, tokenizer).train_dataloader()), *sources(unbroken)]
     for stop in (1, 3, n_batches - 1, n_batches, n_batches + 2):
-        stopped, resumed = data(), data()
+        stopped, resumed = data_module(folder, tokenizer), data_module(folder, tokenizer)
         loader = stopped.train_dataloader()
-        given = [batch.src_ids.tolist() for batch in loader] if stop >= n_batches else []
-        given += [batch.src_ids.tolist() for batch in islice(loader, stop - len(given))]
-        assert given == expected[:stop]
-        place = {"epoch": stop // n_batches, "position": stop % n_batches}
-        assert loader.state_dict() == stopped.state_dict() == place
+        given = sources(loader) if stop >= n_batches else []
+        assert [*given, *sources(islice(loader, stop - len(given)))] == expected[:stop]
+        assert stopped.state_dict() == {"epoch": stop // n_batches, "position": stop % n_batches}
         resumed.load_state_dict(stopped.state_dict())
-        rest = [batch.src_ids.tolist() for batch in resumed.train_dataloader()]
-        assert rest == expected[stop : (stop // n_batches + 1) * n_batches]
+        assert sources(resumed.train_dataloader()) == expected[stop : (stop // n_batches + 1) * n_batches]
 
 
-def test_texts_leave_nothing_out(data: TranslationDataModule) -> None:
+def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
+    data = data_module(folder, tokenizer)
     assert data.splits == ["test", "test_2016"]
-    assert data.texts("valid") == tuple(map(list, zip(*VALID, strict=True)))
-    assert data.texts("test_2016") == (["a b c d"], ["d c b a"])
-    assert data.texts("train") == tuple(map(list, zip(*TRAIN, strict=True)))
+    for split, pairs in {"valid": VALID, "test_2016": VALID[:1], "train": TRAIN}.items():
+        assert data.texts(split) == tuple(map(list, zip(*pairs, strict=True)))
 
 
 def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
     train = [("a", "b"), ("B c\x0b", "target"), ("", "a"), ("long " * 30, "b")]
-    for split, pairs in {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]}.items():
-        (tmp_path / f"{split}.en").write_text("".join(f"{en}\n" for en, _ in pairs))
-        (tmp_path / f"{split}.zh").write_text("".join(f"{zh}\n" for _, zh in pairs))
-    data = data_module(tmp_path, tokenizer)
-    data.setup()
-    assert data.words() == set("abc")
+    write(tmp_path, train=train, valid=[("valid", "a")], test=[("test", "a")])
+    assert data_module(tmp_path, tokenizer).words() == set("abc")
 
 
-def test_setup_loads_once(data: TranslationDataModule, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr("minitrans.data.datamodule.load_corpus")
-    data.setup("fit")
-    data.setup("validate")
+def test_limits_of_length_hold_in_training_alone(folder: Path, tokenizer: Tokenizer) -> None:
+    lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
+    longest = sorted({longer for _, longer in lengths.values()})[-2]
+    ratio = sorted({longer / shorter for shorter, longer in lengths.values() if longer <= longest})[-2]
+    kept = [pair for pair, (shorter, longer) in lengths.items() if longer <= longest and longer <= ratio * shorter]
+    assert 0 < len(kept) < len(TRAIN)
+    data = data_module(folder, tokenizer, max_length=longest, max_length_ratio=ratio)
+    assert pairs_in(data.train_dataloader(), tokenizer) == sorted(kept)
+    assert sum(len(batch.src_ids) for batch in data.val_dataloader()) == len(VALID) - 1
 
 
 def test_the_seed_decides_the_order(folder: Path, tokenizer: Tokenizer) -> None:
-    def order(seed: int) -> list[object]:
-        data = data_module(folder, tokenizer, seed)
-        data.setup()
-        loader = data.train_dataloader()
-        return [batch.src_ids.tolist() for _ in range(2) for batch in loader]
-
-    assert order(5) == order(5) != order(6)
+    one, same, other = (data_module(folder, tokenizer, seed).train_dataloader() for seed in (5, 5, 6))
+    assert sources(one) == sources(same) != sources(other)
 
 
 class Recorder(LightningModule):
@@ -199,7 +190,6 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
     data = data_module(folder, tokenizer, batch_tokens=1000)
     keep_all = ModelCheckpoint(tmp_path, "{step}", save_top_k=-1, every_n_train_steps=every_n_train_steps)
     unbroken = fit(data, keep_all, limits)
-    assert len(data.train_dataloader()) == 3
     assert len(set(unbroken.seen)) == 9
     assert [epoch for epoch, _ in unbroken.seen] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
 
@@ -210,17 +200,3 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(
         again = data_module(folder, tokenizer, batch_tokens=1000)
         resumed = fit(again, keep_none, limits, resume=path)
         assert resumed.seen == unbroken.seen[step:], f"resumed after step {step}"
-
-
-def test_limits_of_length_hold_in_training_alone(folder: Path, tokenizer: Tokenizer) -> None:
-    lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
-    longest = sorted({longer for _, longer in lengths.values()})[-2]
-    ratio = sorted({longer / shorter for shorter, longer in lengths.values() if longer <= longest})[-2]
-    kept = [pair for pair, (shorter, longer) in lengths.items() if longer <= longest and longer <= ratio * shorter]
-    assert 0 < len(kept) < len(TRAIN)
-    cache = str(folder / "cache")
-    config = DataConfig(str(folder), "en", "zh", cache_dir=cache, max_length=longest, max_length_ratio=ratio)
-    data = TranslationDataModule(config, tokenizer, max_len=20, seed=5)
-    data.setup()
-    assert sorted(pair for batch in data.train_dataloader() for pair in pairs_in(batch, tokenizer)) == sorted(kept)
-    assert sum(len(batch.src_ids) for batch in data.val_dataloader()) == len(VALID) - 1

@@ -149,7 +149,6 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
     first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
     settings = config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
     data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
-    data.setup()
     assert data.words() == set()
     stream = data.train_dataloader()
     next(iter(stream))
@@ -159,9 +158,9 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
     assert data.words() == {"one", "two", *"abcd"}
 
     resumed = loader(settings, tokenizer)
-    resumed.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
     assert resumed.words == data.words()
-    state = stream.state_dict()
+    state = data.state_dict()
     del state["words"]  # a checkpoint from before they were kept
     resumed.load_state_dict(state)
     next(iter(resumed))
@@ -201,7 +200,6 @@ def test_training_pairs_are_not_kept_on_disk(
     assert list(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True)) == TRAIN[:20]
     train_tokenizer(corpus["train"], TokenizerConfig(265))
     data = TranslationDataModule(settings, tokenizer, 20, 5, corpus)
-    data.setup()
     assert len(one_pass(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
     kept = [Dataset.from_file(str(path)) for path in cache.glob("*.arrow")]
     assert sorted(map(len, kept)) == [len(VALID), len(VALID)]  # text and ids

@@ -46,11 +46,11 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 def test_a_processor_gets_bf16_if_it_multiplies_it(units: list[str], accelerator: str, machine: Machine) -> None:
     machine.has(*units)
     found = choose_precision("auto", accelerator)
-    assert found.of_trainer == "bf16-mixed"
+    assert found.name == "bf16"
     assert str(found) == f"precision: bf16 (this processor multiplies bfloat16: {units[-1]})"
     machine.has()
     found = choose_precision("auto", accelerator)
-    assert found.of_trainer == "32-true"
+    assert found.name == "fp32"
     assert str(found) == (
         "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
     )
@@ -70,9 +70,9 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
 @pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
 def test_a_gpu_gets_bf16_unless_it_would_emulate_it(accelerator: str, machine: Machine) -> None:
     machine.has("amx_bf16", cuda=True, bf16=True)
-    assert choose_precision("auto", accelerator).of_trainer == "bf16-mixed"
+    assert choose_precision("auto", accelerator).name == "bf16"
     machine.has("amx_bf16", cuda=True, bf16=False)
-    assert choose_precision("auto", accelerator).of_trainer == "16-mixed"
+    assert choose_precision("auto", accelerator).name == "fp16"
 
 
 def test_other_devices_get_fp32(machine: Machine) -> None:
@@ -90,10 +90,10 @@ def test_the_device_that_is_asked_for_counts_not_the_best_there_is(machine: Mach
 @pytest.mark.parametrize("units", [[], ["amx_bf16"]])
 def test_what_is_asked_for_is_done(units: list[str], machine: Machine) -> None:
     machine.has(*units)
-    assert [choose_precision(name, "cpu").of_trainer for name in ("bf16", "fp32")] == ["bf16-mixed", "32-true"]
+    assert [choose_precision(name, "cpu").name for name in ("bf16", "fp32")] == ["bf16", "fp32"]
     assert str(choose_precision("bf16", "cpu")) == "precision: bf16 (as set)"
     machine.has(cuda=True, bf16=True)
-    assert choose_precision("fp16", "auto").of_trainer == "16-mixed"
+    assert choose_precision("fp16", "auto").name == "fp16"
 
 
 def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
