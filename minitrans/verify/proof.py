@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import torch
 
 from minitrans.admission import Mode, is_measured
-from minitrans.arguments import unknown
 from minitrans.cachecheck.check import LOWER, Caught, Check, Report
+from minitrans.errors import unknown
 from minitrans.model.transformer import Transformer
 from minitrans.verify import checks as checks
 from minitrans.verify import sabotages as sabotages
