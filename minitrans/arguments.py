@@ -56,7 +56,7 @@ class Parser(argparse.ArgumentParser):
 
 def unexpected(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
     """Say which word a command does not take, and of a flag which known one is nearest."""
-    flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word != "-"), None)
+    flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
     if flag is None:
         return UserError(f"{words[0]} is one argument too many; see {prog} --help")
     return unknown(f"there is no flag {flag} (see {prog} --help)", flag, known)

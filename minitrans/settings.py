@@ -19,16 +19,21 @@ from minitrans.errors import UserError
 INT32 = 2**31 - 1  # more overflows in what counts with 32 bits
 
 if TYPE_CHECKING:
-    Count = CountFromZero = Seed = int
-    Positive = NotNegative = Share = Ratio = float
+    Count = int
+    CountFromZero = int
+    Seed = int
+    Positive = float
+    NotNegative = float
+    Share = float
+    Ratio = float
 else:
     Count = restricted_number_type(f"a whole number from 1 to {INT32}", int, [(">=", 1), ("<=", INT32)])
     CountFromZero = restricted_number_type(f"a whole number from 0 to {INT32}", int, [(">=", 0), ("<=", INT32)])
     Seed = restricted_number_type(f"a whole number from 0 to {2**32 - 1}", int, [(">=", 0), ("<", 2**32)])  # as NumPy's
     Positive = restricted_number_type("a finite number above 0", float, [(">", 0), ("<", inf)])
-    NotNegative = restricted_number_type("a finite number, 0 or more", float, [(">=", 0), ("<", inf)])
+    NotNegative = restricted_number_type("a finite number from 0", float, [(">=", 0), ("<", inf)])
     Share = restricted_number_type("a number from 0 to below 1", float, [(">=", 0), ("<", 1)])
-    Ratio = restricted_number_type("a finite number, 1 or more", float, [(">=", 1), ("<", inf)])
+    Ratio = restricted_number_type("a finite number from 1", float, [(">=", 1), ("<", inf)])
 
 _LARGEST, _DEEPEST = 1 << 16, 20  # bytes of a YAML file of settings, and how deep it may nest: ours nest three deep
 

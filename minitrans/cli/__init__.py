@@ -9,7 +9,6 @@ import errno
 import os
 import signal
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 
 import sentencepiece
 
-from minitrans.errors import UserError, brief
+from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.text.lines import clean
 
@@ -37,10 +37,9 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if not 261 <= self.vocab_size < 2**31:
+        if self.vocab_size < 261:
             raise UserError(
-                f"tokenizer.vocab_size is {brief(self.vocab_size)}; it must be at least 261 (4 special ids and 256 "
-                "bytes come first), and fit into 32 bits"
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 261 (256 bytes and 4 special ids)"
             )
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece takes no less
             raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")

@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -110,12 +110,13 @@ SECTIONS = {
     "trainer": TrainerConfig,
 }
 KINDS = {"seed": Seed, "compiled": Mode, "run_dir": str | None}  # of those without a section; the others are switches
-WORDS = {
+WORDS: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "text",
     bool: "true or false",
     dict: "a mapping",
+    list: "a list",
     NoneType: "null",
 }
 
@@ -161,9 +162,6 @@ class RunConfig:
         Raises:
             UserError: They do not fit together.
         """
-        for name, value in self.model.items():
-            if abs(value or 0) > INT32:
-                raise UserError(f"model.{name} is {brief(value)}; no size is above {INT32}")
         try:
             return TransformerConfig(vocab_size, pad_id, bos_id, eos_id, **self.model)
         except ValueError as error:
@@ -217,8 +215,8 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
     if command == "train":
         parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
         parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
-    for section, settings in SECTIONS.items():
-        parser.add_class_arguments(settings, section, skip=FROM_TOKENIZER if section == "model" else set())
+    for section, kind in SECTIONS.items():
+        parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
     for file in _given(argv, "--config"):
         _check_file(parser, file)
     try:
@@ -247,10 +245,10 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
     tree = read_settings(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
-    known = [*parser.get_defaults().keys()]
+    known = {*parser.get_defaults().keys()} - {"config"}
     for key, value in _flatten(tree, known):
         if key in SECTIONS:
-            raise UserError(f"{file}: {key} is {brief(value)}; it must hold settings, as the files in configs/ do")
+            raise _wrong(f"{file}: {key}", key, value)
         if key not in known:
             raise unknown(f"{file}: there is no setting {key}", key, known)
         try:
@@ -259,7 +257,7 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
             raise _wrong(f"{file}: {key}", key, value) from error
 
 
-def _flatten(tree: Mapping[Any, Any], known: Sequence[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a tree, by their dotted names."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
@@ -271,21 +269,24 @@ def _flatten(tree: Mapping[Any, Any], known: Sequence[str], prefix: str = "") ->
 
 def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> UserError:
     """Say what jsonargparse means in the terms of the command line."""
-    keys = [*parser.get_defaults().keys()]
-    flags = {key: f"--{key if '.' in key else key.replace('_', '-')}" for key in keys}
+    flags = {key: f"--{key if '.' in key else key.replace('_', '-')}" for key in parser.get_defaults().keys()}  # noqa: SIM118
     if words := message.partition("unrecognized arguments: ")[2].split():
         return unexpected(parser.prog, words, [*flags.values(), "--help", "--print-config"])
     if missing := message.partition("the following arguments are required: ")[2]:
         names = ", ".join(f"--{key}" for key in missing.split(", "))
         return UserError(f"{names} must be given; see {parser.prog} --help")
     key = message.partition('Parser key "')[2].partition('"')[0]
-    if key in flags and (values := _given(argv, flags[key])):
-        return _wrong(flags[key], key, values[-1])
+    if values := _given(argv, flag := flags.get(key, f"--{key}")):
+        return _wrong(flag, key, values[-1])
     return UserError(f"{message}; see {parser.prog} --help")
 
 
 def _wrong(name: str, key: str, value: Any) -> UserError:
     """Say of which kind a setting must be, which the user calls `name`."""
+    if key in SECTIONS:
+        return UserError(
+            f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
+        )
     section, _, field = key.rpartition(".")
     hint = get_type_hints(SECTIONS[section])[field] if section else KINDS.get(key, bool)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
@@ -307,6 +308,10 @@ def run_config(settings: Namespace) -> RunConfig:
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
+    for section in SECTIONS:
+        for name, value in settings[section].items():
+            if isinstance(value, int) and abs(value) > INT32:
+                raise UserError(f"{section}.{name} is {brief(value)}; it must fit into 32 bits")
     for name in ("limit_val_batches", "val_check_interval"):
         share = settings.trainer[name]
         if share is not None and not share > 0:
