@@ -72,6 +72,7 @@ def bounded(kind: type[float], least: float, most: float = math.inf, why: str = 
         why: Why not more, where that is not plain.
     """
     name = "whole number" if kind is int else "number"
+    reason = f" ({why})" if why else ""
 
     def convert(text: str) -> float:
         try:
@@ -79,7 +80,7 @@ def bounded(kind: type[float], least: float, most: float = math.inf, why: str = 
         except ValueError:
             value = math.nan
         if not least <= value <= most:
-            raise argparse.ArgumentTypeError(f"{text} is no {name} from {least} to {most}{f' ({why})' if why else ''}")
+            raise argparse.ArgumentTypeError(f"it must be a {name} from {least} to {most}{reason}, not {text}")
         return value
 
     return convert

@@ -39,7 +39,8 @@ class TokenizerConfig:
         """Check the values."""
         if self.vocab_size < 261:
             raise UserError(
-                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 261 (256 bytes and 4 special ids)"
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 261 "
+                "(4 special ids and 256 bytes come first)"
             )
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece takes no less
             raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
