@@ -1,4 +1,8 @@
-"""The one exception that means "the user can put this right"."""
+"""The one exception that means "the user can put this right", and what its messages are made of."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
@@ -6,3 +10,18 @@ class UserError(Exception):
 
     The command line prints it without a traceback and ends with exit code 2.
     """
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+    """Say that there is nothing of this name, and what is nearest."""
+    (nearest,) = difflib.get_close_matches(name, [*known], n=1, cutoff=0)
+    return UserError(f"{what}; the nearest is {nearest}")
+
+
+def brief(value: Any) -> str:
+    """A value for a message, in no more than 80 characters."""
+    try:
+        text = str(value)
+    except ValueError:  # a number of thousands of digits, which Python does not print
+        return "far too large"
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,25 +11,24 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-
-from jsonargparse import ArgumentParser, Namespace
+from typing import Any
 
 import minitrans
-from minitrans.arguments import make_parser, parse, unknown
+from minitrans.arguments import Parser
 from minitrans.cli.evaluate import evaluate_command, evaluate_flags
 from minitrans.cli.explain import explain_command, explain_flags
 from minitrans.cli.export import export_command, export_flags
 from minitrans.cli.log import start_log
-from minitrans.cli.train import distill_command, distill_flags, train_command, train_flags
+from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import translate_command, translate_flags
 from minitrans.cli.verify import verify_command, verify_flags
-from minitrans.errors import UserError
+from minitrans.errors import UserError, unknown
 from minitrans.text.lines import visible
 
-# What adds a command's flags, and what runs it; the latter's docstring tells what it does.
-COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], int]]] = {
-    "train": (train_flags, train_command),
-    "distill": (distill_flags, distill_command),
+# What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.
+COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]] = {
+    "train": (None, train_command),
+    "distill": (None, distill_command),
     "translate": (translate_flags, translate_command),
     "evaluate": (evaluate_flags, evaluate_command),
     "verify": (verify_flags, verify_command),
@@ -38,23 +37,27 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
 }
 
 
-def parse_command(argv: Sequence[str]) -> tuple[str, Namespace]:
-    """The command and its flags. Only its own parser is filled: that of `train` takes seconds."""
-    parser = make_parser("minitrans", "A translation Transformer which proves its own attention.")
-    parser.add_argument("--version", action="version", version=f"minitrans {minitrans.__version__}")
-    commands = parser.add_subcommands(dest="command", metavar="COMMAND", title="commands")
-    parsers = {name: make_parser("", " ".join((run.__doc__ or "").split())) for name, (_, run) in COMMANDS.items()}
-    for name, of_command in parsers.items():
-        commands.add_subcommand(name, of_command, help=of_command.description)
-        of_command.prog = f"minitrans {name}"
+def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
+    """The command, and what its flags say."""
+    about = {name: " ".join((run.__doc__ or "").split()) for name, (_, run) in COMMANDS.items()}
     name = argv[0] if argv else ""
     if name in COMMANDS:
         add_flags, _ = COMMANDS[name]
-        add_flags(parsers[name])
-        return name, parse(parsers[name], argv[1:], parser)
+        if add_flags is None:
+            from minitrans.training.config import parse_config  # it takes seconds
+
+            return name, parse_config(argv[1:], name, about[name])
+        parser = Parser(f"minitrans {name}", about[name])
+        add_flags(parser)
+        return name, parser.parse(argv[1:])
     if name and not name.startswith("-"):
         raise unknown(f"there is no command {name} (see minitrans --help)", name, COMMANDS)
-    return name, parse(parser, argv)
+    parser = Parser("minitrans", "A translation Transformer which proves its own attention.")
+    parser.add_argument("--version", action="version", version=f"minitrans {minitrans.__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")
+    for name, help in about.items():
+        commands.add_parser(name, help=help, prog=f"minitrans {name}", description=help)
+    return name, parser.parse_args(argv)
 
 
 def run_command(argv: Sequence[str]) -> int:
@@ -62,10 +65,10 @@ def run_command(argv: Sequence[str]) -> int:
     if argv and argv[0] in ("train", "distill") and os.environ.get("LOCAL_RANK", "0") != "0":
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a training; the first stops them
     name, args = parse_command(argv)
-    if "threads" in args and args.threads is not None:
+    if threads := getattr(args, "threads", None):
         import torch
 
-        torch.set_num_threads(args.threads)
+        torch.set_num_threads(threads)
     _, run = COMMANDS[name]
     return run(args)
 

@@ -1,14 +1,12 @@
 """What several commands share: their flags, the processes that translate, references, and how scores are printed."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-from jsonargparse.typing import PositiveInt
-
-from minitrans.arguments import add_compiled
+from minitrans.arguments import Parser, bounded, cores, count
 from minitrans.cli.log import start_log
 from minitrans.errors import UserError
 from minitrans.text.lines import visible
@@ -19,32 +17,41 @@ if TYPE_CHECKING:
     from minitrans.serving.workers import Workers
 
 
-def add_decoding(parser: ArgumentParser) -> None:
+def add_decoding(parser: Parser) -> None:
     """How to translate."""
-    parser.add_argument("--batch-tokens", type=PositiveInt, default=4096, help="source tokens in a batch")
-    parser.add_argument("--beam", type=PositiveInt, default=1, metavar="K", help="beams to search with; 1 is greedy")
+    parser.add_argument("--batch-tokens", type=count, default=4096, help="source tokens in a batch")
+    beams = bounded(int, 1, 200, "more take time and memory by the square, and find nothing better")
+    parser.add_argument("--beam", type=beams, default=1, metavar="K", help="beams to search with; 1 is greedy")
     parser.add_argument(
-        "--length-penalty", type=float, default=1.0, metavar="A", help="beams rank by log-probability / length ** A"
+        "--length-penalty",
+        type=bounded(float, -10, 10, "beyond, rounding decides"),
+        default=1.0,
+        metavar="A",
+        help="beams rank by log-probability / length ** A",
     )
-    parser.add_argument("--processes", type=PositiveInt, default=1, help="processes that share the lines")
+    parser.add_argument("--processes", type=cores, default=1, help="processes that share the lines")
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
-    parser.add_argument(
-        "--precision", type=Literal["float32", "bfloat16", "float64"], default="float32", help="arithmetic"
-    )
+    parser.add_argument("--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="arithmetic")
     add_common(parser)
 
 
-def add_common(parser: ArgumentParser, compiled: bool = True, threads: int | None = None) -> None:
+def add_common(parser: Parser, compiled: bool = True, threads: int | None = None) -> None:
     """Who computes, with how many threads."""
     if compiled:
-        add_compiled(parser)
+        parser.add_argument(
+            "--compiled",
+            choices=["auto", "off", "require"],
+            default="auto",
+            help="whether to use compiled code: auto, if it proves to give the model's own numbers; off, never; "
+            "require, always, or stop with an error",
+        )
     text = "CPU threads" if threads else "CPU threads, of all processes together; else all cores"
-    parser.add_argument("--threads", type=PositiveInt, default=threads, help=text)
+    parser.add_argument("--threads", type=cores, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def add_references(parser: ArgumentParser, required: bool) -> None:
+def add_references(parser: Parser, required: bool) -> None:
     """What to score on."""
     parser.add_argument("--source", metavar="F", required=required, help="file to translate")
     parser.add_argument(
@@ -57,7 +64,7 @@ def add_references(parser: ArgumentParser, required: bool) -> None:
     )
     parser.add_argument(
         "--tokenize",
-        type=Literal["none", "13a", "intl", "zh", "char"],
+        choices=["none", "13a", "intl", "zh", "char"],
         help="how BLEU splits words; none: only at spaces; default: whatever suits the target language",
     )
 

@@ -1,13 +1,13 @@
 """The command `evaluate`: scores of one run, or of several compared with the first."""
 
 import json
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-
+from minitrans.arguments import Parser
 from minitrans.cli.common import add_decoding, add_references, best, print_scores, read_references, start_workers
 from minitrans.errors import UserError
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from minitrans.serving.translator import Translation
 
 
-def evaluate_flags(parser: ArgumentParser) -> None:
+def evaluate_flags(parser: Parser) -> None:
     """What to translate and to compare it with."""
     parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; of several, each is compared with the first")
     add_references(parser, required=True)

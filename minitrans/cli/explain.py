@@ -1,15 +1,15 @@
 """The command `explain`: how a translation comes about, as a page or on the terminal."""
 
 import sys
-
-from jsonargparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 import minitrans
+from minitrans.arguments import Parser
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 
 
-def explain_flags(parser: ArgumentParser) -> None:
+def explain_flags(parser: Parser) -> None:
     """What to translate, and where to show how it came about."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")

@@ -1,15 +1,15 @@
 """The command `export`: the same model for another engine."""
 
 import sys
+from argparse import Namespace
 from pathlib import Path
 
-from jsonargparse import ArgumentParser, Namespace
-
+from minitrans.arguments import Parser
 from minitrans.cli.common import add_common, add_references, print_scores, read_references
 from minitrans.errors import UserError
 
 
-def export_flags(parser: ArgumentParser) -> None:
+def export_flags(parser: Parser) -> None:
     """Where to write it, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-
 from minitrans.cli.common import print_scores
 from minitrans.text.lines import visible
 
@@ -12,18 +10,8 @@ if TYPE_CHECKING:
     from minitrans.training.config import RunConfig
 
 
-def train_flags(parser: ArgumentParser) -> None:
-    """The settings of a run, and what to do with a folder that is there."""
-    from minitrans.training.config import add_train_flags
-
-    add_train_flags(parser)
-
-
-def train_command(args: Namespace) -> int:
+def train_command(config: "RunConfig") -> int:
     """Train a model on a parallel corpus and write a run folder."""
-    from minitrans.training.config import run_config
-
-    config = run_config(args)
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
     if found := train(config):  # in the first process
@@ -31,18 +19,8 @@ def train_command(args: Namespace) -> int:
     return 0
 
 
-def distill_flags(parser: ArgumentParser) -> None:
-    """The settings of a run."""
-    from minitrans.training.config import add_settings
-
-    add_settings(parser)
-
-
-def distill_command(args: Namespace) -> int:
+def distill_command(config: "RunConfig") -> int:
     """Train a model on a corpus and on what teachers, trained first, make of it."""
-    from minitrans.training.config import run_config
-
-    config = run_config(args)
     from minitrans.training.distillation import distill
 
     for run, scores in distill(config):

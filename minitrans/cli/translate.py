@@ -3,13 +3,12 @@
 import contextlib
 import logging
 import sys
+from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from jsonargparse import ArgumentParser, Namespace
-from jsonargparse.typing import PositiveInt
-
+from minitrans.arguments import Parser, bounded, count
 from minitrans.cli.common import add_decoding, best, start_workers
 from minitrans.errors import UserError
 
@@ -23,7 +22,7 @@ logger = logging.getLogger("minitrans")
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
 
-def translate_flags(parser: ArgumentParser) -> None:
+def translate_flags(parser: Parser) -> None:
     """What to translate, and how."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
@@ -31,15 +30,15 @@ def translate_flags(parser: ArgumentParser) -> None:
     parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
     add_decoding(parser)
     parser.add_argument(
-        "--n-best", type=PositiveInt, metavar="N", help="write the best N of K: number of the line, score, text"
+        "--n-best", type=count, metavar="N", help="write the best N of K: number of the line, score, text"
     )
     parser.add_argument(
         "--scores", action="store_true", help="write before each translation its score, and unsure if it is that"
     )
     parser.add_argument(
-        "--sample", type=PositiveInt, metavar="N", help="draw each token from the N likeliest, as likely as each is"
+        "--sample", type=count, metavar="N", help="draw each token from the N likeliest, as likely as each is"
     )
-    parser.add_argument("--seed", type=int, default=1, help="decides what --sample draws")
+    parser.add_argument("--seed", type=bounded(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 
 
 def translate_command(args: Namespace) -> int:

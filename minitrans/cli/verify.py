@@ -2,11 +2,11 @@
 
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jsonargparse import ArgumentParser, Namespace
-
+from minitrans.arguments import Parser
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minitrans.verify.subject import Subject
 
 
-def verify_flags(parser: ArgumentParser) -> None:
+def verify_flags(parser: Parser) -> None:
     """What to measure."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
     parser.add_argument(

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice, zip_longest
 from pathlib import Path
 from textwrap import shorten
-from typing import get_args, get_origin, get_type_hints
 
 import datasets
 import numpy as np
@@ -25,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import sentencepiece
 from datasets import Dataset, DatasetDict, IterableDataset, ReadInstruction
+from jsonargparse import ArgumentParser
 
 from minitrans.data.filters import (
     Hashes,
@@ -38,7 +38,7 @@ from minitrans.data.filters import (
 )
 from minitrans.errors import UserError
 from minitrans.files import open_aside
-from minitrans.settings import check_ranges, read_settings
+from minitrans.settings import Count, Ratio, read_settings
 from minitrans.text.lines import clean, iter_lines
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -83,25 +83,21 @@ class DataConfig:
     path: str
     source: str
     target: str
-    batch_tokens: int = 4096
+    batch_tokens: Count = 4096
     cache_dir: str | None = None
     name: str | None = None
     source_column: str | None = None
     target_column: str | None = None
     splits: dict[str, str] | None = None
-    min_length: int = 1
-    max_length: int | None = None
-    max_length_ratio: float | None = None
+    min_length: Count = 1
+    max_length: Count | None = None
+    max_length_ratio: Ratio | None = None
     deduplicate: bool = False
     streaming: bool = False
-    shuffle_buffer: int = 100_000
+    shuffle_buffer: Count = 100_000
 
     def __post_init__(self) -> None:
         """Check the values."""
-        for name, hint in get_type_hints(DataConfig).items():
-            kinds = tuple(get_origin(kind) or kind for kind in get_args(hint) or [hint])
-            if not isinstance(getattr(self, name), (*kinds, int) if float in kinds else kinds):
-                raise UserError(f"data.{name} is {getattr(self, name)!r}, which is of the wrong type")
         for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
             if not value:
                 raise UserError(f"data.{flag} is empty; give one")
@@ -111,7 +107,6 @@ class DataConfig:
             raise UserError(f"data.source and data.target are both {self.source}; they must differ")
         if self.columns[0] == self.columns[1]:
             raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
-        check_ranges("data", vars(self))
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
                 raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")
@@ -236,7 +231,10 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     settings = read_settings(run / "config.yaml")
     try:
         settings["data"].pop("workers", None)  # a run from before has it
-        config = DataConfig(**settings["data"] | {"cache_dir": None})  # what is read is written to the user's own
+        parser = ArgumentParser(exit_on_error=False)
+        parser.add_class_arguments(DataConfig)
+        data = parser.parse_object(settings["data"] | {"cache_dir": None})  # what is read is written to the user's own
+        config = DataConfig(**data.as_dict())
     except Exception as error:  # whatever the settings make of a damaged file
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:

@@ -12,7 +12,6 @@ import sentencepiece
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.settings import check_ranges
 from minitrans.text.lines import clean
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
@@ -38,7 +37,13 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Check the values."""
-        check_ranges("tokenizer", vars(self))
+        if self.vocab_size < 261:
+            raise UserError(
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 261 "
+                "(4 special ids and 256 bytes come first)"
+            )
+        if not 0.98 <= self.character_coverage <= 1:  # SentencePiece takes no less
+            raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
         if self.model_type not in get_args(ModelType):
             raise UserError(
                 f"tokenizer.model_type is {self.model_type!r}; it must be {' or '.join(get_args(ModelType))}"

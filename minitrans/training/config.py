@@ -1,39 +1,36 @@
 """The settings of a run: YAML files and flags, checked against the signatures that use them."""
 
-import inspect
-from collections.abc import Sequence
+import argparse
+import json
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import yaml
-from jsonargparse import ArgumentParser, Namespace
-from lightning.pytorch import Trainer
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
 from minitrans.admission import Mode
-from minitrans.arguments import add_compiled, make_parser, parse
+from minitrans.arguments import unexpected
 from minitrans.data.corpus import DataConfig
-from minitrans.errors import UserError
+from minitrans.errors import UserError, brief, unknown
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.bundle import POSITIONS
-from minitrans.settings import check_range, check_ranges, memory, read_settings
+from minitrans.settings import (
+    INT32,
+    Count,
+    CountFromZero,
+    NotNegative,
+    Positive,
+    Seed,
+    Share,
+    memory,
+    read_settings,
+)
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 
-# What of Lightning's Trainer a run may set, beside its accelerator and its strategy. The rest is set by `minitrans`, or
-# serves no purpose here.
-TRAINER_SETTINGS = {
-    "devices",
-    "num_nodes",
-    "max_epochs",
-    "max_steps",
-    "limit_val_batches",
-    "val_check_interval",
-    "check_val_every_n_epoch",
-    "log_every_n_steps",
-    "accumulate_grad_batches",
-    "gradient_clip_val",
-}
 CONFIG = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
 BYTES = 4 * (5 + 4)
@@ -58,21 +55,70 @@ class TrainingConfig:
         init_from: Run folder whose weights and tokenizer training starts from; without one, both are new.
     """
 
-    learning_rate: float = 2e-3
-    warmup_steps: int = 500
-    weight_decay: float = 0.0
-    label_smoothing: float = 0.1
-    ema_decay: float = 0.998
-    patience: int = 10
-    checkpoint_every: int = 500
-    checkpoint_minutes: float = 10.0
-    keep_checkpoints: int = 2
+    learning_rate: Positive = 2e-3
+    warmup_steps: CountFromZero = 500
+    weight_decay: NotNegative = 0.0
+    label_smoothing: Share = 0.1
+    ema_decay: Share = 0.998
+    patience: Count = 10
+    checkpoint_every: Count = 500
+    checkpoint_minutes: Positive = 10.0
+    keep_checkpoints: Count = 2
     precision: Setting = "auto"
     init_from: str | None = None
 
-    def __post_init__(self) -> None:
-        """Check the values."""
-        check_ranges("training", vars(self))
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """What of Lightning's Trainer a run may set. The rest is set by `minitrans`, or serves no purpose here.
+
+    Attributes:
+        accelerator: Where to train: cpu, gpu, mps, or auto for the best that is there.
+        strategy: ddp where several processes train.
+        devices: How many processes or accelerators, or which; auto: one process, or all accelerators.
+        num_nodes: Machines that train together.
+        max_epochs: Passes over the training pairs after which training ends; null: as many as max_steps allows.
+        max_steps: Optimizer steps after which training ends; -1: as many as max_epochs allows.
+        limit_val_batches: Validate on so many batches (a whole number), or on such a share of them.
+        val_check_interval: Validate after so many batches (a whole number), or after such a share of an epoch.
+        check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
+        log_every_n_steps: Optimizer steps after which the loss is written down.
+        accumulate_grad_batches: Batches whose gradients make one step.
+        gradient_clip_val: Longest gradient, as a norm; a longer one is shortened to it.
+    """
+
+    accelerator: str = "auto"
+    strategy: Literal["auto", "ddp"] = "auto"
+    devices: list[int] | str | int = "auto"
+    num_nodes: Count = 1
+    max_epochs: Count | None = None
+    max_steps: int = -1
+    limit_val_batches: int | float | None = None
+    val_check_interval: int | float | None = None
+    check_val_every_n_epoch: Count | None = 1
+    log_every_n_steps: CountFromZero | None = None
+    accumulate_grad_batches: Count = 1
+    gradient_clip_val: Positive | None = None
+
+
+# What the settings are: their annotations say of which kind each is.
+SECTIONS = {
+    "model": TransformerConfig,
+    "tokenizer": TokenizerConfig,
+    "data": DataConfig,
+    "training": TrainingConfig,
+    "trainer": TrainerConfig,
+}
+KINDS = {"seed": Seed, "compiled": Mode, "run_dir": str | None}  # of those without a section; the others are switches
+WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    bool: "true or false",
+    dict: "a mapping",
+    list: "a list",
+    NoneType: "null",
+}
 
 
 @dataclass(frozen=True)
@@ -110,12 +156,6 @@ class RunConfig:
         del saved["data"]["cache_dir"]
         return yaml.safe_dump(saved, sort_keys=False)
 
-    def __post_init__(self) -> None:
-        """Check what `model`, `trainer` and the seed say; the other sections check themselves."""
-        check_range("seed", self.seed)
-        check_ranges("model", self.model)
-        check_ranges("trainer", self.trainer)
-
     def transformer(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
         """The model's sizes, given those of a tokenizer.
 
@@ -149,44 +189,110 @@ def check_memory(sizes: TransformerConfig) -> None:
         )
 
 
-def add_settings(parser: ArgumentParser) -> None:
-    """Add the settings of a run: their schema is the signatures of what they go to."""
-    parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
-    parser.add_argument(
-        "--run-dir", type=str | None, help="run folder; without it, runs/ and the name of the YAML file"
-    )
-    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.add_argument("--seed", type=int, default=1, help="decides initial weights, order of data, and dropout")
-    add_compiled(parser)
-    parser.add_class_arguments(TransformerConfig, "model", skip=FROM_TOKENIZER)
-    parser.add_class_arguments(TokenizerConfig, "tokenizer")
-    parser.add_class_arguments(DataConfig, "data")
-    parser.add_class_arguments(TrainingConfig, "training")
-    parser.add_class_arguments(Trainer, "trainer", skip={*inspect.signature(Trainer).parameters} - TRAINER_SETTINGS)
-    # By their names alone: Trainer's own types would also import any class that a settings file names.
-    parser.add_argument("--trainer.accelerator", type=str, default="auto", help="cpu, gpu, mps, or auto")
-    parser.add_argument(
-        "--trainer.strategy", type=Literal["auto", "ddp"], default="auto", help="ddp where several processes train"
-    )
+def parse_config(argv: Sequence[str], command: str = "train", description: str = "") -> RunConfig:
+    """Merge YAML and flags, and check them.
 
-
-def add_train_flags(parser: ArgumentParser) -> None:
-    """Add the settings, and what to do with a run that is there."""
-    add_settings(parser)
-    parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
-    parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
-
-
-def parse_config(argv: Sequence[str]) -> RunConfig:
-    """Merge YAML and flags: those of `minitrans train`.
+    Args:
+        argv: The flags that follow the command. One after --config overrides what that file says.
+        command: The command, train or distill.
+        description: What it does, for --help.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
         SystemExit: After --help or --print-config, with code 0.
     """
-    parser = make_parser("minitrans train", "")
-    add_train_flags(parser)
-    return run_config(parse(parser, argv))
+    prog = f"minitrans {command}"
+    parser = ArgumentParser(
+        prog=prog, description=description, print_config="--print-config", exit_on_error=False, allow_abbrev=False
+    )
+    parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
+    parser.add_argument(
+        "--run-dir", type=str | None, help="run folder; without it, runs/ and the name of the YAML file"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, and dropout")
+    parser.add_argument("--compiled", type=Mode, default="auto", help="whether to use compiled code")
+    if command == "train":
+        parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
+        parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
+    for section, kind in SECTIONS.items():
+        parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
+    for file in _given(argv, "--config"):
+        _check_file(parser, file)
+    try:
+        settings = parser.parse_args(argv)
+    except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
+        raise _in_words(parser, argv, " ".join(str(error).split())) from error
+    return run_config(settings)
+
+
+def _given(argv: Sequence[str], flag: str) -> list[str]:
+    """The values that the command line gives to one flag."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument(flag, action="append", dest="values")
+    try:
+        return parser.parse_known_args(argv)[0].values or []
+    except ArgumentError:  # it has no value, which is told when all flags are parsed
+        return []
+
+
+def _check_file(parser: ArgumentParser, file: str) -> None:
+    """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting.
+
+    Raises:
+        UserError: It cannot be read, or has a setting that is unknown or wrong.
+    """
+    tree = read_settings(file, get_loader("yaml"))
+    if not isinstance(tree, dict):
+        raise UserError(f"{file} holds no settings; write them as `name: value`")
+    known = {*parser.get_defaults().keys()} - {"config"}
+    for key, value in _flatten(tree, known):
+        if key in SECTIONS:
+            raise _wrong(f"{file}: {key}", key, value)
+        if key not in known:
+            raise unknown(f"{file}: there is no setting {key}", key, known)
+        try:
+            parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
+        except (TypeError, ValueError, OverflowError) as error:
+            raise _wrong(f"{file}: {key}", key, value) from error
+
+
+def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of a tree, by their dotted names."""
+    for name, value in tree.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and value and key not in known:
+            yield from _flatten(value, known, f"{key}.")
+        else:
+            yield key, value
+
+
+def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> UserError:
+    """Say what jsonargparse means in the terms of the command line."""
+    flags = {key: f"--{key if '.' in key else key.replace('_', '-')}" for key in parser.get_defaults().keys()}  # noqa: SIM118
+    if words := message.partition("unrecognized arguments: ")[2].split():
+        return unexpected(parser.prog, words, [*flags.values(), "--help", "--print-config"])
+    if missing := message.partition("the following arguments are required: ")[2]:
+        names = ", ".join(f"--{key}" for key in missing.split(", "))
+        return UserError(f"{names} must be given; see {parser.prog} --help")
+    key = message.partition('Parser key "')[2].partition('"')[0]
+    if values := _given(argv, flag := flags.get(key, f"--{key}")):
+        return _wrong(flag, key, values[-1])
+    return UserError(f"{message}; see {parser.prog} --help")
+
+
+def _wrong(name: str, key: str, value: Any) -> UserError:
+    """Say of which kind a setting must be, which the user calls `name`."""
+    if key in SECTIONS:
+        return UserError(
+            f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
+        )
+    section, _, field = key.rpartition(".")
+    hint = get_type_hints(SECTIONS[section])[field] if section else KINDS.get(key, bool)
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
+    names = [WORDS.get(get_origin(kind) or kind) or getattr(kind, "__name__", str(kind)) for kind in kinds]
+    quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
+    return UserError(f"{name} is {brief(value)}; it must be {' or '.join(names)}{quotes}")
 
 
 def run_config(settings: Namespace) -> RunConfig:
@@ -202,6 +308,14 @@ def run_config(settings: Namespace) -> RunConfig:
         run_dir = f"runs/{Path(str(settings.config[0])).stem}"
     if settings.trainer.max_steps == 0 or (settings.trainer.max_steps < 0 and settings.trainer.max_epochs is None):
         raise UserError("neither trainer.max_steps nor trainer.max_epochs says how long to train; set one")
+    for section in SECTIONS:
+        for name, value in settings[section].items():
+            if isinstance(value, int) and abs(value) > INT32:
+                raise UserError(f"{section}.{name} is {brief(value)}; it must fit into 32 bits")
+    for name in ("limit_val_batches", "val_check_interval"):
+        share = settings.trainer[name]
+        if share is not None and not share > 0:
+            raise UserError(f"trainer.{name} is {share}; it must be above 0: validation chooses the weights")
     if settings.data.streaming:
         if settings.trainer.max_steps < 1 or settings.trainer.max_epochs is not None:
             raise UserError(
@@ -209,9 +323,9 @@ def run_config(settings: Namespace) -> RunConfig:
             )
         if isinstance(settings.trainer.val_check_interval, float | None):
             raise UserError("with data.streaming, set trainer.val_check_interval to a number of steps, such as 500")
-    sections = settings.as_dict()
+    sections = json.loads(json.dumps({name: settings[name].as_dict() for name in SECTIONS}))  # plain numbers, for YAML
     return RunConfig(
-        seed=settings.seed,
+        seed=int(settings.seed),
         compiled=settings.compiled,
         model=sections["model"],
         tokenizer=TokenizerConfig(**sections["tokenizer"]),

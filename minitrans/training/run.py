@@ -21,9 +21,10 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
 from minitrans.admission import make_batch_loss
+from minitrans.arguments import CORES
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.errors import UserError
+from minitrans.errors import UserError, brief
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import svg
@@ -31,7 +32,6 @@ from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer,
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
-from minitrans.settings import CORES, brief
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card

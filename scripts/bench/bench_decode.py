@@ -46,7 +46,7 @@ from budget import Budget, in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.arguments import make_parser, parse
+from minitrans.arguments import Parser
 from minitrans.errors import UserError
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -445,13 +445,13 @@ def print_comparison(result: dict[str, Any]) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
-    parser = make_parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
+    parser = Parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     bench_train.add_settings(parser, Settings, HELP)
     try:
-        args = parse(parser, sys.argv[1:] if argv is None else argv)
-        as_json = args.pop("json")
-        settings = Settings(**args)
+        values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
+        as_json = values.pop("json")
+        settings = Settings(**values)
         for library in ("transformers", "ctranslate2"):
             if importlib.util.find_spec(library) is None:
                 raise UserError(f"{library} is not installed; pip install 'minitrans[bench]'")

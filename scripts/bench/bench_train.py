@@ -55,14 +55,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from budget import Budget, in_fresh_process
-from jsonargparse import ArgumentParser
-from jsonargparse.typing import NonNegativeFloat, PositiveInt
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.admission import make_batch_loss
-from minitrans.arguments import make_parser, parse
+from minitrans.arguments import Parser, bounded, count
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import DataConfig, load_corpus
 from minitrans.data.datamodule import TranslationDataModule
@@ -795,10 +793,10 @@ def print_sweep(result: dict[str, Any]) -> None:
     print(table(["", *(f"{name} {what}" for name in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
 
 
-def add_settings(parser: ArgumentParser, settings: type, texts: dict[str, str]) -> None:
+def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
     """Add a flag for each field of a dataclass of settings."""
     for field in fields(settings):
-        kind = {int: PositiveInt, float: NonNegativeFloat}.get(type(field.default), str)
+        kind = {int: count, float: bounded(float, 0)}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
 
@@ -811,14 +809,14 @@ def quieten() -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure and print; return 0, or 2 after bad input or without transformers, or 130 after Ctrl-C."""
-    parser = make_parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
+    parser = Parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
     add_settings(parser, Settings, HELP)
     try:
-        args = parse(parser, sys.argv[1:] if argv is None else argv)
-        as_json, sweeping = args.pop("json"), args.pop("sweep")
-        settings = Settings(**args)
+        values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
+        as_json, sweeping = values.pop("json"), values.pop("sweep")
+        settings = Settings(**values)
         if sweeping and settings.data:
             raise UserError("--sweep varies the length of made-up sentences; give it without --data")
         if settings.mean_length < 1:

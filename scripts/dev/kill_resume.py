@@ -10,8 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from jsonargparse import ArgumentParser
-from jsonargparse.typing import PositiveInt
+from minitrans.arguments import Parser, count
 
 CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
@@ -19,10 +18,10 @@ COMPARED = ("model.safetensors", "metrics.csv")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
-    parser = ArgumentParser(prog="kill_resume.py", description=__doc__)
-    parser.add_argument("--runs", type=PositiveInt, default=20, help="runs to kill")
-    parser.add_argument("--kills", type=PositiveInt, default=3, help="most kills in one run")
-    parser.add_argument("--steps", type=PositiveInt, default=300, help="optimizer steps of a run")
+    parser = Parser("kill_resume.py", __doc__ or "")
+    parser.add_argument("--runs", type=count, default=20, help="runs to kill")
+    parser.add_argument("--kills", type=count, default=3, help="most kills in one run")
+    parser.add_argument("--steps", type=count, default=300, help="optimizer steps of a run")
     parser.add_argument("--seed", type=int, default=1, help="decides when they are killed")
     args = parser.parse_args(argv)
     rng = random.Random(args.seed)

@@ -15,10 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from jsonargparse.typing import PositiveInt
-
 from minitrans import cli
-from minitrans.arguments import make_parser, parse
+from minitrans.arguments import Parser, count
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -37,7 +35,7 @@ COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Train what is missing, score it, print the table."""
-    parser = make_parser("results.py", (__doc__ or "").split("\n", 1)[0])
+    parser = Parser("results.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument(
         "configs",
         metavar="CONFIG",
@@ -46,11 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="YAML files of the runs",
     )
     parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
-    parser.add_argument("--seeds", type=PositiveInt, default=3, metavar="N", help="runs of each")
+    parser.add_argument("--seeds", type=count, default=3, metavar="N", help="runs of each")
     parser.add_argument("--runs", default="runs/results", help="where they go")
     cli.log.start_log(debug=False)
     try:
-        args = parse(parser, sys.argv[1:] if argv is None else argv)
+        args = parser.parse(sys.argv[1:] if argv is None else argv)
         folder = Path(args.runs).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         rows = []

@@ -219,7 +219,7 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
-        (["--single", "0"], "--single is 0; it must be a whole number above 0"),
+        (["--single", "0"], "argument --single: it must be a whole number from 1 to 2147483647, not 0"),
         (["--no-such-flag"], "--no-such-flag"),
         pytest.param(["--run", "x"], "--run and --source go together", marks=[needs_transformers, needs_ctranslate2]),
         pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=[needs_transformers, needs_ctranslate2]),

@@ -112,7 +112,9 @@ def test_what_is_wrong_is_told_in_a_line(arguments: list[str], tmp_path: Path, c
     assert results.main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"results.py: error: cannot read data.path {tmp_path / 'tiny'}")
     assert results.main(["--seeds", "0"]) == 2
-    assert capsys.readouterr().err.startswith("results.py: error: --seeds is 0; it must be a whole number above 0")
+    assert capsys.readouterr().err.startswith(
+        "results.py: error: argument --seeds: it must be a whole number from 1 to 2147483647, not 0"
+    )
 
 
 @pytest.mark.parametrize(("name", "tokenizer"), [("tiny", "zh"), ("multi30k-en-de-lc", "none")])

@@ -253,7 +253,7 @@ def test_ids_are_read_back_from_the_file() -> None:
             r"tokenizer\.vocab_size is 260; it must be at least 261 \(4 special ids and 256 b",
         ),
         ({"model_type": "word"}, r"tokenizer\.model_type is 'word'; it must be unigram or bpe"),
-        ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be at least 0\.98 \("),
+        ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be from 0\.98 to 1"),
         ({"character_coverage": float("nan")}, r"tokenizer\.character_coverage is nan"),
     ],
 )

@@ -187,5 +187,5 @@ def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
 
 def test_other_strategies_are_refused(corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", *settings(corpus, tmp_path / "run"), "--trainer.strategy", "fsdp"]) == 2
-    assert capsys.readouterr().err.endswith("error: --trainer.strategy is fsdp; it must be one of auto, ddp\n")
+    assert capsys.readouterr().err.endswith("error: --trainer.strategy is fsdp; it must be auto or ddp\n")
     assert not (tmp_path / "run").exists()
