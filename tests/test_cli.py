@@ -670,7 +670,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
     assert cli.main(["verify", "--self-test", "--json"]) == 0
     caught = json.loads(capsys.readouterr().out)["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(proof, "SABOTAGES", SABOTAGES[:1])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
     assert cli.main(["verify", "--self-test"]) == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
 

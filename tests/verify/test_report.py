@@ -1,9 +1,9 @@
 """The report in the terminal."""
 
 import io
+import math
 from collections.abc import Sequence
 
-import pytest
 from rich.console import Console
 
 from minitrans.cachecheck import checks as of_anyone
@@ -64,25 +64,17 @@ def test_a_line_has_the_numbers_and_the_verdict() -> None:
     assert "sabotage" not in text
 
 
-@pytest.mark.parametrize(("measured", "shown"), [(0.5, "0.5"), (float("nan"), "NaN"), (float("inf"), "∞")])
-def test_a_failed_check_is_seen(measured: float, shown: str) -> None:
-    text = printed([result("one"), result("two", measured=measured, passed=False)])
-    assert line_of(text, "two") == ["two", "A", "claim.", shown, "1e-12", "FAIL"]
-    assert text.endswith("\n1 passed, 1 failed in 1.5 s\n")
-
-
-def test_what_is_not_offered_is_seen_and_said() -> None:
-    lacking = Result(
-        "two", "A chapter", "A claim.", "what", None, 1e-12, False, 0.5, {}, False, "there is no [encoder]"
-    )
+def test_what_failed_or_is_not_offered_is_seen_and_counted() -> None:
+    nan, infinite = (result(id_, measured=x, passed=False) for id_, x in (("nan", math.nan), ("infinite", math.inf)))
+    lacking = result("lacking", measured=None, passed=False, offered=False, detail="there is no [encoder]")
+    text = printed([result("one"), result("two", measured=0.5, passed=False), nan, infinite])
+    for id_, shown in (("two", "0.5"), ("nan", "NaN"), ("infinite", "∞")):
+        assert line_of(text, id_) == [id_, "A", "claim.", shown, "1e-12", "FAIL"]
+    assert text.endswith("\n1 passed, 3 failed in 3.0 s\n")
     text = printed([result("one"), lacking])
-    assert line_of(text, "two") == ["two", "A", "claim.", "1e-12", "not", "offered"]
+    assert line_of(text, "lacking") == ["lacking", "A", "claim.", "1e-12", "not", "offered"]
     assert "there is no [encoder]" in text
-    assert "1 passed, 0 failed, 1 not offered in " in text
-
-
-def test_what_passed_and_failed_is_counted_in_the_last_line() -> None:
-    assert printed([result("one"), result("two"), result("three")]).endswith("\n3 passed, 0 failed in 2.2 s\n")
+    assert text.endswith("\n1 passed, 0 failed, 1 not offered in 1.5 s\n")
 
 
 def test_it_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
@@ -98,17 +90,13 @@ def test_brackets_in_a_text_are_no_markup() -> None:
     assert "A [bold]fault[/]." in text
 
 
-def test_sabotages_stand_beside_what_caught_them() -> None:
-    text = printed(
-        [result("one"), result("two")], [Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["two"])]
-    )
+def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is_seen() -> None:
+    both, first, none = Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["one"]), Caught("d", "D.", [])
+    text = printed([result("one"), result("two")], [both, first])
     assert line_of(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
-    assert line_of(text, "c") == ["c", "C.", "two"]
+    assert line_of(text, "c") == ["c", "C.", "one"]
     assert "2 sabotages, 2 caught; every check caught at least one\n" in text
     assert text.endswith("\n2 passed, 0 failed in 1.5 s\n")
-
-
-def test_an_escaped_sabotage_and_a_blind_check_are_seen() -> None:
-    text = printed([result("one"), result("two")], [Caught("a", "A fault.", ["one"]), Caught("b", "Another.", [])])
-    assert line_of(text, "b") == ["b", "Another.", "NOTHING"]
+    text = printed([result("one"), result("two")], [first, none])
+    assert line_of(text, "d") == ["d", "D.", "NOTHING"]
     assert "2 sabotages, 1 caught; checks that caught none: two\n" in text
