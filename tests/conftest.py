@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -371,6 +372,22 @@ def _compiled_for_tests(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Co
     """What is compiled is kept for the next run of the tests, by its source and flags, and apart from the user's."""
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
+
+
+@pytest.fixture
+def as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
+
+    def forget() -> None:
+        for module, name in (("kernels", "library"), ("library", "_compile")):
+            getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
+
+    if not HAS_FOLDER:
+        pytest.skip("the folder minitrans/compiled is not there")
+    forget()
+    yield
+    monkeypatch.undo()
+    forget()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from copy import deepcopy
 from dataclasses import replace
@@ -140,31 +140,20 @@ def test_parts_in_several_modes_are_left_to_the_plain_model(falls_back: list[str
 # -- Where there is none --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def _uncompiled(monkeypatch: Patch, tmp_path: Path) -> Iterator[None]:
-    """As in a new process, for which nothing has been compiled."""
-    kernels, library = (pytest.importorskip(f"minitrans.compiled.{name}") for name in ("kernels", "library"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for function in (kernels.library, library._compile):
-        function.cache_clear()
-    yield
-    monkeypatch.undo()
-    for function in (kernels.library, library._compile):
-        function.cache_clear()
-
-
 COMPILERS = [
     ({"CXX": "", "PATH": ""}, "no C++ compiler is here; install one, such as g++"),
     ({"CXX": "no-such-compiler -O1"}, "no-such-compiler cannot compile and load "),
     ({"CXX": "false"}, "false cannot compile and load "),
+    ({"CXX": '"unclosed'}, "CXX is '\"unclosed', which is no command (No closing quotation)"),
 ]
 
 
-@pytest.mark.usefixtures("_uncompiled")
-@pytest.mark.parametrize(("environment", "words"), COMPILERS, ids=["none", "missing", "failing"])
+@pytest.mark.usefixtures("as_new")
+@pytest.mark.parametrize(("environment", "words"), COMPILERS, ids=["none", "missing", "failing", "unreadable"])
 def test_without_a_compiler_the_plain_model_computes(
-    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, falls_back: list[str], tmp_path: Path
 ) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
@@ -172,6 +161,7 @@ def test_without_a_compiler_the_plain_model_computes(
         assert not is_measured("auto")
     assert [message.split(SLOWER)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
     assert all(f"{SLOWER}: {words}" in message for message in caplog.messages)
+    assert not list((tmp_path / "cache").rglob("*.*"))
     for ask in (trains, decodes):
         with pytest.raises(UserError, match="compiled code is required"):
             ask(random_model(1), "require")

@@ -19,14 +19,32 @@ pytestmark = needs_compiled
 
 FEW = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
 MANY = [*FEW, *(n + around for n in (128, 256) for around in (-1, 0, 1))]
-ids_of_sizes = pytest.mark.parametrize(
-    "size", [{name: n} for name in ("d_model", "d_head", "d_ff", "n_heads") for n in (2, 7, 8, 9, *FEW)], ids=str
+Case = tuple[dict[str, int], list[int], list[int]]  # sizes of a model, and lengths of sources and of targets
+SENTENCES: list[Case] = [
+    case
+    for n in MANY
+    for case in (
+        ({"max_len": 260}, [n, 3], [n - 2, n]),
+        ({"max_len": 260}, [5, 2, 9], [n, 1, n]),
+        ({"max_len": 260}, [n, 1, n - 1, 2], [3, 2, 4, 1]),
+        ({}, [1 + i % 3 for i in range(n)], [1 + i % 2 for i in range(n)]),
+    )
+]
+VOCABULARIES: list[Case] = [
+    ({"vocab_size": n, "tie_embeddings": tied}, [7, 4, 1], [9, 5, 6])
+    for n in (*MANY, 511, 512, 513)
+    for tied in (True, False)
+]
+MODELS: list[Case] = [
+    ({name: n}, [5, 3, 1, 9], [4, 6, 2, 5])
+    for name in ("d_model", "d_head", "d_ff", "n_heads")
+    for n in (2, 7, 8, 9, *FEW)
+]
+of_all_sizes = pytest.mark.parametrize(
+    ("sizes", "src_lengths", "tgt_lengths"),
+    [*SENTENCES, *VOCABULARIES, *MODELS],
+    ids=lambda value: str(value) if len(value) < 5 else f"{len(value)} rows",
 )
-
-
-def sized_model(seed: int, size: dict[str, int]) -> Transformer:
-    sizes = {"d_model": 6, "d_head": 4, "d_ff": 13, "n_heads": 2, "n_layers": 1} | size
-    return random_model(seed, **sizes)  # type: ignore[arg-type]
 
 
 def lower_model(vocab_size: int) -> Transformer:
@@ -58,8 +76,10 @@ def results(
     return [total.detach(), *torch.autograd.grad(total, list(model.parameters()))]
 
 
-def assert_same_training(model: Transformer, src_lengths: list[int], tgt_lengths: list[int]) -> None:
-    for module in model.train().modules():
+@of_all_sizes
+def test_training_is_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
+    model = random_model(1, **{"n_layers": 1} | sizes).train()
+    for module in model.modules():
         if isinstance(module, Dropout):
             module.p = 0.3
         if isinstance(module, MultiHeadAttention):
@@ -67,30 +87,6 @@ def assert_same_training(model: Transformer, src_lengths: list[int], tgt_lengths
     ids = batch(src_lengths, tgt_lengths, model.config.vocab_size)
     for ours, plain in zip(results(model, ids, "require"), results(model, ids, "off"), strict=True):
         assert (ours - plain).abs().max() <= 1e-9 * plain.abs().max().clamp_min(1.0)
-
-
-@pytest.mark.parametrize("n", MANY)
-def test_sentences_of_so_many_tokens(n: int) -> None:
-    model = random_model(1, n_layers=1, max_len=260)
-    assert_same_training(model, [n, 3], [n - 2, n])
-    assert_same_training(model, [5, 2, 9], [n, 1, n])
-    assert_same_training(model, [n, n, 1], [3, 2, 4])
-
-
-@pytest.mark.parametrize("n", MANY)
-def test_batches_of_so_many_sentences(n: int) -> None:
-    assert_same_training(random_model(2, n_layers=1), [1 + i % 3 for i in range(n)], [1 + i % 2 for i in range(n)])
-
-
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("n", [*MANY, 511, 512, 513])
-def test_vocabularies_of_so_many_words(n: int, tied: bool) -> None:
-    assert_same_training(random_model(3, n_layers=1, vocab_size=n, tie_embeddings=tied), [7, 4], [9, 5])
-
-
-@ids_of_sizes
-def test_models_of_such_sizes(size: dict[str, int]) -> None:
-    assert_same_training(sized_model(4, size), [5, 3], [4, 6])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
@@ -139,29 +135,22 @@ def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: i
     assert worst_step(compiled.accelerate_decoding(model), CachedStepper(model), lengths, n_steps, n) < 1e-9
 
 
-def test_many_steps() -> None:
-    assert_same_steps(random_model(5, max_len=141), [4, 7, 1], 140)
+@of_all_sizes
+def test_steps_are_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
+    model = random_model(6, **sizes)
+    assert_same_steps(model, src_lengths, 3)
+    if "vocab_size" in sizes:
+        for likeliest in (1, 2, 5, sizes["vocab_size"] - 3):
+            assert_same_steps(model, src_lengths, 2, likeliest)
 
 
-@pytest.mark.parametrize("n", MANY)
-def test_sources_of_so_many_tokens(n: int) -> None:
-    assert_same_steps(random_model(6, max_len=260), [n, 1, n - 1, 2], 3)
+def test_many_steps_of_long_sources() -> None:
+    assert_same_steps(random_model(5, n_layers=1, max_len=200), [4, 129, 200], 140)
 
 
-@pytest.mark.parametrize("n", MANY)
-def test_so_many_rows(n: int) -> None:
-    assert_same_steps(random_model(6), [1 + i % 3 for i in range(n)], 3)
-
-
-@pytest.mark.parametrize("n", [*MANY, 511, 512, 513])
-def test_so_many_words(n: int) -> None:
-    for likeliest in {None, 1, 2, 5, n - 3}:
-        assert_same_steps(random_model(7, vocab_size=n), [4, 7, 1], 2, likeliest)
-
-
-@ids_of_sizes
-def test_steps_of_models_of_such_sizes(size: dict[str, int]) -> None:
-    assert_same_steps(sized_model(8, size), [5, 3, 1, 9], 4)
+def test_many_rows_of_many_lengths() -> None:
+    """More rows and tokens than are taken at a time, and a sentence that is longer than a group."""
+    assert_same_steps(random_model(1, max_len=200), [*range(1, 12)] * 20 + [150, 3], 5)
 
 
 @torch.no_grad()

@@ -1,21 +1,18 @@
-"""Each compiled kernel against the plain formula in float64; and what happens where none can be compiled."""
+"""Each compiled kernel against the plain formula in float64."""
 
 import platform
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import loss_of, needs_compiled, random_ids, random_model, random_targets, random_tensor
+from conftest import needs_compiled, random_tensor
 from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.compiled import kernels, library
 from minitrans.compiled.kernels import Dropout
-from minitrans.compiled.library import NotAdmittedError
 from minitrans.model.dropout import random_bytes
-from minitrans.model.loss import batch_loss, label_smoothed_cross_entropy
+from minitrans.model.loss import label_smoothed_cross_entropy
 
 pytestmark = needs_compiled
 
@@ -281,56 +278,13 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
         assert any(not torch.equal(a, b) for a, b in pairs if a is not None and b is not None)  # there were as many
 
 
-@pytest.fixture
-def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    forget()
-    yield
-    monkeypatch.undo()
-    forget()
-
-
-@pytest.fixture
-def _uncached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _as_new: None) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def forget() -> None:
-    """As in a new process."""
-    kernels.library.cache_clear()
-    library._compile.cache_clear()
-
-
-@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
-def test_a_processor_is_known_by_what_it_can_do() -> None:
-    name, _, abilities = library._processor().partition(":")
-    assert name.strip() in ("flags", "Features")
-    assert {"avx2", "sse2", "asimd"} & set(abilities.split())
-
-
-@pytest.mark.usefixtures("_uncached")
-def test_a_source_is_compiled_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    source = tmp_path / "source.cpp"
-    source.write_text('extern "C" bool usable() { return true; }\n')
-    assert library.load_library(source).usable()
-    assert [path.suffix for path in (tmp_path / "minitrans").iterdir()] == [".so"]
-    forget()
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("compiled again"))
-        assert library.load_library(source).usable()
-    forget()
-    source.write_text('extern "C" bool usable() { return !false; }\n')
-    assert library.load_library(source).usable()
-    assert len(list((tmp_path / "minitrans").iterdir())) == 2
-
-
-@pytest.mark.usefixtures("_as_new", "_compiled_for_tests")
+@pytest.mark.usefixtures("as_new", "_compiled_for_tests")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
 @pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"c++ {without}")
-    monkeypatch.setattr(
-        library, "COMPILE", [flag.replace("-O3", "-O1") for flag in library.COMPILE]
-    )  # in a fifth of the time
+    faster = [flag.replace("-O3", "-O1") for flag in library.COMPILE]  # in a fifth of the time
+    monkeypatch.setattr(library, "COMPILE", faster)
     test_feed_forward(129, 33, 50, SOME, SOME)
     test_cross_attention(5, 33, 64, 12, 3, 7, SOME)
     test_self_attention(40, SOME)
@@ -338,25 +292,3 @@ def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.Monkey
     for dtype, relative in (torch.float32, 2e-5), (torch.bfloat16, 4e-2):
         test_lower_dtypes_differ_by_their_rounding(dtype, relative, 150, 33)
         test_nothing_is_left_over_from_another_call(dtype)
-
-
-@pytest.mark.usefixtures("_uncached")
-@pytest.mark.parametrize("compiler", ["false", "no-such-compiler"])
-def test_without_a_compiler_there_are_none_and_one_warning(
-    compiler: str,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    falls_back: list[str],
-) -> None:
-    monkeypatch.setenv("CXX", compiler)
-    for _ in range(2):
-        with pytest.raises(NotAdmittedError, match=f"{compiler} cannot compile and load .*kernels.cpp"):
-            kernels.library()
-    model, ids = random_model(1), (random_ids(1, [3, 2], 3), random_targets(2, 2, 4), random_ids(3, [4, 4], 4))
-    losses = [loss_of(model)(*ids, 0.1) for _ in range(2)]
-    assert losses == [batch_loss(model, *ids, 0.1)] * 2
-    assert len(caplog.records) == 1
-    assert caplog.messages == falls_back[:1]
-    assert "training takes the plain and slower path" in caplog.text
-    assert not list((tmp_path / "minitrans").iterdir())

@@ -8,14 +8,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conftest import needs_compiled
 
-from minitrans import admission
 from minitrans.compiled import kernels, library, stepper
 from minitrans.compiled.library import NotAdmittedError
 
@@ -45,13 +44,10 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+def cache(as_new: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A new one, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    library._compile.cache_clear()
-    yield tmp_path / "minitrans"
-    monkeypatch.undo()
-    library._compile.cache_clear()
+    return tmp_path / "minitrans"
 
 
 @pytest.fixture
@@ -86,6 +82,23 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         return path, len(runs) > before
 
     return loads
+
+
+@pytest.mark.skipif(not Path("/proc/cpuinfo").is_file(), reason="the system tells it in another way")
+def test_a_processor_is_known_by_what_it_can_do() -> None:
+    name, _, abilities = library._processor().partition(":")
+    assert name.strip() in ("flags", "Features")
+    assert {"avx2", "sse2", "asimd"} & set(abilities.split())
+
+
+def test_each_source_is_compiled_once(load: Callable[[], tuple[Path, bool]], source: Path, cache: Path) -> None:
+    path, _ = load()
+    assert (path.suffix, list(cache.iterdir())) == (library.SUFFIX, [path])
+    assert load() == (path, False)
+    source.write_text('extern "C" bool usable() { return !false; }\n')
+    library._compile.cache_clear()
+    assert library.load_library(source).usable()
+    assert len(list(cache.iterdir())) == 2
 
 
 def put(path: Path, content: bytes) -> None:
@@ -222,12 +235,3 @@ def test_a_compiler_that_fails_is_quoted(
     assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")
     assert "\n" not in str(error.value)
     assert not list(cache.iterdir())
-
-
-def test_a_command_that_is_none_takes_the_plain_path(
-    monkeypatch: pytest.MonkeyPatch, falls_back: list[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("CXX", '"unclosed')
-    assert not admission.is_measured("auto")
-    (line,) = caplog.messages
-    assert line.endswith(": CXX is '\"unclosed', which is no command (No closing quotation)")

@@ -52,8 +52,7 @@ def found(dtype: torch.dtype = torch.float64, model: Transformer | None = None) 
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
 def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -> None:
     """Compiled code goes other ways for one head than for more, and for one layer."""
-    plan = read_plan(model_of(n_heads=n_heads, d_model=24, n_layers=n_heads))
-    config = probe._architecture(plan).config
+    config = probe._small_model(read_plan(model_of(n_heads=n_heads, d_model=24, n_layers=n_heads))).config
     assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
 
 
@@ -78,27 +77,18 @@ SIZES: list[dict[str, Any]] = [
     {"max_len": 1},
     {"max_len": 1000},
 ]
-EPS: list[tuple[float, ...]] = [(), (1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-4, 1.0), (0.0,)]
+EPS: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-4, 1.0), (0.0,)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("sizes", [*SIZES, *({"eps": eps} for eps in EPS)], ids=str)
 def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
-    assert found(dtype, model_of(dtype, **sizes)) == ("", "")
+    model = model_of(dtype, **sizes)
+    assert found(dtype, model) == ("", "")
+    assert found(dtype, model.eval()) == ("", "")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("eps", EPS, ids=str)
-def test_nor_for_any_epsilons(dtype: torch.dtype, eps: tuple[float, ...]) -> None:
-    assert found(dtype, model_of(dtype, eps)) == ("", "")
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_nor_in_any_mode(training: bool) -> None:
-    assert found(model=model_of().train(training)) == ("", "")
-
-
-# -- Faults that both sides' paths meet: the model's code has been changed --------------------------------------------
+# -- Faults of the model's code: of both paths, or of one ------------------------------------------------------------
 
 
 def gelu(self: FeedForward, x: Tensor) -> Tensor:
@@ -137,41 +127,6 @@ def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> t
     """Head h takes every h-th column."""
     columns = (t.transpose(1, 2).flatten(2) for t in project(self, x, first, last))
     return tuple(t.unflatten(2, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for t in columns)
-
-
-project = MultiHeadAttention.project
-softmax = attention.masked_softmax
-MODEL: dict[str, tuple[list[object], str, Callable[..., Any]]] = {
-    "GELU": ([FeedForward], "forward", gelu),
-    "linear": ([FeedForward], "forward", lambda self, x: self.w_2(self.dropout(self.w_1(x)))),
-    "post-norm": ([EncoderLayer], "forward", post_norm),
-    "cross first": ([DecoderLayer], "forward", cross_before_self),
-    "no scale": ([attention], "attention_scores", lambda q, k: q @ k.mT),
-    "hardly another scale": ([attention], "attention_scores", lambda q, k: q @ k.mT / q.size(-1) ** 0.500001),
-    "base 2": ([attention], "masked_softmax", lambda s, mask=None: softmax(s * math.log(2), mask)),
-    "no sqrt(d_model)": ([Transformer], "embed", unscaled_embedding),
-    "no causal mask": ([transformer], "causal_mask", unmasked),
-    "padding is seen": ([transformer], "padding_mask", all_real),
-    "heads interleaved": ([MultiHeadAttention], "project", interleaved),
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fault", MODEL)
-def test_another_model_is_noticed(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
-    owners, name, function = MODEL[fault]
-    for owner in owners:
-        monkeypatch.setattr(owner, name, function)
-    in_training, in_decoding = found(dtype)
-    assert in_training.startswith("compiled code is ")
-    assert "float64" in in_training
-    if fault != "no causal mask":  # a step has nothing to hide
-        assert in_decoding.startswith("compiled code is ")
-    monkeypatch.undo()
-    assert found(dtype) == ("", "")
-
-
-# Those of one path alone.
 
 
 def restarting(self: Transformer, embedding: Any, ids: Tensor, offset: int) -> Tensor:
@@ -226,42 +181,50 @@ def with_padding(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, s
     return linear_cross_entropy(hidden, weight, tgt_out, -1, smoothing)
 
 
+project, softmax, norm = MultiHeadAttention.project, attention.masked_softmax, F.layer_norm
 embed, write, select, decode = Transformer.embed, KeyValues.write, DecoderCache.select_rows, Decoder.forward
 linear_cross_entropy = loss.linear_cross_entropy
-ONE_PATH: dict[str, tuple[object, str, Callable[..., Any], bool]] = {
-    "positions restart": (Transformer, "embed", restarting, False),
-    "cache forgets": (KeyValues, "write", forgetting, False),
-    "rows sorted": (DecoderCache, "select_rows", sorting, False),
-    "rows stay": (DecoderCache, "select_rows", lambda self, rows: select(self, torch.tensor([0, 1, 1])), False),
-    "dropout after the network": (FeedForward, "forward", late_dropout, True),
-    "dropout of the scores": (attention, "scaled_dot_product_attention", dropout_before_attention, True),
-    "dropout in another order": (EncoderLayer, "forward", other_order, True),
-    "more is dropped": (dropout, "dropped_of_256", lambda p: round(256 * p) + bool(p), True),
-    "no dropout": (Dropout, "forward", lambda self, x: x, True),
-    "no gradient to the source": (Decoder, "forward", detached, True),
-    "no smoothing": (loss, "linear_cross_entropy", sharp, True),
-    "the loss counts padding": (loss, "linear_cross_entropy", with_padding, True),
+BOTH, TRAINING, DECODING = (True, True), (True, False), (False, True)
+FAULTS: dict[str, tuple[tuple[bool, bool], object, str, Callable[..., Any]]] = {
+    "GELU": (BOTH, FeedForward, "forward", gelu),
+    "linear": (BOTH, FeedForward, "forward", lambda self, x: self.w_2(self.dropout(self.w_1(x)))),
+    "post-norm": (BOTH, EncoderLayer, "forward", post_norm),
+    "cross first": (BOTH, DecoderLayer, "forward", cross_before_self),
+    "no scale": (BOTH, attention, "attention_scores", lambda q, k: q @ k.mT),
+    "hardly another scale": (BOTH, attention, "attention_scores", lambda q, k: q @ k.mT / q.size(-1) ** 0.500001),
+    "base 2": (BOTH, attention, "masked_softmax", lambda s, mask=None: softmax(s * math.log(2), mask)),
+    "no sqrt(d_model)": (BOTH, Transformer, "embed", unscaled_embedding),
+    "padding is seen": (BOTH, transformer, "padding_mask", all_real),
+    "heads interleaved": (BOTH, MultiHeadAttention, "project", interleaved),
+    "another epsilon": (BOTH, F, "layer_norm", lambda x, shape, w, b, eps: norm(x, shape, w, b, eps * 1.001)),
+    "no causal mask": (TRAINING, transformer, "causal_mask", unmasked),  # a step has nothing to hide
+    "dropout after the network": (TRAINING, FeedForward, "forward", late_dropout),
+    "dropout of the scores": (TRAINING, attention, "scaled_dot_product_attention", dropout_before_attention),
+    "dropout in another order": (TRAINING, EncoderLayer, "forward", other_order),
+    "more is dropped": (TRAINING, dropout, "dropped_of_256", lambda p: round(256 * p) + bool(p)),
+    "no dropout": (TRAINING, Dropout, "forward", lambda self, x: x),
+    "no gradient to the source": (TRAINING, Decoder, "forward", detached),
+    "no smoothing": (TRAINING, loss, "linear_cross_entropy", sharp),
+    "the loss counts padding": (TRAINING, loss, "linear_cross_entropy", with_padding),
+    "kernels draw one seed": (TRAINING, training, "draw_seed", lambda: 7),
+    "kernels drop nothing": (TRAINING, training, "_draw", lambda p: kernels.Dropout(0, 0)),
+    "positions restart": (DECODING, Transformer, "embed", restarting),
+    "cache forgets": (DECODING, KeyValues, "write", forgetting),
+    "rows sorted": (DECODING, DecoderCache, "select_rows", sorting),
+    "rows stay": (DECODING, DecoderCache, "select_rows", lambda self, rows: select(self, torch.tensor([0, 1, 1]))),
 }
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fault", ONE_PATH)
-def test_a_change_of_one_path_is_noticed_there_alone(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
-    owner, name, function, of_training = ONE_PATH[fault]
-    monkeypatch.setattr(owner, name, function)
-    reasons = found(dtype)
-    assert [bool(reason) for reason in reasons] == [of_training, not of_training]
-    assert "compiled code is off by " in reasons[0 if of_training else 1]
-    monkeypatch.undo()
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_is_noticed_where_it_is(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+    where, owner, name, function = FAULTS[fault]
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, function)
+        reasons = found(dtype, model_of(dtype, (1e-3,)))
+    assert tuple(map(bool, reasons)) == where
+    assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
     assert found(dtype) == ("", "")
-
-
-def test_weights_kept_by_the_norms_own_epsilon_are_noticed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(F, "layer_norm", lambda x, shape, weight, bias, eps: norm(x, shape, weight, bias, eps * 1.001))
-    assert all(found(model=model_of(eps=(1e-3,))))
-
-
-norm = F.layer_norm
 
 
 # -- Faults of compiled code, in each dtype ---------------------------------------------------------------------------
@@ -332,11 +295,7 @@ def test_what_is_wrong_by_its_own_size_is_noticed(
 
 def test_a_gradient_that_is_added_to_another_is_noticed(monkeypatch: Patch) -> None:
     add = kernels.add_embed_backward
-
-    def wrong(grad: Tensor, ids: Tensor, d_table: Tensor, *rest: Any) -> None:
-        add(grad * (1 + 1e-6), ids, d_table, *rest)
-
-    monkeypatch.setattr(kernels, "add_embed_backward", wrong)
+    monkeypatch.setattr(kernels, "add_embed_backward", lambda grad, *rest: add(grad * (1 + 1e-6), *rest))
     assert "in the gradient at " in found()[0]
 
 
@@ -391,32 +350,18 @@ def test_what_is_not_finite_is_a_difference(monkeypatch: Patch) -> None:
     assert found()[0].startswith("compiled code is not finite in the hidden states (float64, ")
 
 
-def test_kernels_that_draw_no_random_numbers_are_noticed(monkeypatch: Patch) -> None:
-    monkeypatch.setattr(training, "draw_seed", lambda: 7)
-    assert found()[0]
-    monkeypatch.setattr(training, "_draw", lambda p: kernels.Dropout(0, 0))
-    assert found()[0]
-
-
 # -- When it looks --------------------------------------------------------------------------------------------------
 
 
-def looks(monkeypatch: Patch) -> list[torch.dtype]:
-    """The dtypes that have been compared, one after another."""
-    seen: list[torch.dtype] = []
-    first = probe._first_difference
-
-    def noting(compared: Any, dtype: torch.dtype) -> str:
-        seen.append(dtype)
-        return first(compared, dtype)
-
-    monkeypatch.setattr(probe, "_first_difference", noting)
-    return seen
-
-
 def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> None:
-    seen = looks(monkeypatch)
-    for _ in range(2):
+    seen: list[torch.dtype] = []
+    refuse = probe._refuse_differences
+
+    def noting(compared: Any, dtype: torch.dtype) -> None:
+        seen.append(dtype)
+        refuse(compared, dtype)
+
+    monkeypatch.setattr(probe, "_refuse_differences", noting)
+    for n in (1, 2):
         assert found(torch.float32) == ("", "")
-        assert seen == [torch.float64, torch.float32] * 2
-        seen.clear()
+        assert seen == [torch.float64, torch.float32] * 2 * n

@@ -1,9 +1,8 @@
-"""The compiled decoder against the plain model, and what happens where there is none."""
+"""The compiled decoder against the plain model."""
 
-import logging
 import platform
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.admission import make_stepper
 from minitrans.compiled import library, stepper
-from minitrans.compiled.library import DTYPES, NotAdmittedError
+from minitrans.compiled.library import DTYPES, call
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search, greedy_decode
 from minitrans.model.transformer import Transformer
@@ -104,23 +102,6 @@ def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: fl
     assert 0 < worst_step(model.double(), fast, 5) < tolerance
 
 
-@torch.no_grad()
-def test_many_rows_of_many_lengths_are_split_into_groups() -> None:
-    """More rows and tokens than are taken at a time, and a sentence that is longer than a group."""
-    model = random_model(1, max_len=200)
-    lengths = [*range(1, 12)] * 20 + [150, 3]
-    src_ids = random_ids(2, lengths, 150)
-    fast, plain = compiled(model), CachedStepper(model)
-    cache, plain_cache = fast.begin(src_ids, 5), plain.begin(src_ids, 5)
-    tokens = torch.full((len(lengths),), BOS)
-    for _ in range(4):
-        log_p, ids = fast.next_tokens(tokens, cache, 1)
-        want, same = plain.next_tokens(tokens, plain_cache, 1)
-        assert worst_deviation([log_p], [want]) < 1e-12
-        assert torch.equal(ids, same)
-        tokens = ids[:, 0]
-
-
 def test_equals_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
@@ -194,17 +175,18 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
 
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    freed: list[int] = []
-    function = CompiledStepper._function
-    monkeypatch.setattr(
-        CompiledStepper, "_function", lambda self, name: freed.append if name == "free" else function(self, name)
-    )
+    calls: list[tuple[str, object]] = []
+
+    def noting(library: Any, name: str, dtype: torch.dtype, *arguments: object) -> Any:
+        result = call(library, name, dtype, *arguments)
+        calls.append((name, result if name == "make" else arguments[0]))
+        return result
+
+    monkeypatch.setattr(stepper, "call", noting)
     fast = compiled(random_model(11))
-    handle = fast._stepper
-    assert not freed
+    assert [name for name, _ in calls] == ["make"]
     del fast
-    assert freed == [handle]
-    function(compiled(random_model(11)), "free")(handle)
+    assert calls[1:] == [("free", calls[0][1])]
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
@@ -250,32 +232,14 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
     assert ids.tolist() == [[PAD, PAD]]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_on_a_cpu_a_model_is_compiled(dtype: torch.dtype) -> None:
-    assert isinstance(make_stepper(random_model(21).to(dtype), "auto"), CompiledStepper)
-
-
-def other_order(model: Transformer) -> None:
-    """Have all matrices lie in memory column by column."""
-    for parameter in model.parameters():
-        if parameter.dim() == 2:
-            parameter.data = parameter.data.t().contiguous().t()
-
-
 def test_weights_may_lie_in_any_order() -> None:
     model = random_model(22)
     plan = read_plan(model)
-    other_order(model)
+    for parameter in model.parameters():
+        if parameter.dim() == 2:
+            parameter.data = parameter.data.t().contiguous().t()
     assert not plan.source.is_contiguous()
     assert worst_step(model, CompiledStepper(plan), 23) < 1e-11
-
-
-def test_a_plan_refuses_them_though(falls_back: list[str]) -> None:
-    model = random_model(22)
-    other_order(model)
-    assert isinstance(make_stepper(model, "auto"), CachedStepper)
-    (line,) = falls_back
-    assert line.endswith("path: src_embedding.weight does not lie in one piece in memory")
 
 
 def test_each_norm_has_its_own_eps() -> None:
@@ -285,64 +249,13 @@ def test_each_norm_has_its_own_eps() -> None:
     assert worst_step(model, compiled(model), 25) < 1e-11
 
 
-@torch.no_grad()
-def test_many_steps_against_the_full_masked_pass() -> None:
-    """Past every position that is a multiple of 32, and a source as long as those that the kernels split."""
-    model = random_model(26, n_layers=1, max_len=200)
-    assert worst_step(model, compiled(model), 27, steps=130, lengths=[4, 129, 200]) < 1e-11
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("lengths", [[1, 63, 64, 65], [127, 128, 129, 200], [200], [1] * 130])
-def test_sources_of_any_length_against_the_full_masked_pass(lengths: list[int]) -> None:
-    model = random_model(28, max_len=200, vocab_size=600)
-    assert worst_step(model, compiled(model), 29, steps=3, lengths=lengths) < 1e-11
-
-
-@pytest.mark.parametrize("change", [lambda m: m.half(), lambda m: m.to("meta")])
-def test_other_devices_and_dtypes_take_the_model_itself(
-    change: Callable[[Transformer], Transformer], caplog: pytest.LogCaptureFixture
-) -> None:
-    model = change(random_model(16))
-    with caplog.at_level(logging.INFO, "minitrans"):
-        found = make_stepper(model, "auto")
-    assert isinstance(found, CachedStepper)
-    assert found.model is model
-    assert [record.levelno for record in caplog.records] == [logging.INFO]  # nobody would have expected another
-
-
-@pytest.fixture
-def _as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    library._compile.cache_clear()
-    yield
-    monkeypatch.undo()
-    library._compile.cache_clear()
-
-
-@pytest.mark.usefixtures("_as_new")
-def test_without_a_compiler_it_is_the_model_itself(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, falls_back: list[str]
-) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    model = random_model(17)
-    found = make_stepper(model, "auto")
-    assert isinstance(found, CachedStepper)
-    assert found.model is model
-    with pytest.raises(NotAdmittedError):
-        compiled(model)
-    assert caplog.messages == falls_back
-    assert "decoding takes the plain and slower path" in caplog.text
-    assert str(stepper.SOURCE) in caplog.text
-
-
-@pytest.mark.usefixtures("_as_new", "_compiled_for_tests")
+@pytest.mark.usefixtures("as_new", "_compiled_for_tests")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
 @pytest.mark.parametrize("without", ["-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", f"c++ {without}")
-    monkeypatch.setattr(
-        library, "COMPILE", [flag.replace("-O3", "-O1") for flag in library.COMPILE]
-    )  # in a third of the time
+    faster = [flag.replace("-O3", "-O1") for flag in library.COMPILE]  # in a third of the time
+    monkeypatch.setattr(library, "COMPILE", faster)
     model = random_model(18, vocab_size=300, max_len=MAX_LEN)
     assert worst_step(model, compiled(model), 19) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)

@@ -10,11 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from minitrans.compiled import kernels, training
-from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled import training
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer
-from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.plan import read_plan
 
@@ -147,20 +145,6 @@ def test_the_gradient_of_a_tied_table_passes_both_embeddings() -> None:
     assert first is not None
     second = next(node for node, _ in first.next_functions if node is not None)
     assert first.name() == second.name() == "_EmbedBackward"
-
-
-def no_kernels() -> None:
-    raise NotAdmittedError("none today")
-
-
-def test_without_kernels_it_is_the_plain_pass(monkeypatch: pytest.MonkeyPatch, falls_back: list[str]) -> None:
-    monkeypatch.setattr(kernels, "library", no_kernels)
-    model, (src_ids, tgt_in) = random_model(4).train(), batch([5, 3], [4, 4])
-    losses = [loss_of(model)(src_ids, tgt_in, tgt_in, 0.1), batch_loss(model, src_ids, tgt_in, tgt_in, 0.1)]
-    gradients = [torch.autograd.grad(loss, list(model.parameters())) for loss in losses]
-    assert losses[0] == losses[1]
-    assert all(torch.equal(a, b) for a, b in zip(*gradients, strict=True))
-    assert falls_back == ["training takes the plain and slower path: none today"]
 
 
 def test_each_dropout_has_its_own_probability() -> None:
