@@ -18,21 +18,15 @@ def numbers(seed: int, *shape: int) -> reference.Array:
 
 
 @pytest.mark.parametrize(
-    ("scores", "weights", "digits"),
+    ("scores", "weights"),
     [
-        ([4.0, -1.0, 2.1], [0.8648, 0.0058, 0.1294], 4),
-        ([3.0, 2.0, 1.0], [0.6652, 0.2447, 0.0900], 4),
-        ([4.0, 3.0, 2.0, 1.0], [0.64, 0.24, 0.09, 0.03], 2),
+        ([4.0, -1.0, 2.1], [0.8648, 0.0058, 0.1294]),
+        ([4.0, 3.0, 2.0, 1.0], [0.6439, 0.2369, 0.0871, 0.0321]),
+        ([1e4, -1e4, 1e4 - 1.0], [0.7311, 0.0, 0.2689]),  # finite though exp(1e4) is not
     ],
 )
-def test_softmax_gives_known_weights(scores: list[float], weights: list[float], digits: int) -> None:
-    assert reference.softmax(np.array(scores)).round(digits).tolist() == weights
-
-
-def test_softmax_of_very_large_scores_is_finite_and_right() -> None:
-    e = math.exp(-1.0)
-    got = reference.softmax(np.array([1e4, -1e4, 1e4 - 1.0]))
-    assert got.tolist() == pytest.approx([1 / (1 + e), 0.0, e / (1 + e)], abs=ATOL)
+def test_softmax_gives_known_weights(scores: list[float], weights: list[float]) -> None:
+    assert reference.softmax(np.array(scores)).round(4).tolist() == weights
 
 
 def test_attend_averages_the_values_by_similarity() -> None:
