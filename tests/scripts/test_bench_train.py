@@ -29,9 +29,6 @@ TINY = Settings(
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
 MACHINE = bench_train.describe_machine() if "transformers" in LIBRARIES else {}
 BF16, NO_BF16 = ["avx2", "amx_bf16"], ["avx2"]  # flags of processors: one multiplies bfloat16, the other does not
-    ["avx2", "amx_bf16"],
-    ["avx2"],
-)  # flags of a processor that multiplies bfloat16, and of one that does not
 
 
 class Recorder(Bench):
