@@ -198,11 +198,8 @@ def test_control_a_wrong_import_in_the_model_is_reported(name: str, line: str, f
 def test_the_model_names_nothing_compiled() -> None:
     found = {path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL.glob("*.py")}
     assert {name: words for name, words in found.items() if words} == {}
-
-
-def test_control_names_of_compiled_code_are_found() -> None:
-    text = "# Compiled kernels, in C++: torch.compile is none."
-    assert words_of_compiled_code(text) == ["Compiled", "kernel", "C++"]
+    control = words_of_compiled_code("# Compiled kernels, in C++: torch.compile is none.")
+    assert control == ["Compiled", "kernel", "C++"]
 
 
 def test_the_model_is_short() -> None:
@@ -242,15 +239,12 @@ def test_importing_the_package_imports_no_library() -> None:
     run("import minitrans\nassert 'torch' not in sys.modules\nassert 'numpy' not in sys.modules")
 
 
-def test_public_names_come_from_their_homes() -> None:
+def test_public_names_come_from_their_homes_and_others_are_refused() -> None:
     from minitrans.model.attention import MultiHeadAttention
     from minitrans.model.transformer import Transformer, TransformerConfig
 
     assert minitrans.MultiHeadAttention is MultiHeadAttention
     assert minitrans.Transformer is Transformer
     assert minitrans.TransformerConfig is TransformerConfig
-
-
-def test_an_unknown_name_is_refused() -> None:
     with pytest.raises(AttributeError, match=r"module 'minitrans' has no attribute 'Transfomer'"):
         getattr(minitrans, "Transfomer")  # noqa: B009

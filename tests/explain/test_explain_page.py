@@ -65,8 +65,10 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
             assert step == known._asdict() | {"likeliest": [list(each) for each in known.likeliest]}
 
 
-def test_the_page_loads_nothing_and_runs_its_own_script_alone(explanation: Explanation) -> None:
+def test_the_page_is_small_loads_nothing_and_runs_its_own_script_alone(explanation: Explanation) -> None:
     html = explanation.html
+    assert len(html.encode()) < 100_000
+    assert "To keep the page small" not in html
     *_, script = re.findall(r"<script>(.*?)</script>", html, re.S)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'\"" in html
@@ -92,11 +94,6 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: Explanation) -> 
     assert escapes.unescape(inside) == explanation.html
 
 
-def test_the_page_is_small(explanation: Explanation) -> None:
-    assert len(explanation.html.encode()) < 100_000
-    assert "To keep the page small" not in explanation.html
-
-
 @pytest.mark.parametrize(
     ("sizes", "n_layers", "expected"),
     [
@@ -116,15 +113,18 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     explanation: Explanation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = explanation.sentences[0]
-    encoder, decoder, cross = (torch.cat([x * 0, x * 0, x]) for x in first.attention[2:])
+
+    def third(of_layer: Tensor) -> Tensor:
+        return torch.cat([of_layer * 0, of_layer * 0, of_layer])
+
+    encoder, decoder, cross = map(third, first.attention[2:])
+    attention = first.attention._replace(encoder=encoder, decoder=decoder, cross=cross)
     deep = replace(
         first,
         config=replace(first.config, n_layers=3),
-        translation=first.translation._replace(
-            attention=first.attention._replace(encoder=encoder, decoder=decoder, cross=cross)
-        ),
-        cached_decoder=torch.cat([first.cached_decoder * 0, first.cached_decoder * 0, first.cached_decoder]),
-        cached_cross=torch.cat([first.cached_cross * 0, first.cached_cross * 0, first.cached_cross]),
+        translation=first.translation._replace(attention=attention),
+        cached_decoder=third(first.cached_decoder),
+        cached_cross=third(first.cached_cross),
         forbidden=0.25,
         n_padded=1,
     )
@@ -142,18 +142,15 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 
-def test_a_text_that_no_page_can_hold_is_refused(
+def test_the_page_is_saved_or_one_line_says_why_not(
     explanation: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 10)
-    n_pieces = len(explanation.sentences[0].attention.source)
-    with pytest.raises(UserError, match=f"the first text is too long to show as a page: {n_pieces} pieces; give a"):
-        Explanation(explanation.sentences).save(tmp_path / "page.html")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_the_page_is_saved(explanation: Explanation, tmp_path: Path) -> None:
     explanation.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == explanation.html
     with pytest.raises(UserError, match=r"cannot write .*/gone/page.html: No such file or directory"):
         explanation.save(tmp_path / "gone" / "page.html")
+    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 10)
+    n_pieces = len(explanation.sentences[0].attention.source)
+    with pytest.raises(UserError, match=f"the first text is too long to show as a page: {n_pieces} pieces; give a"):
+        Explanation(explanation.sentences).save(tmp_path / "another.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

@@ -11,6 +11,7 @@ import bench_train
 import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
+from benches import interrupted, needs_ctranslate2, needs_transformers, refusal
 from budget import Budget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
@@ -20,9 +21,7 @@ CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
 )
 FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1"]
-libraries = [name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)]
-needs_transformers = pytest.mark.skipif("transformers" not in libraries, reason="needs the extra bench")
-needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in libraries, reason="needs the extra export")
+PEERS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
 
 
 @pytest.fixture(autouse=True)
@@ -57,16 +56,7 @@ def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> 
     monkeypatch.setattr(bench_train, "BF16_FLAGS", bench_train.describe_machine()["flags"])
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        OURS,
-        "minitrans, plain",
-        "minitrans, no cache",
-        pytest.param(HF, marks=needs_transformers),
-        pytest.param(CT2, marks=needs_ctranslate2),
-    ],
-)
+@pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEERS])
 def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
@@ -75,9 +65,7 @@ def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_pa
     assert [decode([source])[0] for source in sources] == want
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=needs_ctranslate2)]
-)
+@pytest.mark.parametrize("name", PEERS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
     ours, theirs = (bench_decode.contender(who, model, tmp_path)(sources, 5) for who in (OURS, name))
     assert theirs != bench_decode.contender(name, model, tmp_path)(sources)
@@ -108,18 +96,8 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_decode.main(["--json", *FLAGS]) == 0
     result = json.loads(capsys.readouterr().out)
     ratios = {f"ratio_to_{peer}_{how}" for peer in ("hf", "ct2") for how in ("batched", "single", "beams")}
-    assert set(result) == ratios | {
-        "machine",
-        "settings",
-        "sentences",
-        "mean_length",
-        "parameters",
-        "contenders",
-        "lengths",
-        "left_out",
-        "rounds",
-        "interrupted",
-    }
+    names = "machine settings sentences mean_length parameters contenders lengths left_out rounds interrupted"
+    assert set(result) == {*ratios, *names.split()}
     assert result["rounds"] == {"batched": 3, "beams": 3, "single": 3}
     assert min(result[ratio] for ratio in ratios) > 0
     assert result["sentences"] == 12
@@ -192,28 +170,19 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 @needs_transformers
 @needs_ctranslate2
 @pytest.mark.usefixtures("quick")
-@pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
-    flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*arguments: object) -> float:
-        raise KeyboardInterrupt
-
     monkeypatch.setattr(bench_train, "BF16_FLAGS", ())
-    monkeypatch.setattr(bench_decode, "peak_memory", interrupted)
-    assert bench_decode.main([*flags, *FLAGS]) == 130
-    out = capsys.readouterr().out
-    if flags:
-        result = json.loads(out)
-        assert result["interrupted"]
-        assert bench_decode.BF16 not in {row["name"] for row in result["contenders"]}
-        assert [one["name"] for one in result["left_out"]] == [bench_decode.BF16]
-    else:
-        assert f"left out: {bench_decode.BF16}" in out
-        assert f"| {HF} |" in out
-    monkeypatch.setattr(bench_decode, "trained_model", interrupted)
-    assert bench_decode.main(FLAGS) == 130
-    assert capsys.readouterr().out == "interrupted before anything was measured\n"
+    result = json.loads(interrupted("peak_memory", bench_decode, ["--json", *FLAGS], monkeypatch, capsys))
+    assert result["interrupted"]
+    assert bench_decode.BF16 not in {row["name"] for row in result["contenders"]}
+    assert [one["name"] for one in result["left_out"]] == [bench_decode.BF16]
+    printed = interrupted("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
+    assert f"left out: {bench_decode.BF16}" in printed
+    assert f"| {HF} |" in printed
+    nothing = interrupted("trained_model", bench_decode, FLAGS, monkeypatch, capsys)
+    assert nothing == "interrupted before anything was measured\n"
 
 
 @pytest.mark.parametrize(
@@ -226,9 +195,7 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench_decode.main([*FLAGS, *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
+    assert complaint in refusal(bench_decode, [*FLAGS, *flags], capsys)
 
 
 @pytest.mark.parametrize("missing", ["transformers", "ctranslate2"])
@@ -237,6 +204,4 @@ def test_without_a_peer_it_says_what_to_install(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name) or 1)
-    assert bench_decode.main(FLAGS) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "minitrans[bench]" in line
+    assert "minitrans[bench]" in refusal(bench_decode, FLAGS, capsys)

@@ -1,6 +1,5 @@
 """The benchmark is fair and complete: same batches and sizes for all, every number it promises. No time is asserted."""
 
-import importlib.util
 import json
 import resource
 import sys
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bench_train import Bench, Contender, Settings, Workload
+from benches import LIBRARIES, interrupted, needs_transformers, refusal
 from lightning.pytorch import LightningModule, Trainer
 
 from minitrans.data.batching import Batch
@@ -27,10 +27,8 @@ TINY = Settings(
     threads=1,
 )
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
-MACHINE = bench_train.describe_machine() if importlib.util.find_spec("transformers") else {}
-needs_transformers = pytest.mark.skipif(
-    importlib.util.find_spec("transformers") is None, reason="needs the extra bench"
-)
+MACHINE = bench_train.describe_machine() if "transformers" in LIBRARIES else {}
+BF16, NO_BF16 = ["avx2", "amx_bf16"], ["avx2"]  # flags of processors: one multiplies bfloat16, the other does not
 
 
 class Recorder(Bench):
@@ -50,16 +48,9 @@ def quiet() -> None:
     bench_train.quieten()
 
 
-@pytest.fixture
-def bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor that multiplies bfloat16."""
-    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": ["avx2", "amx_bf16"]})
-
-
-@pytest.fixture
-def no_bf16(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor that does not."""
-    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": ["avx2"]})
+def processor(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this machine be one with these flags."""
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": flags})
 
 
 @pytest.fixture(scope="module")
@@ -143,8 +134,8 @@ def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> No
     torch.testing.assert_close(logits[:1, :2], shorter, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.usefixtures("bf16")
-def test_the_plain_formulas_give_the_same_losses(workload: Workload) -> None:
+def test_the_plain_formulas_give_the_same_losses(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
+    processor(BF16, monkeypatch)
     rows = list(bench_train.compare_losses(workload, range(1, 51)))
     assert [row["step"] for row in rows] == list(bench_train.LOSS_STEPS)
     for row in rows:
@@ -164,76 +155,49 @@ def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
 
 
 @needs_transformers
-@pytest.mark.usefixtures("bf16")
-def test_json_holds_every_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
-    assert bench_train.main(["--json", *FLAGS]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert set(result) == {
-        "machine",
-        "settings",
-        "contenders",
-        "ratio_to_best_peer",
-        "ratio_to_nn_transformer_fp32",
-        "lightning_efficiency",
-        "lightning",
-        "losses",
-        "left_out",
-        "rounds",
-        "steps",
-        "interrupted",
-    }
-    assert (result["rounds"], result["steps"], result["left_out"], result["interrupted"]) == (3, 3, [], False)
-    assert result["settings"] == vars(TINY)
-    names = [(row["name"].split()[0], row["precision"]) for row in result["contenders"]]
-    assert names == [(name, p) for name in ("minitrans", "nn.Transformer", "M2M100") for p in ("fp32", "bf16")]
-    for row in result["contenders"]:
-        assert set(row) == {"name", "precision", "parameters", "ms", "tokens_per_second", "ratio", "peak_mb"}
-        assert min(row["ms"], row["tokens_per_second"], row["ratio"]) > 0
-    assert result["ratio_to_best_peer"] == min(row["ratio"] for row in result["contenders"][2:])
-    assert result["ratio_to_nn_transformer_fp32"] == result["contenders"][2]["ratio"]
-    assert result["lightning_efficiency"] == result["lightning"]["efficiency"] > 0
-    assert set(result["machine"]) == {"processor", "flags", "threads", "torch", "transformers"}
-    bench_train.print_comparison(result)
-    assert "plain formulas" in capsys.readouterr().out
-
-
-@needs_transformers
-@pytest.mark.usefixtures("no_bf16")
-def test_arithmetic_that_the_processor_lacks_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
-    assert bench_train.main(["--json", *FLAGS]) == 0
-    result = json.loads(capsys.readouterr().out)
-    assert {row["precision"] for row in result["contenders"]} == {"fp32"}
-    assert set(result["losses"][0]) == {"step", "plain", "fp32"}
-    assert [one["name"] for one in result["left_out"]] == ["minitrans bf16", "nn.Transformer bf16", "M2M100 bf16"]
-    bench_train.print_comparison(result)
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "left out" in line)
-    assert "does not multiply bfloat16" in line
-
-
-@needs_transformers
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_an_interrupt_leaves_what_was_measured(
+@pytest.mark.parametrize("flags", [BF16, NO_BF16])
+def test_json_holds_every_number_that_the_processor_can_give(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*arguments: object) -> float:
-        raise KeyboardInterrupt
+    processor(flags, monkeypatch)
+    monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
+    precisions = ["fp32", "bf16"] if flags == BF16 else ["fp32"]
+    assert bench_train.main(["--json", *FLAGS]) == 0
+    result = json.loads(capsys.readouterr().out)
+    names = "machine settings contenders ratio_to_best_peer ratio_to_nn_transformer_fp32 lightning_efficiency lightning"
+    assert set(result) == {*names.split(), "losses", "left_out", "rounds", "steps", "interrupted"}
+    assert (result["rounds"], result["steps"], result["interrupted"]) == (3, 3, False)
+    assert result["settings"] == vars(TINY)
+    rows = result["contenders"]
+    assert [(row["name"].split()[0], row["precision"]) for row in rows] == [
+        (name, p) for name in ("minitrans", "nn.Transformer", "M2M100") for p in precisions
+    ]
+    for row in rows:
+        assert set(row) == {"name", "precision", "parameters", "ms", "tokens_per_second", "ratio", "peak_mb"}
+        assert min(row["ms"], row["tokens_per_second"], row["ratio"]) > 0
+    assert result["ratio_to_best_peer"] == min(row["ratio"] for row in rows[len(precisions) :])
+    assert result["ratio_to_nn_transformer_fp32"] == rows[len(precisions)]["ratio"]
+    assert result["lightning_efficiency"] == result["lightning"]["efficiency"] > 0
+    assert set(result["machine"]) == {"processor", "flags", "threads", "torch", "transformers"}
+    assert set(result["losses"][0]) == {"step", "plain", *precisions}
+    left_out = [] if flags == BF16 else ["minitrans bf16", "nn.Transformer bf16", "M2M100 bf16"]
+    assert [one["name"] for one in result["left_out"]] == left_out
+    bench_train.print_comparison(result)
+    printed = capsys.readouterr().out
+    assert "plain formulas" in printed
+    assert ("does not multiply bfloat16" in printed) == (flags == NO_BF16)
 
-    monkeypatch.setattr(bench_train, "peak_memory", interrupted)
-    assert bench_train.main([*flags, *FLAGS]) == 130
-    out = capsys.readouterr().out
-    if flags:
-        result = json.loads(out)
-        assert result["interrupted"]
-        assert min(row["ms"] for row in result["contenders"]) > 0
-    else:
-        assert "| nn.Transformer fp32 |" in out
-    monkeypatch.setattr(bench_train, "make_workload", interrupted)
-    assert bench_train.main(FLAGS) == 130
-    assert capsys.readouterr().out == "interrupted before anything was measured\n"
+
+@needs_transformers
+def test_an_interrupt_leaves_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = json.loads(interrupted("peak_memory", bench_train, ["--json", *FLAGS], monkeypatch, capsys))
+    assert result["interrupted"]
+    assert min(row["ms"] for row in result["contenders"]) > 0
+    assert "| nn.Transformer fp32 |" in interrupted("peak_memory", bench_train, FLAGS, monkeypatch, capsys)
+    nothing = interrupted("make_workload", bench_train, FLAGS, monkeypatch, capsys)
+    assert nothing == "interrupted before anything was measured\n"
 
 
 @needs_transformers
@@ -258,15 +222,11 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench_train.main([*FLAGS, *flags]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
+    assert complaint in refusal(bench_train, [*FLAGS, *flags], capsys)
 
 
 def test_without_transformers_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert bench_train.main(FLAGS) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "minitrans[bench]" in line
+    assert "minitrans[bench]" in refusal(bench_train, FLAGS, capsys)

@@ -56,12 +56,9 @@ def test_the_step_is_the_row_of_the_full_pass(found: Explained) -> None:
     assert len(shapes(picture, "new")) == 2  # one key and one value
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_picture_is_committed_and_shown(name: str) -> None:
-    ElementTree.parse(OUTPUT / f"{name}.svg")
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    assert any(re.search(rf"!\[.+\]\((docs/)?pictures/{name}\.svg\)", page.read_text("utf-8")) for page in pages)
-
-
-def test_there_are_no_others() -> None:
+def test_every_picture_is_committed_and_shown_and_there_are_no_others() -> None:
     assert sorted(path.stem for path in OUTPUT.glob("*.svg")) == [*NAMES]
+    pages = [page.read_text("utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
+    for name in NAMES:
+        ElementTree.parse(OUTPUT / f"{name}.svg")
+        assert any(re.search(rf"!\[.+\]\((docs/)?pictures/{name}\.svg\)", page) for page in pages), name

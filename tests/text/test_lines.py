@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
@@ -33,6 +33,7 @@ def lines_of(content: bytes) -> list[str]:
         (b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", ["a", "\ufeffb"]),
         (b"\xef\xbb\xbf", []),
         (b"\xef\xbb\xbf\n", [""]),
+        *((f"a{c}b\n".encode(), [f"a{c}b"]) for c in "\u2028\u2029\x0b\x0c\x1c\x85"),  # no ends of lines
     ],
 )
 def test_lines(content: bytes, lines: list[str]) -> None:
@@ -40,15 +41,9 @@ def test_lines(content: bytes, lines: list[str]) -> None:
 
 
 @given(st.lists(st.text().filter(lambda line: "\n" not in line and not line.endswith("\r"))))
-@settings(deadline=None)
 def test_only_a_newline_ends_a_line(lines: list[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
     assert lines_of(b"\xef\xbb\xbf" + content) == lines
-
-
-@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\x0b", "\x0c", "\x1c", "\x85"])
-def test_other_line_breaks_do_not_end_a_line(character: str) -> None:
-    assert lines_of(f"a{character}b\n".encode()) == [f"a{character}b"]
 
 
 def test_lines_come_as_they_arrive() -> None:
@@ -57,13 +52,6 @@ def test_lines_come_as_they_arrive() -> None:
         raise AssertionError("read ahead")
 
     assert next(iter_lines(stream(), "input")) == "first"
-
-
-def test_invalid_utf8_names_file_line_and_byte(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("ä\nb".encode() + b"\xff\n")
-    with pytest.raises(UserError, match=r"a\.txt, line 2: byte 2 is not valid UTF-8"):
-        read_lines(path)
 
 
 @pytest.mark.parametrize(("name", "why"), [("nowhere.txt", "No such file"), (".", "Is a directory")])
@@ -138,12 +126,15 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
     assert taken == 1000
 
 
-def test_what_a_stream_has_before_its_fault_is_given(tmp_path: Path) -> None:
+def test_invalid_utf8_names_file_line_and_byte_and_what_comes_before_is_given(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(b"a\nb\nc\xff\nd\n")
+    path.write_bytes("ä\nb\nc".encode() + b"\xff\nd\n")
+    told = r"a\.txt, line 3: byte 2 is not valid UTF-8"
+    with pytest.raises(UserError, match=told):
+        read_lines(path)
     lists = read_ahead(path.open("rb"), "a.txt", 4)
-    assert next(lists) == ["a", "b"]
-    with pytest.raises(UserError, match=r"a\.txt, line 3: byte 2 is not valid UTF-8"):
+    assert next(lists) == ["ä", "b"]
+    with pytest.raises(UserError, match=told):
         next(lists)
 
 
@@ -183,21 +174,13 @@ def test_clean(line: str, cleaned: str) -> None:
 
 
 @given(any_text)
-@settings(deadline=None)
-def test_a_clean_line_stays_as_it_is(line: str) -> None:
-    cleaned = clean(line)
-    assert clean(cleaned) == cleaned
-    assert cleaned.encode().decode() == cleaned
-
-
-@given(any_text)
-@settings(deadline=None)
-def test_a_clean_line_is_one_line(line: str) -> None:
+def test_a_clean_line_is_one_line_and_stays_as_it_is(line: str) -> None:
     cleaned = clean(f"{line}\n{line}")
     assert len(cleaned.splitlines()) <= 1
     assert not any(unicodedata.category(character) == "Cc" for character in cleaned)
     assert not set(cleaned) & set("\u2028\u2029")
-    assert cleaned == cleaned.strip()
+    assert cleaned == cleaned.strip() == clean(cleaned)
+    assert cleaned.encode().decode() == cleaned
 
 
 def test_marks_heaped_on_a_letter_take_no_time_and_short_lines_keep_theirs() -> None:

@@ -1,0 +1,35 @@
+"""What both benchmarks do alike: they refuse a mistake in one line, and print what they have when interrupted."""
+
+import importlib.util
+from types import ModuleType
+
+import pytest
+
+LIBRARIES = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
+needs_transformers = pytest.mark.skipif("transformers" not in LIBRARIES, reason="needs the extra bench")
+needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in LIBRARIES, reason="needs the extra export")
+
+
+def refusal(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line that a benchmark says of a mistake."""
+    assert bench.main(argv) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return str(line)
+
+
+def interrupted(
+    function: str,
+    bench: ModuleType,
+    argv: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    """What a benchmark prints that is interrupted when it calls this function of its own."""
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench, function, interrupt)
+        assert bench.main(argv) == 130
+    return capsys.readouterr().out
