@@ -271,6 +271,12 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@pytest.fixture(scope="session")
+def corpus(tiny_run: Path) -> Path:
+    """The folder of the corpus that `tiny_run` was trained on; its cache may be used."""
+    return tiny_run.parent
+
+
 def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
     """Flags that train the smallest model worth the name on a folder of `train`, `valid` and `test` files."""
     settings = {

@@ -1,4 +1,4 @@
-"""Runs that are killed, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
+"""Runs that are killed or stopped, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
 
 import errno
 import logging
@@ -7,6 +7,7 @@ import pickle
 import random
 import re
 import shutil
+import signal
 import subprocess
 import zipfile
 from pathlib import Path
@@ -16,12 +17,10 @@ import kill_resume
 import numpy as np
 import pytest
 import torch
-from conftest import tiny_settings
 from lightning.pytorch import Trainer
-from lightning.pytorch.loggers import CSVLogger
+from running import assert_same_run, fail, interrupt, last_line, settings, start, steps_of, train
 from torch import Tensor
 
-from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
@@ -31,72 +30,49 @@ from minitrans.training.processes import rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
+STREAM = ("--data.streaming", "true", "--data.shuffle_buffer", "150")
+EPOCHS = ("--trainer.max_steps", "-1", "--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "1")
 
 
 class KilledError(BaseException):
     """Nobody catches it, so that nothing is done in order."""
 
 
-@pytest.fixture(scope="module")
-def corpus(tiny_run: Path) -> Path:
-    return tiny_run.parent
-
-
-def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
-    return cli.main(["train", *tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags])
-
-
-def steps_of(run_dir: Path) -> list[int]:
-    """The steps of the checkpoints to resume from; there is no other file but the best one."""
-    names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
-    return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
-
-
-def assert_same_run(one: Path, other: Path) -> None:
-    for name in ("model.safetensors", "metrics.csv", "tokenizer.model", "model.json"):
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-    cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text()) for run in (one, other)]
-    assert cards[0] == cards[1]
-    assert steps_of(one) == steps_of(other)
-
-
 def kill_at_step(patch: Patch, step: int, batches: int = 0) -> None:
     """Be killed after so many steps, and then so many batches."""
-    training_step = TranslationModule.training_step
-    left = batches
-
-    def killed(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
-        nonlocal left
-        if self.global_step >= step:
-            if not left:
-                raise KilledError
-            left -= 1
-        return training_step(self, batch, batch_idx)
-
-    patch.setattr(TranslationModule, "training_step", killed)
+    left = iter([False] * batches)
+    fail(
+        patch,
+        "module.TranslationModule.training_step",
+        KilledError(),
+        lambda module, *_: module.global_step >= step and next(left, True),
+    )
 
 
-# -- Killed ---------------------------------------------------------------------------------------------------------
-
-EPOCHS = ("--trainer.max_steps", "-1", "--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "1")
+# -- Killed or stopped ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "flags",
     [
-        (),
-        (*EPOCHS, "--trainer.val_check_interval", "1.0"),
-        (*EPOCHS, "--trainer.val_check_interval", "10"),
-        ("--trainer.accumulate_grad_batches", "3", "--trainer.val_check_interval", "12"),
+        pytest.param((), id="steps"),
+        pytest.param((*EPOCHS, "--trainer.val_check_interval", "1.0"), id="epochs"),
+        pytest.param((*EPOCHS, "--trainer.val_check_interval", "10"), id="validation within epochs"),
+        pytest.param(
+            ("--trainer.accumulate_grad_batches", "3", "--trainer.val_check_interval", "12"), id="accumulation"
+        ),
+        pytest.param(STREAM, id="stream"),
+        pytest.param(("--training.init_from", "{other}"), id="from the weights of another run"),
     ],
-    ids=["steps", "epochs", "validation within epochs", "accumulation"],
 )
 def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
-    flags: tuple[str, ...], corpus: Path, tmp_path: Path, monkeypatch: Patch
+    flags: tuple[str, ...], tiny_run: Path, corpus: Path, tmp_path: Path, monkeypatch: Patch
 ) -> None:
     """Checkpoints after each step: those at the end of an epoch (22 or 23 batches) and before a validation too."""
-    flags = (*flags, "--training.checkpoint_every", "1")
     whole, broken = tmp_path / "whole", tmp_path / "broken"
+    other = shutil.copytree(tiny_run, tmp_path / "other")
+    (other / "words.txt").write_text((other / "words.txt").read_text().replace("love\n", "xyzzy\n"))
+    flags = (*(flag.format(other=other) for flag in flags), "--training.checkpoint_every", "1")
     assert train(corpus, whole, *flags, max_steps=48) == 0
     resume: tuple[str, ...] = ()
     for step in (8, 11, 20, 22, 23, 40):
@@ -105,65 +81,81 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
             with pytest.raises(KilledError):
                 train(corpus, broken, *flags, *resume, max_steps=48)
         resume = ("--resume",)
-    assert train(corpus, broken, *flags, "--resume", max_steps=48) == 0
+        shutil.rmtree(other, ignore_errors=True)  # is needed no more
+    assert train(corpus, broken, *flags, *resume, max_steps=48) == 0
     assert_same_run(whole, broken)
+    assert steps_of(whole) == steps_of(broken)
 
 
-@pytest.mark.parametrize("moment", ["before the validation", "between two checkpoints", "after the last step"])
-def test_a_run_killed_at_an_unlucky_moment_ends_as_one_that_was_not(
-    moment: str, corpus: Path, tmp_path: Path, monkeypatch: Patch
+@pytest.mark.parametrize(
+    ("place", "when", "error", "steps", "best"),
+    [
+        ("module.TranslationModule.validation_step", lambda *_: True, KilledError(), [10, 15], False),
+        ("checkpoints.Checkpoints._save", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
+        ("run.save_bundle", lambda *_: True, KilledError(), [20, 25], True),
+        (  # a second signal
+            "callbacks.ValidationTranslations.on_validation_epoch_end",
+            lambda *_: True,
+            KeyboardInterrupt(),
+            [10, 15],
+            False,
+        ),
+    ],
+    ids=["before the validation", "between two checkpoints", "after the last step", "stopped in the validation"],
+)
+def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
+    place: str,
+    when: Any,
+    error: BaseException,
+    steps: list[int],
+    best: bool,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: Patch,
 ) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     flags = ("--training.checkpoint_every", "5")
     assert train(corpus, whole, *flags) == 0
-
-    save = Checkpoints._save
-
-    def killed(*arguments: Any, **named: Any) -> None:
-        raise KilledError
-
-    def killed_at_step_20(self: Checkpoints, trainer: Trainer) -> None:
-        (killed if self.step == 20 else save)(self, trainer)
-
     with monkeypatch.context() as patch:
-        if moment == "before the validation":
-            patch.setattr(TranslationModule, "validation_step", killed)
-        elif moment == "between two checkpoints":
-            patch.setattr(Checkpoints, "_save", killed_at_step_20)
-        else:
-            patch.setattr("minitrans.training.run.save_bundle", killed)
-        with pytest.raises(KilledError):
-            train(corpus, broken, *flags)
-    steps, best = {
-        "before the validation": ([10, 15], False),
-        "between two checkpoints": ([10, 15], True),
-        "after the last step": ([20, 25], True),
-    }[moment]
+        fail(patch, place, error, when)
+        try:
+            assert train(corpus, broken, *flags) == 130
+        except KilledError:
+            assert not isinstance(error, KeyboardInterrupt)
     assert (steps_of(broken), (broken / "checkpoints/best.ckpt").exists()) == (steps, best)
+    assert not (broken / "model.json").exists()
     (broken / "checkpoints/step-99.ckpt.123.tmp").write_bytes(b"half")
     assert train(corpus, broken, "--resume", *flags) == 0
     assert_same_run(whole, broken)
+    assert steps_of(whole) == steps_of(broken)
 
 
-def test_a_run_that_stopped_early_does_not_go_on(corpus: Path, tmp_path: Path) -> None:
-    flags = ("--training.patience", "1", "--trainer.val_check_interval", "4")
+def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    assert train(corpus, whole, max_steps=80) == 0
+    for number in (signal.SIGINT, signal.SIGTERM):
+        run_dir = tmp_path / number.name
+        process = start("-m", "minitrans", "train", *settings(corpus, run_dir, max_steps=80))
+        step = interrupt(process, number, run_dir)
+        assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
+        assert train(corpus, run_dir, "--resume", max_steps=80) == 0
+        assert_same_run(whole, run_dir)
+
+
+@pytest.mark.parametrize("flags", [(), ("--training.patience", "1", "--trainer.val_check_interval", "4")])
+def test_a_run_that_has_ended_or_stopped_early_is_only_evaluated_again(
+    flags: tuple[str, ...], corpus: Path, tmp_path: Path, monkeypatch: Patch
+) -> None:
     run_dir, copy = tmp_path / "run", tmp_path / "copy"
     assert train(corpus, run_dir, *flags) == 0
-    assert steps_of(run_dir)[-1] < 25
-    shutil.copytree(run_dir, copy)
-    assert train(corpus, run_dir, *flags, "--resume") == 0
-    assert_same_run(copy, run_dir)
-
-
-def test_a_finished_run_is_only_evaluated_again(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
-    run_dir, copy = tmp_path / "run", tmp_path / "copy"
-    assert train(corpus, run_dir) == 0
+    assert (steps_of(run_dir)[-1] < 25) == bool(flags)
     shutil.copytree(run_dir, copy)
     for name in ("model.safetensors", "metrics.csv", "README.md"):
         (run_dir / name).unlink()
     kill_at_step(monkeypatch, 0)
-    assert train(corpus, run_dir, "--resume") == 0
+    assert train(corpus, run_dir, *flags, "--resume") == 0
     assert_same_run(copy, run_dir)
+    assert steps_of(copy) == steps_of(run_dir)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(
@@ -175,9 +167,9 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(
             train(corpus, tmp_path / "run")
     capsys.readouterr()
     assert train(corpus, tmp_path / "run", "--resume") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.startswith("minitrans: error: ")
-    assert error.endswith("checkpoints holds no checkpoint to resume from; train again with --overwrite")
+    assert last_line(capsys) == (
+        f"minitrans: error: {tmp_path}/run/checkpoints holds no checkpoint to resume from; train again with --overwrite"
+    )
     assert train(corpus, tmp_path / "run", "--overwrite") == 0
 
 
@@ -202,15 +194,18 @@ def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypa
 # -- When -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_few_are_kept(corpus: Path, tmp_path: Path) -> None:
-    assert train(corpus, tmp_path / "run", "--training.keep_checkpoints", "3") == 0
-    assert steps_of(tmp_path / "run") == [14, 21, 25]
-
-
-def test_minutes_make_one_due_too(corpus: Path, tmp_path: Path) -> None:
-    flags = ("--training.checkpoint_minutes", "1e-9", "--training.keep_checkpoints", "4")
-    assert train(corpus, tmp_path / "run", *flags, max_steps=6) == 0
-    assert steps_of(tmp_path / "run") == [3, 4, 5, 6]
+@pytest.mark.parametrize(
+    ("flags", "max_steps", "kept"),
+    [
+        (("--training.keep_checkpoints", "3"), 25, [14, 21, 25]),
+        (("--training.keep_checkpoints", "4", "--training.checkpoint_minutes", "1e-9"), 6, [3, 4, 5, 6]),
+    ],
+)
+def test_the_last_few_are_kept_also_of_those_that_minutes_make_due(
+    flags: tuple[str, ...], max_steps: int, kept: list[int], corpus: Path, tmp_path: Path
+) -> None:
+    assert train(corpus, tmp_path / "run", *flags, max_steps=max_steps) == 0
+    assert steps_of(tmp_path / "run") == kept
 
 
 def test_all_generators_go_back() -> None:
@@ -240,22 +235,23 @@ def flip_a_bit(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: bytes(len(b)), flip_a_bit])
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: Any, tiny_run: Path, broken: Path, caplog: pytest.LogCaptureFixture
+    damage: Any, tiny_run: Path, corpus: Path, broken: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     newest = broken / "checkpoints/step-200.ckpt"
     newest.write_bytes(damage(newest.read_bytes()))
     with caplog.at_level(logging.WARNING, "minitrans"):
-        assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 0
+        assert train(corpus, broken, "--resume", max_steps=200) == 0
     (warning,) = (record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
     assert warning == f"{newest} is damaged; it is passed over for the checkpoint before"
     assert_same_run(tiny_run, broken)
+    assert steps_of(tiny_run) == steps_of(broken)
 
 
-def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(tiny_run: Path, broken: Path) -> None:
+def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus: Path, broken: Path) -> None:
     for path in (broken / "checkpoints").glob("step-*.ckpt"):
         path.rename(path.with_name(path.name.replace("200", "900")))
     (broken / "checkpoints/step-900.ckpt").write_bytes(b"PK")
-    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 0
+    assert train(corpus, broken, "--resume", max_steps=200) == 0
     assert steps_of(broken) == [196, 200]
 
 
@@ -269,33 +265,25 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("name", ["step-200.ckpt", "best.ckpt"])
-def test_a_checkpoint_that_would_run_code_is_refused(
-    name: str, tiny_run: Path, broken: Path, tmp_path: Path, capsys: Capture
+@pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])
+def test_a_run_that_would_run_code_is_refused(
+    name: str, corpus: Path, broken: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    path = broken / "checkpoints" / name
-    torch.save(read_checkpoint(path) | {"more": Evil(tmp_path / "evil")}, path)
-    with pytest.raises(Exception, match="weights_only"):  # control: it holds what it is said to hold
-        torch.load(path, weights_only=True)
-    torch.load(path, weights_only=False)
-    (tmp_path / "evil").rmdir()
-    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 2
-    assert not (tmp_path / "evil").exists()
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == f"minitrans: error: {path} holds more than numbers and text, and might run code: it is not read"
+    path, evil = broken / name, tmp_path / "evil"
+    if name == "config.yaml":
+        path.write_text(f"model: !!python/object/apply:os.mkdir [{evil}]\n")
+        said = rf"{path} is damaged \(.*\); train again with --overwrite"
+    else:
+        torch.save(read_checkpoint(path) | {"more": Evil(evil)}, path)
+        torch.load(path, weights_only=False)  # control: it holds what it is said to hold
+        evil.rmdir()
+        said = f"{path} holds more than numbers and text, and might run code: it is not read"
+    assert train(corpus, broken, "--resume", max_steps=200) == 2
+    assert not evil.exists()
+    assert re.fullmatch(f"minitrans: error: {said}", last_line(capsys))
 
 
-def test_settings_that_would_run_code_are_refused(
-    tiny_run: Path, broken: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    (broken / "config.yaml").write_text(f"model: !!python/object/apply:os.mkdir [{tmp_path / 'evil'}]\n")
-    assert train(tiny_run.parent, broken, "--resume", max_steps=200) == 2
-    assert not (tmp_path / "evil").exists()
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"^minitrans: error: .*config.yaml is damaged \(.*\); train again with --overwrite$", error)
-
-
-def test_what_is_no_checkpoint_is_not_taken_for_one(tiny_run: Path, tmp_path: Path) -> None:
+def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
     path = tmp_path / "step-1.ckpt"
     contents: list[object] = [[1], {"state_dict": {}}]
     for content in contents:
@@ -341,8 +329,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
         patch.setattr(Checkpoints, "_save", save_on_a_full_disk)
         assert train(corpus, run_dir) == 2
     assert steps_of(run_dir) == [7]
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == (
+    assert last_line(capsys) == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
         "correct that, then use --resume to continue from the checkpoint before"
     )
@@ -354,20 +341,16 @@ def test_a_full_disk_leaves_the_checkpoint_before(
 def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    def full(self: CSVLogger) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(CSVLogger, "save", full)
+    fail(monkeypatch, "checkpoints.CSVLogger.save", OSError(errno.ENOSPC, "No space left on device"))
     assert train(corpus, tmp_path / "run") == 2
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error == (
+    assert last_line(capsys) == (
         f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, then --resume continues "
         "from the last checkpoint"
     )
 
 
 @pytest.mark.parametrize("of", ["loss", "weight"])
-@pytest.mark.parametrize("flags", [(), ("--data.streaming", "true", "--data.shuffle_buffer", "150")])
+@pytest.mark.parametrize("flags", [(), STREAM])
 def test_a_loss_that_is_no_number_stops_the_run(
     of: str, flags: tuple[str, ...], corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
@@ -386,7 +369,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
     monkeypatch.setattr(TranslationModule, "training_step", spoilt)
     assert train(corpus, tmp_path / "run", *flags) == 2
     assert steps_of(tmp_path / "run") == [7]
-    error = capsys.readouterr().err.splitlines()[-1]
+    error = last_line(capsys)
     found = re.fullmatch(
         r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"

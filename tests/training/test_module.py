@@ -12,7 +12,7 @@ from minitrans.data.batching import Batch
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.module import TranslationModule
+from minitrans.training.module import TranslationModule, warmup_cosine
 
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
@@ -46,13 +46,8 @@ def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
     parameters = list(module.parameters())
     for one, other in zip(*(torch.autograd.grad(x, parameters) for x in (loss, want)), strict=True):
         assert (one - other).abs().max() <= ATOL
-
-
-def test_the_tokens_of_all_steps_are_counted() -> None:
-    module = Logged(random_model(0), "off")
-    for step in range(3):
-        module.training_step(BATCH, step)
-    assert module.tgt_tokens == 3 * N_TOKENS
+    module.training_step(BATCH, 1)
+    assert module.tgt_tokens == 2 * N_TOKENS
 
 
 def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,3 +111,15 @@ def test_no_logits_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr(module.model.output, "forward", None)
     module.training_step(BATCH, 0)
+
+
+@pytest.mark.parametrize(
+    ("warmup", "total", "rates"),
+    [
+        (4, 100, {0: 0.25, 1: 0.5, 2: 0.75, 3: 1.0}),  # in a line, never from 0
+        (10, 110, {10: 1.0, 60: 0.5, 110: 0.0, 200: 0.0}),  # along half a cosine
+        (0, 100, {0: 1.0}),
+    ],
+)
+def test_the_rate_grows_in_a_line_and_falls_along_a_cosine(warmup: int, total: int, rates: dict[int, float]) -> None:
+    assert {step: warmup_cosine(step, warmup, total) for step in rates} == pytest.approx(rates)

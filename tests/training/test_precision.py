@@ -6,10 +6,9 @@ from typing import get_args
 
 import pytest
 import torch
-from conftest import tiny_settings
 from lightning.pytorch.accelerators import MPSAccelerator
+from running import train
 
-from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress
 from minitrans.training.precision import Setting, choose_precision
@@ -41,19 +40,33 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(monkeypatch)
 
 
-@pytest.mark.parametrize("accelerator", ["auto", "cpu"])
-@pytest.mark.parametrize("units", [["avx512_bf16"], ["avx512_bf16", "amx_bf16"]])
-def test_a_processor_gets_bf16_if_it_multiplies_it(units: list[str], accelerator: str, machine: Machine) -> None:
-    machine.has(*units)
-    found = choose_precision("auto", accelerator)
-    assert found.name == "bf16"
-    assert str(found) == f"precision: bf16 (this processor multiplies bfloat16: {units[-1]})"
-    machine.has()
-    found = choose_precision("auto", accelerator)
-    assert found.name == "fp32"
-    assert str(found) == (
-        "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
-    )
+MULTIPLIES = "precision: bf16 (this processor multiplies bfloat16: {})"
+UNKNOWN = "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
+ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision: fp16 (this GPU has no bfloat16)"
+
+
+@pytest.mark.parametrize(
+    ("setting", "accelerators", "units", "devices", "said"),
+    [
+        ("auto", "auto cpu", "avx512_bf16", {}, MULTIPLIES.format("avx512_bf16")),
+        ("auto", "auto cpu", "avx512_bf16 amx_bf16", {}, MULTIPLIES.format("amx_bf16")),
+        ("auto", "auto cpu", "", {}, UNKNOWN),
+        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True, "bf16": True}, ON_GPU),
+        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True}, EMULATED),
+        ("auto", "auto gpu mps", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on mps)"),
+        ("auto", "tpu", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on tpu)"),
+        ("auto", "cpu", "", {"cuda": True, "bf16": True}, UNKNOWN),  # what is asked for, not the best there is
+        ("bf16", "cpu", "", {}, "precision: bf16 (as set)"),
+        ("fp32", "cpu", "amx_bf16", {}, "precision: fp32 (as set)"),
+        ("fp16", "auto", "", {"cuda": True, "bf16": True}, "precision: fp16 (as set)"),
+    ],
+)
+def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
+    setting: Setting, accelerators: str, units: str, devices: dict[str, bool], said: str, machine: Machine
+) -> None:
+    machine.has(*units.split(), **devices)
+    for accelerator in accelerators.split():
+        assert str(choose_precision(setting, accelerator)) == said
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
@@ -67,35 +80,6 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
     assert choose_precision("auto", "cpu").name == "fp32"
 
 
-@pytest.mark.parametrize("accelerator", ["auto", "gpu", "cuda"])
-def test_a_gpu_gets_bf16_unless_it_would_emulate_it(accelerator: str, machine: Machine) -> None:
-    machine.has("amx_bf16", cuda=True, bf16=True)
-    assert choose_precision("auto", accelerator).name == "bf16"
-    machine.has("amx_bf16", cuda=True, bf16=False)
-    assert choose_precision("auto", accelerator).name == "fp16"
-
-
-def test_other_devices_get_fp32(machine: Machine) -> None:
-    machine.has("amx_bf16", mps=True)
-    for accelerator in ("auto", "gpu", "mps"):
-        assert str(choose_precision("auto", accelerator)) == "precision: fp32 (the safe one on mps)"
-    assert choose_precision("auto", "tpu").name == "fp32"
-
-
-def test_the_device_that_is_asked_for_counts_not_the_best_there_is(machine: Machine) -> None:
-    machine.has(cuda=True, bf16=True)
-    assert choose_precision("auto", "cpu").name == "fp32"
-
-
-@pytest.mark.parametrize("units", [[], ["amx_bf16"]])
-def test_what_is_asked_for_is_done(units: list[str], machine: Machine) -> None:
-    machine.has(*units)
-    assert [choose_precision(name, "cpu").name for name in ("bf16", "fp32")] == ["bf16", "fp32"]
-    assert str(choose_precision("bf16", "cpu")) == "precision: bf16 (as set)"
-    machine.has(cuda=True, bf16=True)
-    assert choose_precision("fp16", "auto").name == "fp16"
-
-
 def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
     for accelerator in ("auto", "cpu"):
         with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
@@ -104,7 +88,7 @@ def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
 
 @pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
 def test_a_run_trains_in_it_and_says_so_once(
-    setting: str, tiny_run: Path, tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
+    setting: str, corpus: Path, tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine.has("amx_bf16")
     seen: list[str] = []
@@ -116,8 +100,7 @@ def test_a_run_trains_in_it_and_says_so_once(
 
     machine.patch.setattr(TrainingProgress, "on_train_start", spy)
     capsys.readouterr()
-    flags = ["--run-dir", str(tmp_path / "run"), "--training.precision", setting]
-    assert cli.main(["train", *tiny_settings(tiny_run.parent, max_steps=2), *flags]) == 0
+    assert train(corpus, tmp_path / "run", "--training.precision", setting, max_steps=2) == 0
     captured = capsys.readouterr()
     assert seen == ["32-true" if setting == "fp32" else "bf16-mixed"]
     name = "bf16" if setting == "auto" else setting

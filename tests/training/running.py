@@ -1,0 +1,110 @@
+"""What the tests of whole trainings share: one way to make a run, here or in another process, and to look at it."""
+
+import csv
+import os
+import pkgutil
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import tiny_settings, wait_for_the_end_of
+from safetensors.torch import load_file
+
+from minitrans import cli
+
+
+def settings(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
+    """Flags of a short run."""
+    return [*tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags]
+
+
+def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
+    """Make a short run in this process; the exit code."""
+    return cli.main(["train", *settings(corpus, run_dir, *flags, max_steps=max_steps)])
+
+
+def start(*command: str | Path, **environment: str) -> "subprocess.Popen[str]":
+    """Start Python with these arguments in a session of its own, one thread for each process."""
+    return subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+        start_new_session=True,
+    )
+
+
+def finish(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
+    """What it writes until it has ended with this code, and all that it has started."""
+    with process:
+        out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    wait_for_the_end_of(process.pid)
+    return out, err
+
+
+def interrupt(process: "subprocess.Popen[str]", number: int, run_dir: Path) -> int:
+    """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
+    while not any(run_dir.glob("checkpoints/step-*.ckpt")):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    out, err = finish(process, 130)
+    assert out == ""
+    assert err.count("stopping after this step") == err.count("minitrans: interrupted") == 1
+    stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume continues", err)
+    assert stopped is not None, err
+    assert not (run_dir / "model.json").exists()
+    return int(stopped[1])
+
+
+def fail(
+    patch: pytest.MonkeyPatch, place: str, error: BaseException, when: Callable[..., bool] = lambda *_: True
+) -> None:
+    """Have a function or a method of the package raise an error when it is called with such arguments."""
+    original = pkgutil.resolve_name(f"minitrans.training.{place}")
+
+    def failing(*arguments: Any, **named: Any) -> Any:
+        if when(*arguments):
+            raise error
+        return original(*arguments, **named)
+
+    patch.setattr(f"minitrans.training.{place}", failing)
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """What standard error ends with."""
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+def metrics(run_dir: Path) -> list[dict[str, str]]:
+    """The rows of metrics.csv."""
+    with open(run_dir / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+    """Those of the finished model."""
+    return load_file(run_dir / "model.safetensors")
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    """The steps of the checkpoints to resume from; there is no other file but the best one."""
+    names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
+    return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
+
+
+def assert_same_run(one: Path, other: Path) -> None:
+    """All that is kept of two finished runs is the same, but for their names."""
+    for name in ("model.safetensors", "metrics.csv", "tokenizer.model", "model.json", "words.txt"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+    cards = [re.sub(r"minitrans translate \S+", "", (run / "README.md").read_text()) for run in (one, other)]
+    assert cards[0] == cards[1]
