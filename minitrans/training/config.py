@@ -12,7 +12,7 @@ from lightning.pytorch import Trainer
 
 from minitrans.admission import Mode
 from minitrans.arguments import add_compiled, make_parser, parse
-from minitrans.data.corpus import DataConfig
+from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.bundle import POSITIONS

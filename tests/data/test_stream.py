@@ -19,8 +19,9 @@ from test_datamodule import fit
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data.batching import Batch
-from minitrans.data.corpus import DataConfig, load_corpus, train_tokenizer
+from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -284,7 +285,8 @@ def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 MEMORY = """
 import sys, threading, time
-from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.corpus import load_corpus
+from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
