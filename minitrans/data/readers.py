@@ -101,10 +101,12 @@ def _open_hub(config: DataConfig) -> dict[str, Split]:
         ) from error
     splits = {}
     for split, pairs in found.items():
-        kept = isinstance(pairs, Dataset)
-        rows = pairs.to_iterable_dataset() if kept else pairs
-        content = (pairs._fingerprint,) if kept else ()
-        splits[split] = Split(f"{config.path}, {split}", rows.with_format("arrow"), content)
+        where = f"{config.path}, {split}"
+        if config.streaming:
+            splits[split] = Split(where, pairs, ())
+        else:
+            rows = pairs.to_iterable_dataset().with_format("arrow")
+            splits[split] = Split(where, rows, (pairs._fingerprint,))
     return splits
 
 
@@ -114,20 +116,19 @@ def _open_folder(folder: Path, config: DataConfig) -> dict[str, Split]:
         streamed = config.streaming and split == config.train_split
         content = () if streamed else tuple((_format(path), _digest(path)) for path in paths)
         if _format(paths[0]) == ".parquet":
-            rows = _open_parquet(paths[0])
+            rows = _parquet_rows(paths[0])
+            rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
             rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"paths": tuple(paths), "config": config})
         splits[split] = Split(str(paths[0]), rows, content)
     return splits
 
 
-def _open_parquet(path: Path) -> IterableDataset:
-    try:
-        file = {"train": glob.escape(str(path))}  # load_dataset takes a pattern
-        found = datasets.load_dataset("parquet", data_files=file, streaming=True, batch_size=CHUNK)
+def _parquet_rows(path: Path) -> IterableDataset:
+    try:  # load_dataset would ask the hub, even for a file
+        return Dataset.from_parquet(glob.escape(str(path)), streaming=True, batch_size=CHUNK)
     except Exception as error:  # whatever is made of a damaged file
         raise _unreadable(str(path), error) from error
-    return found["train"].with_format("arrow")
 
 
 def _unreadable(where: str, error: Exception) -> UserError:
