@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from minitrans import cli
 from minitrans.cachecheck.check import Report
-from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.corpus import load_corpus
+from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
 from minitrans.serving.translator import Translator

@@ -12,14 +12,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
-from minitrans.data.corpus import (
-    DataConfig,
-    column_arrays,
-    drop_long_pairs,
-    find_pairs,
-    load_corpus,
-    tokenize_corpus,
-)
+from minitrans.data.corpus import column_arrays, drop_long_pairs, find_pairs, load_corpus, tokenize_corpus
+from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.text.words import add_words

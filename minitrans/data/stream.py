@@ -8,8 +8,9 @@ import pyarrow as pa
 from datasets import Dataset
 
 from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, plan_batches
-from minitrans.data.corpus import DataConfig, stream_tables, stream_train
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.data.readers import open_train, read_tables
+from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.text.words import add_words
@@ -43,8 +44,8 @@ class StreamLoader:
         self._max_len = max_len
         self._seed = seed
         self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
-        self._pairs = stream_train(config)
-        self._beginning = self._pairs.state_dict()
+        self._split = open_train(config)
+        self._beginning = self._split.rows.state_dict()
         self._place = {"buffer": 0, "position": 0, "pairs": self._beginning}
         self.words: set[str] | None = set()
 
@@ -57,9 +58,9 @@ class StreamLoader:
         buffer, position, before = self._place["buffer"], self._place["position"], self._place["pairs"]
         while True:
             from_beginning, any_batch = before == self._beginning, False
-            self._pairs.load_state_dict(before)
-            for pairs in stream_tables(self._pairs, self._config.shuffle_buffer, self._config.path, self._config):
-                after = self._pairs.state_dict()
+            self._split.rows.load_state_dict(before)
+            for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
+                after = self._split.rows.state_dict()
                 src, tgt = self._tokenize(pairs, first=buffer == 0)
                 rng = np.random.default_rng([self._seed, buffer])
                 batches = plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng)

@@ -13,7 +13,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
 from minitrans.admission import Mode
 from minitrans.arguments import unexpected
-from minitrans.data.corpus import DataConfig
+from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError, brief, unknown
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.bundle import POSITIONS

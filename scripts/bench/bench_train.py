@@ -62,8 +62,9 @@ from torch.nn import functional as F
 from minitrans.admission import make_batch_loss
 from minitrans.arguments import Parser, bounded, count
 from minitrans.data.batching import Batch
-from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.corpus import load_corpus
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig

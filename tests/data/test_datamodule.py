@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from minitrans.data.batching import Batch
-from minitrans.data.corpus import DataConfig
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.settings import DataConfig
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings(

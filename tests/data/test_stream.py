@@ -18,9 +18,11 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from test_datamodule import fit
 
 from minitrans.data import corpus as corpus_module
+from minitrans.data import readers
 from minitrans.data.batching import Batch
-from minitrans.data.corpus import DataConfig, load_corpus, train_tokenizer
+from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -235,7 +237,7 @@ def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenize
 
 def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
-    monkeypatch.setattr(corpus_module, "_CHUNK", 20)
+    monkeypatch.setattr(corpus_module, "CHUNK", 20)
     folder = write(tmp_path / "corpus")
     with open(folder / "train.en", "ab") as file:
         file.write(b"\xff\n")
@@ -256,8 +258,8 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
     def broken(*_: object) -> None:
         raise ConnectionError("the line\nis dead")
 
-    monkeypatch.setattr(corpus_module, "_read_files", broken)
-    with pytest.raises(UserError, match=r"corpus: cannot read further \(the line is dead\); use --resume"):
+    monkeypatch.setattr(readers, "_line_pairs", broken)
+    with pytest.raises(UserError, match=r"train\.en: cannot read further \(the line is dead\); use --resume"):
         next(iter(stream))
 
 
@@ -282,7 +284,8 @@ def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
 
 MEMORY = """
 import sys, threading, time
-from minitrans.data.corpus import DataConfig, load_corpus
+from minitrans.data.corpus import load_corpus
+from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 

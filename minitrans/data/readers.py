@@ -1,0 +1,287 @@
+"""Reads parallel text from a folder or from the Hugging Face hub: every kind becomes a stream of source and target.
+
+Parquet and the hub are left to `datasets`. Text files are read here, for its readers change text without a word: they
+fill up a row of a tsv or csv that is too short, shift the columns of one that is too long, end a line at a carriage
+return in it, make a time of the JSON string "2020-01-01", and cannot say which line of a file is not UTF-8.
+"""
+
+import csv
+import glob
+import gzip
+import hashlib
+import json
+import logging
+import os
+import re
+import reprlib
+import sys
+import zlib
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from textwrap import shorten
+from typing import NamedTuple
+
+import datasets
+import pyarrow as pa
+from datasets import Dataset, IterableDataset
+
+from minitrans.data.settings import DataConfig
+from minitrans.errors import UserError
+from minitrans.text.lines import clean, iter_lines
+
+CHUNK = 1_000  # pairs in memory at once while they are read
+SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
+
+logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what it logs as errors it raises too, and we say it once
+if not sys.stderr.isatty():
+    datasets.disable_progress_bars()
+
+
+class Split(NamedTuple):
+    """A split that is open, but not read yet.
+
+    Attributes:
+        where: What to call it in a message.
+        rows: Its rows, for `read_tables`; between two tables, its state is that of the next one.
+        content: What decides the text that is read; empty if that is not known before it is.
+    """
+
+    where: str
+    rows: IterableDataset
+    content: tuple[object, ...]
+
+
+def open_splits(config: DataConfig) -> dict[str, Split]:
+    """Open all splits of a corpus, under the names that its files or the hub give them.
+
+    Raises:
+        UserError: The corpus is not there, or its files do not fit together.
+    """
+    return _open_folder(Path(config.path), config) if is_local(config.path) else _open_hub(config)
+
+
+def open_train(config: DataConfig) -> Split:
+    """Open the whole training split, whose pairs are to be read one after another; raises as `open_splits` does."""
+    splits, train = open_splits(config), config.train_split
+    if train not in splits:
+        raise UserError(f"{config.path} has no {train} split to stream; add it, or name another in data.splits.train")
+    return splits[train]
+
+
+def read_tables(split: Split, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
+    """Read a split, `n_pairs` at a time (the last time perhaps fewer), as tables of the schema `SCHEMA`.
+
+    Raises:
+        UserError: The text is faulty, a language is not among its columns or is not text, or the stream breaks off.
+    """
+    try:
+        for rows in split.rows.iter(n_pairs):
+            yield _select_columns(pa.table(rows), split.where, config)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the network, the hub or the data set's files come up with
+        raise _unreadable(split.where, error) from error
+
+
+def is_local(path: str) -> bool:
+    """Tell a folder, existing or not, from a hub name: owner/name where `owner` is not a folder here."""
+    return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
+
+
+def _open_hub(config: DataConfig) -> dict[str, Split]:
+    source, target = config.columns
+    try:
+        found = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
+    except Exception as error:  # whatever the network, the hub or the data set's files come up with
+        raise UserError(
+            f"data.path {config.path} is not a folder here, and could not be loaded from the hub "
+            f"({clean(str(error))}); to use your own text, give a folder with train.{source} and "
+            f"train.{target}, or train.tsv"
+        ) from error
+    splits = {}
+    for split, pairs in found.items():
+        where = f"{config.path}, {split}"
+        if config.streaming:
+            splits[split] = Split(where, pairs, ())
+        else:
+            rows = pairs.to_iterable_dataset().with_format("arrow")
+            splits[split] = Split(where, rows, (pairs._fingerprint,))
+    return splits
+
+
+def _open_folder(folder: Path, config: DataConfig) -> dict[str, Split]:
+    splits = {}
+    for split, paths in _find_files(folder, config).items():
+        streamed = config.streaming and split == config.train_split
+        content = () if streamed else tuple((_format(path), _digest(path)) for path in paths)
+        if _format(paths[0]) == ".parquet":
+            rows = _parquet_rows(paths[0])
+            rows = rows if streamed else rows.with_format("arrow")  # faster
+        else:
+            rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"paths": tuple(paths), "config": config})
+        splits[split] = Split(str(paths[0]), rows, content)
+    return splits
+
+
+def _parquet_rows(path: Path) -> IterableDataset:
+    try:  # load_dataset would ask the hub, even for a file
+        return Dataset.from_parquet(glob.escape(str(path)), streaming=True, batch_size=CHUNK)
+    except Exception as error:  # whatever is made of a damaged file
+        raise _unreadable(str(path), error) from error
+
+
+def _unreadable(where: str, error: Exception) -> UserError:
+    reason = shorten(clean(str(error)), 500)
+    if where.endswith(".parquet"):
+        return UserError(f"{where}: not a readable Parquet file ({reason})")
+    return UserError(f"{where}: cannot read further ({reason}); use --resume to continue a run that has begun")
+
+
+def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
+    """Find the files of each split: source and target, or one for both."""
+    sides = [f".{column}" for column in config.columns]
+    try:
+        paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+    except OSError as error:
+        raise UserError(
+            f"cannot read data.path {folder}: {error.strerror}; give a folder with train{sides[0]} and "
+            f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
+        ) from error
+    found: dict[tuple[str, str], Path] = {}
+    for path in paths:
+        plain = Path(path.name.removesuffix(".gz"))
+        if plain.suffix not in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
+            continue
+        if (other := found.setdefault((plain.stem, plain.suffix), path)) is not path:
+            raise UserError(f"{path}: there is also {other.name}; keep one of them")
+    files: dict[str, list[Path]] = {}
+    for split in sorted({split for split, suffix in found if suffix in sides}):
+        for side, other_side in (sides, sides[::-1]):
+            if (split, side) not in found:
+                raise UserError(
+                    f"{folder / f'{split}{side}'} is missing, the other side of {found[split, other_side]}; "
+                    "add it, one sentence a line"
+                )
+        files[split] = [found[split, side] for side in sides]
+    for (split, suffix), path in found.items():
+        if suffix not in sides:
+            if split in files:
+                raise UserError(f"{path}: {split} exists in another format too; keep one of them")
+            files[split] = [path]
+    return files
+
+
+def _format(path: Path) -> str:
+    """Return the ending of a file's name that is not .gz."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def _digest(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _text_rows(paths: tuple[Path, ...], config: DataConfig) -> Iterator[dict[str, str]]:
+    """Read two files of lines, or one file with a column for each language."""
+    if len(paths) == 2:
+        pairs = _line_pairs(*paths)
+    else:
+        read = _json_pairs if _format(paths[0]) == ".jsonl" else _delimited_pairs
+        pairs = read(paths[0], config)
+    for pair in pairs:
+        yield dict(zip(config.columns, pair, strict=True))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file, unpacked if its name ends in .gz."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
+            yield from iter_lines(stream, str(path))
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: damaged gzip file ({error}); copy it again, or unpack it") from error
+
+
+def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+    n_sources = n_targets = 0
+    for source_line, target_line in zip_longest(_lines(source), _lines(target)):
+        n_sources += source_line is not None
+        n_targets += target_line is not None
+        if source_line is not None and target_line is not None:
+            yield source_line, target_line
+    if n_sources != n_targets:
+        raise UserError(
+            f"{source} has {n_sources} lines but {target.name} has {n_targets}; line n of one must "
+            "translate line n of the other"
+        )
+
+
+def _delimited_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
+    rows = _split_csv(path) if _format(path) == ".csv" else _split_tsv(path)
+    _, header = next(rows, (0, []))
+    source, target = (_place(header, column, str(path)) for column in config.columns)
+    for number, fields in rows:
+        if len(fields) != len(header):
+            raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
+        yield fields[source], fields[target]
+
+
+def _split_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(_lines(path), start=1):
+        yield number, line.split("\t")  # no quoting: a quotation mark is text
+
+
+def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    rows = csv.reader((line + "\n" for line in _lines(path)), strict=True)
+    try:
+        for fields in rows:
+            yield rows.line_num, fields
+    except csv.Error as error:
+        raise UserError(f"{path}, line {rows.line_num}: {error}; check the quotation marks") from error
+
+
+def _json_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
+    for number, line in enumerate(_lines(path), start=1):
+        where = f"{path}, line {number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:  # the latter from brackets in thousands
+            raise UserError(f"{where}: not JSON ({error})") from error
+        row = row["translation"] if isinstance(row, dict) and "translation" in row else row
+        names = list(row) if isinstance(row, dict) else []
+        source, target = (row[names[_place(names, column, where)]] for column in config.columns)
+        if not isinstance(source, str) or not isinstance(target, str):
+            raise UserError(f"{where}: {' and '.join(config.columns)} must both be strings")
+        try:
+            (source + target).encode()
+        except UnicodeEncodeError as error:  # from JSON such as "\ud800"
+            text = reprlib.repr(error.object)
+            raise UserError(f"{where}: {text} holds half a surrogate pair, which is not a character") from error
+        yield source, target
+
+
+def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table:
+    """Take the two languages out of a table, whose columns they are, or the fields of its column `translation`."""
+    table = table.flatten()
+    names = [name.removeprefix("translation.") for name in table.column_names]
+    sides = []
+    for name in config.columns:
+        column = table.column(_place(names, name, where))
+        if column.type not in (pa.string(), pa.large_string(), pa.null()):  # null: there are no texts in these rows
+            raise UserError(f"{where}: column {name} holds {column.type}, not text")
+        column.validate(full=True)  # UTF-8 included
+        sides.append(column.cast(pa.string()).fill_null(""))
+    return pa.table(sides, schema=SCHEMA).combine_chunks()
+
+
+def _place(names: list[str], column: str, where: str) -> int:
+    """Return the place of a column among all."""
+    if column not in names:
+        raise UserError(
+            f"{where}: no column {column}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "
+            "set data.source and data.target, or data.source_column and data.target_column"
+        )
+    return names.index(column)

@@ -1,0 +1,78 @@
+"""Settings of the data: which parallel text, and how much of it at once."""
+
+import re
+from dataclasses import dataclass
+
+from minitrans.errors import UserError
+from minitrans.settings import Count, Ratio
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Which parallel text to train on, and how much of it at once.
+
+    Args:
+        path: Folder with train.SOURCE and train.TARGET, or train.tsv, .csv, .jsonl or .parquet, all but the last also
+            with .gz at the end; or a hub name.
+        source: Language to translate from, as the files or columns are named, such as en.
+        target: Language to translate into.
+        batch_tokens: Most tokens of either side in a batch, padding counted.
+        cache_dir: Folder for downloaded, read and tokenized data; null is where Hugging Face keeps data sets.
+        name: Configuration of a hub data set that has several, such as en-zh.
+        source_column: Column, or ending of the files, of the source, if not named after the language.
+        target_column: Column, or ending of the files, of the target, if not named after the language.
+        splits: Which split, or which part of one, is train, valid and each test set, such as
+            {train: "train[:-1000]", valid: "train[-1000:]"}; null uses all splits under their own names.
+        min_length: Fewest tokens of either side of a training pair, EOS counted.
+        max_length: Most tokens of either side of a training pair, EOS counted; null: as many as the model takes.
+        max_length_ratio: Most tokens of a training pair's longer side per token of the shorter; null: any number.
+        deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
+        streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
+        shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
+    """
+
+    path: str
+    source: str
+    target: str
+    batch_tokens: Count = 4096
+    cache_dir: str | None = None
+    name: str | None = None
+    source_column: str | None = None
+    target_column: str | None = None
+    splits: dict[str, str] | None = None
+    min_length: Count = 1
+    max_length: Count | None = None
+    max_length_ratio: Ratio | None = None
+    deduplicate: bool = False
+    streaming: bool = False
+    shuffle_buffer: Count = 100_000
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        for flag, value in (("path", self.path), ("source", self.source), ("target", self.target)):
+            if not value:
+                raise UserError(f"data.{flag} is empty; give one")
+            if flag != "path" and not value.isprintable():
+                raise UserError(f"data.{flag} is {value!r}; a language's name has no such characters")
+        if self.source == self.target:
+            raise UserError(f"data.source and data.target are both {self.source}; they must differ")
+        if self.columns[0] == self.columns[1]:
+            raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
+        for split, part in (self.splits or {}).items():
+            if self.streaming and re.search(r"[\[+]", part):
+                raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")
+
+    @property
+    def columns(self) -> tuple[str, str]:
+        """Names of the two columns, or endings of the files."""
+        return self.source_column or self.source, self.target_column or self.target
+
+    @property
+    def lengths(self) -> tuple[int, int | None, float | None]:
+        """Limits of a training pair's lengths, as `wrong_lengths` takes them."""
+        return self.min_length, self.max_length, self.max_length_ratio
+
+    @property
+    def train_split(self) -> str:
+        """Name that the corpus gives to the training split."""
+        return (self.splits or {}).get("train", "train")
