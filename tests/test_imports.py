@@ -19,6 +19,7 @@ MODEL = PACKAGE / "model"
 ORDER = [
     "errors",
     "files",
+    "arguments",
     "settings",
     "cachecheck",
     "pages",
@@ -29,7 +30,6 @@ ORDER = [
     "text",
     "data",
     "serving",
-    "arguments",
     "training",
     "verify",
     "explain",

@@ -115,7 +115,7 @@ WORDS: dict[Any, str] = {
     float: "a number",
     str: "text",
     bool: "true or false",
-    dict: "a mapping",
+    dict: "a mapping of texts",
     list: "a list",
     NoneType: "null",
 }
@@ -276,7 +276,11 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
         names = ", ".join(f"--{key}" for key in missing.split(", "))
         return UserError(f"{names} must be given; see {parser.prog} --help")
     key = message.partition('Parser key "')[2].partition('"')[0]
-    if values := _given(argv, flag := flags.get(key, f"--{key}")):
+    flag = flags.get(key, f"--{key}")
+    parts = [word for word in argv if word.startswith(f"{flag}.")]
+    if parts and key not in {"data.splits", *SECTIONS}:
+        return unexpected(parser.prog, parts, flags.values())  # a part of what has none
+    if values := _given(argv, flag):
         return _wrong(flag, key, values[-1])
     return UserError(f"{message}; see {parser.prog} --help")
 
