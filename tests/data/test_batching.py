@@ -36,38 +36,21 @@ def sampler(seed: int = 3, n: int = 500, batch_tokens: int = 300, shuffle: bool 
     return TokenBatchSampler(*random_lengths(n), batch_tokens, seed, shuffle)
 
 
-@given(lengths, st.integers(1, 200), st.integers(0, 5) | st.none())
-@settings(deadline=None)
-def test_every_row_once_and_no_batch_over_budget(
-    pairs: list[tuple[int, int]], batch_tokens: int, seed: int | None
-) -> None:
-    src, tgt = sides(pairs)
-    batches = plan_batches(src, tgt, batch_tokens, None if seed is None else np.random.default_rng(seed))
-    assert sorted(row for batch in batches for row in batch) == list(range(len(pairs)))
-    for batch in batches:
-        width = max(src[batch].max(), tgt[batch].max())
-        assert len(batch) * width <= batch_tokens or len(batch) == 1
-
-
-@given(lengths, st.integers(1, 200))
-@settings(deadline=None)
-def test_no_batch_could_be_larger(pairs: list[tuple[int, int]], batch_tokens: int) -> None:
-    src, tgt = sides(pairs)
-    batches = plan_batches(src, tgt, batch_tokens, None)
-    for batch in batches[:-1]:  # the last, shortest rows run out
-        assert (len(batch) + 1) * max(src[batch].max(), tgt[batch].max()) > batch_tokens
-
-
 @given(lengths, st.integers(1, 200), st.integers(0, 5))
 @settings(deadline=None)
-def test_shapes_are_the_same_in_every_epoch(pairs: list[tuple[int, int]], batch_tokens: int, seed: int) -> None:
+def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_those_of_every_epoch(
+    pairs: list[tuple[int, int]], batch_tokens: int, seed: int
+) -> None:
     src, tgt = sides(pairs)
-
-    def shapes(rng: np.random.Generator | None) -> list[tuple[int, int]]:
-        batches = plan_batches(src, tgt, batch_tokens, rng)
-        return sorted((len(b), max(int(src[b].max()), int(tgt[b].max()))) for b in batches)
-
-    assert shapes(np.random.default_rng(seed)) == shapes(None)
+    plans = [plan_batches(src, tgt, batch_tokens, rng) for rng in (None, np.random.default_rng(seed))]
+    shapes = [[(len(batch), int(max(src[batch].max(), tgt[batch].max()))) for batch in plan] for plan in plans]
+    assert sorted(shapes[0]) == sorted(shapes[1])
+    for plan in plans:
+        assert sorted(row for batch in plan for row in batch) == list(range(len(pairs)))
+    for rows, width in shapes[0]:
+        assert rows * width <= batch_tokens or rows == 1
+    for rows, width in shapes[0][:-1]:  # in the last, the shortest rows run out
+        assert (rows + 1) * width > batch_tokens
 
 
 def test_an_example() -> None:
@@ -101,9 +84,8 @@ def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> Non
 
 def test_no_rows() -> None:
     nothing = np.array([], dtype=np.int64)
-    assert (
-        plan_batches(nothing, nothing, 10, None) == plan_batches(nothing, nothing, 10, np.random.default_rng(0)) == []
-    )
+    for rng in (None, np.random.default_rng(0)):
+        assert plan_batches(nothing, nothing, 10, rng) == []
 
 
 def test_little_padding() -> None:
@@ -112,19 +94,16 @@ def test_little_padding() -> None:
     assert (src.sum() + tgt.sum()) / cells > 0.9  # the rest pads the shorter sides
 
 
-def test_epochs_differ_in_rows_and_order() -> None:
-    batches = sampler(batch_tokens=3000)
+def test_seed_and_epoch_decide_rows_and_order() -> None:
+    batches, same, other = (sampler(seed, batch_tokens=3000) for seed in (3, 3, 4))
     first, second = list(batches), list(batches)
+    assert [first, second] == [list(same), list(same)]
+    assert first != list(other)
+    assert second != list(other)
     assert len(first) == len(second) == len(batches)
     assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
     assert [len(batch) for batch in first] != [len(batch) for batch in second]
     assert [len(batch) for batch in first] != sorted(len(batch) for batch in first)
-
-
-def test_seed_and_epoch_decide_everything() -> None:
-    one, same, other = sampler(3), sampler(3), sampler(4)
-    assert list(one) == list(same) != list(other)
-    assert list(one) == list(same) != list(other)
 
 
 @pytest.mark.parametrize("position", [0, 1, 17, -1, None])  # of the second epoch; None is its end
@@ -210,25 +189,27 @@ def test_validation_starts_over_in_the_same_order() -> None:
 
 
 def test_pad_sequences() -> None:
-    padded = pad_sequences([[5, 6], [], [7]], pad_id=9)
-    assert padded.dtype == torch.int64
-    assert padded.tolist() == [[5, 6], [9, 9], [7, 9]]
+    for rows, padded in (([[5, 6], [], [7]], [[5, 6], [9, 9], [7, 9]]), ([[], []], [[], []])):
+        found = pad_sequences(rows, pad_id=9)
+        assert (found.dtype, found.tolist()) == (torch.int64, padded)
     assert pad_sequences([], pad_id=9).shape == (0, 0)
-    assert pad_sequences([[], []], pad_id=9).shape == (2, 0)
 
 
-def test_collate() -> None:
-    batch = collate([[5, 6, 7], []], [[8], [9, 10]], pad_id=3, bos_id=1, eos_id=2)
-    assert batch.src_ids.tolist() == [[5, 6, 7, 2], [2, 3, 3, 3]]
-    assert batch.tgt_in.tolist() == [[1, 8, 3], [1, 9, 10]]
-    assert batch.tgt_out.tolist() == [[8, 2, 3], [9, 10, 2]]
-    assert {tensor.dtype for tensor in batch} == {torch.int64}
-
-
-def test_no_rows_make_a_row_of_padding() -> None:
-    batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
-    assert [ids.tolist() for ids in batch] == [[[3]]] * 3
-    assert {tensor.dtype for tensor in batch} == {torch.int64}
+@pytest.mark.parametrize(
+    ("src", "tgt", "expected"),
+    [
+        (
+            [[5, 6, 7], []],
+            [[8], [9, 10]],
+            [[[5, 6, 7, 2], [2, 3, 3, 3]], [[1, 8, 3], [1, 9, 10]], [[8, 2, 3], [9, 10, 2]]],
+        ),
+        ([], [], [[[3]]] * 3),  # a row of padding
+    ],
+)
+def test_collate(src: list[list[int]], tgt: list[list[int]], expected: list[list[list[int]]]) -> None:
+    batch = collate(src, tgt, pad_id=3, bos_id=1, eos_id=2)
+    assert [ids.tolist() for ids in batch] == expected
+    assert {ids.dtype for ids in batch} == {torch.int64}
 
 
 def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:

@@ -1,15 +1,16 @@
 """Training on teachers' translations: what they are made from, that it goes on, and that it says what is wrong."""
 
-import os
-import subprocess
-import sys
+import io
+import shutil
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import yaml
-from conftest import tiny_settings, wait_for_the_end_of
+from running import finish, last_line, settings, start
 
 from minitrans import cli
 from minitrans.serving.bundle import Bundle
@@ -20,39 +21,67 @@ from minitrans.training.precision import Precision
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
+DISTILL = ("--tokenizer.vocab_size", "600", "--compiled", "off")
+
+
+def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
+    return cli.main(["distill", *settings(corpus, run_dir, *DISTILL, *flags, max_steps=STEPS)])
 
 
 def pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
     return read_lines(str(folder / f"{split}.en")), read_lines(str(folder / f"{split}.zh"))
 
 
-@pytest.fixture
-def arguments(few_sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Flags of a short run; two teachers of each direction will do."""
-    monkeypatch.setattr(distillation, "SEEDS", (1, 2))
-    return [*tiny_settings(few_sentences, STEPS), "--tokenizer.vocab_size", "600", "--run-dir", str(tmp_path / "run")]
-
-
-def settings(run: Path) -> dict[str, Any]:
+def saved(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     return found
 
 
-def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
-    arguments: list[str], few_sentences: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    translate, asked = Translator.translate, set()
+class Distilled(NamedTuple):
+    """A finished run, beside its teachers, and what its translators were asked for and loaded with."""
+
+    run: Path
+    asked: set[tuple[Any, ...]]
+    loaded: list[str]
+    out: str
+
+
+@pytest.fixture(scope="module")
+def two_seeds() -> Iterator[None]:
+    """Two teachers of each direction will do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(distillation, "SEEDS", (1, 2))
+        yield
+
+
+@pytest.fixture(scope="module")
+def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> Distilled:
+    """Made once; tests copy what they change."""
+    found = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
+    translate, load = Translator.translate, Translator.load
 
     def noting(self: Translator, lines: list[str], **how: Any) -> Any:
-        asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
+        found.asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
         return translate(self, lines, **how)
 
-    with monkeypatch.context() as patch:
+    def loading(run: Path, **how: Any) -> Translator:
+        found.loaded.append(how["compiled"])
+        return load(run, **how)
+
+    with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
         patch.setattr(Translator, "translate", noting)
-        assert cli.main(["distill", *arguments, "--seed", "7"]) == 0
+        patch.setattr(Translator, "load", loading)
+        assert distill(few_sentences, found.run, "--seed", "7") == 0
+        return found._replace(out=out.getvalue())
+
+
+def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
+    distilled: Distilled, few_sentences: Path
+) -> None:
     # Validations and scores are those of plain translations.
-    assert asked == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
-    folder = tmp_path / "run-teachers"
+    assert distilled.asked == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
+    assert {line.split()[0] for line in distilled.out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
+    folder = distilled.run.with_name("run-teachers")
     corpus = folder / "corpus"
     sources, targets = pairs(corpus, "train")
     assert (sources, targets) == pairs(few_sentences, "train")
@@ -69,13 +98,12 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         assert pairs(corpus, forward) == (sources, found("forward", forward, sources))
         assert pairs(corpus, backward) == (found("backward", backward, targets), targets)
         for name in (forward, backward):
-            assert settings(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
-            assert settings(folder / name)["seed"] == seed
+            assert saved(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
+            assert saved(folder / name)["seed"] == seed
             names.append(name)
-    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
 
     for seed in (1, 2):
-        student = settings(folder / f"student{seed}")
+        student = saved(folder / f"student{seed}")
         assert student["trainer"]["max_steps"] == 2 * STEPS
         assert student["seed"] == seed
         assert student["data"]["path"] == str(corpus)
@@ -88,14 +116,14 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         agreed = distillation.agree(students, Translator.load(folder / "backward1"), lines)
         assert pairs(corpus, f"agreed{n}") == (lines, agreed)
 
-    model = settings(tmp_path / "run")
+    model = saved(distilled.run)
     assert model["trainer"]["max_steps"] == STEPS * 2 // 3
     assert model["training"]["learning_rate"] == 0.005
     assert model["training"]["init_from"] == str(folder / "student1")  # 7 is 1 modulo 2
     assert model["seed"] == 7
     assert model["data"]["path"] == str(corpus)
     assert model["data"]["splits"] == {"train": "train+backward1+backward2+agreed0+agreed1+agreed2", "valid": "valid"}
-    assert (Translator.load(tmp_path / "run").bundle.source, model["data"]["target"]) == ("en", "zh")
+    assert (Translator.load(distilled.run).bundle.source, model["data"]["target"]) == ("en", "zh")
 
 
 @pytest.fixture
@@ -156,30 +184,40 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     assert agreed(0, 0, 1) == "z"  # -1, -1.83, .5
 
 
-def test_it_goes_on_where_it_was_interrupted(arguments: list[str], tmp_path: Path) -> None:
-    assert cli.main(["distill", *arguments]) == 0
-    made = {path: path.read_bytes() for path in tmp_path.rglob("model.safetensors")}
-    corpus = tmp_path / "run-teachers/corpus"
-    for path in (corpus / "backward2.en", tmp_path / "run/model.json", tmp_path / "run/model.safetensors"):
+@pytest.fixture
+def copied(distilled: Distilled, tmp_path: Path) -> Path:
+    """A copy of the run, beside one of its teachers, that a test may break; it knows where it is now."""
+    shutil.copytree(distilled.run.parent, tmp_path, dirs_exist_ok=True)
+    for path in tmp_path.rglob("config.yaml"):
+        path.write_text(path.read_text().replace(str(distilled.run.parent), str(tmp_path)))
+    return tmp_path / "run"
+
+
+def test_it_goes_on_where_it_was_interrupted(few_sentences: Path, copied: Path) -> None:
+    teachers = copied.with_name("run-teachers")
+    made = {path: path.read_bytes() for path in copied.parent.rglob("model.safetensors")}
+    for path in (teachers / "corpus/backward2.en", copied / "model.json", copied / "model.safetensors"):
         path.unlink()
-    teacher = tmp_path / "run-teachers/forward1/model.safetensors"
-    teacher.touch()
-    before = teacher.stat().st_mtime_ns
-    assert cli.main(["distill", *arguments]) == 0
-    assert teacher.stat().st_mtime_ns == before
-    assert len(read_lines(str(corpus / "backward2.en"))) == len(read_lines(str(corpus / "backward2.zh")))
+    before = (teachers / "forward1/model.safetensors").stat().st_mtime_ns
+    assert distill(few_sentences, copied, "--seed", "7") == 0
+    assert (teachers / "forward1/model.safetensors").stat().st_mtime_ns == before
+    assert len(pairs(teachers / "corpus", "backward2")[0]) == len(pairs(teachers / "corpus", "backward2")[1])
     assert {path: path.read_bytes() for path in made} == made
 
 
-def test_a_run_of_other_settings_is_not_taken_for_done(arguments: list[str], tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["distill", *arguments]) == 0
-    capsys.readouterr()
-    assert cli.main(["distill", *arguments, "--seed", "2"]) == 2  # the teachers' seeds are their own
-    said = f"minitrans: error: {tmp_path / 'run'} was trained with other settings; remove it, or "
-    assert capsys.readouterr().err.startswith(said)
-    assert cli.main(["distill", *arguments, "--model.dropout", "0.3"]) == 2
-    said = f"minitrans: error: {tmp_path / 'run-teachers/forward1'} was trained with other settings; remove it, or "
-    assert capsys.readouterr().err.startswith(said)
+@pytest.mark.parametrize(
+    ("flags", "other"),
+    [
+        (("--seed", "2"), "run"),  # the teachers' seeds are their own
+        (("--seed", "7", "--model.dropout", "0.3"), "run-teachers/forward1"),
+    ],
+)
+def test_a_run_of_other_settings_is_not_taken_for_done(
+    flags: tuple[str, ...], other: str, few_sentences: Path, copied: Path, capsys: Capture
+) -> None:
+    assert distill(few_sentences, copied, *flags) == 2
+    said = f"minitrans: error: {copied.parent / other} was trained with other settings; remove it, or "
+    assert last_line(capsys).startswith(said)
 
 
 def test_wrong_settings_are_told_in_a_line(capsys: Capture) -> None:
@@ -189,75 +227,42 @@ def test_wrong_settings_are_told_in_a_line(capsys: Capture) -> None:
     )
 
 
-def test_ctrl_c_while_the_students_agree_leaves_no_part(
-    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(distillation, "agree", interrupted)
-        assert cli.main(["distill", *arguments]) == 130
-    assert capsys.readouterr().err.endswith(
-        "minitrans: interrupted: run the same `minitrans distill` command to resume\n"
-    )
-    assert not list((tmp_path / "run-teachers/corpus").glob("agreed*.zh"))
-    assert cli.main(["distill", *arguments]) == 0
-
-
-def test_ctrl_c_while_a_teacher_is_trained_names_the_command(
-    arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("moment", ["agree", "train"])
+def test_ctrl_c_names_the_command_and_leaves_no_part(
+    moment: str, few_sentences: Path, copied: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt("stopped at step 3; the same command with --resume continues")
 
-    monkeypatch.setattr(distillation, "train", interrupted)
-    assert cli.main(["distill", *arguments]) == 130
-    assert capsys.readouterr().err.endswith(
-        "minitrans: interrupted: run the same `minitrans distill` command to resume\n"
-    )
+    corpus = copied.with_name("run-teachers") / "corpus"
+    for path in (*corpus.glob("agreed*.zh"), copied / "model.json"):
+        path.unlink()
+    if moment == "train":
+        shutil.rmtree(corpus.with_name("student2"))
+    monkeypatch.setattr(distillation, moment, interrupted)
+    assert distill(few_sentences, copied, "--seed", "7") == 130
+    assert last_line(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
+    assert not list(corpus.glob("agreed*.zh"))
+    monkeypatch.undo()
+    assert distill(few_sentences, copied, "--seed", "7") == 0
 
 
-def test_compiled_code_is_used_by_none_or_by_all(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[str] = []
-    load = Translator.load
-
-    def seen(run: Path, **settings: Any) -> Translator:
-        loaded.append(settings["compiled"])
-        return load(run, **settings)
-
-    monkeypatch.setattr(Translator, "load", seen)
-    assert cli.main(["distill", *arguments, "--compiled", "off"]) == 0
-    assert len(loaded) >= 7
-    assert set(loaded) == {"off"}
-    for run in (tmp_path / "run", *(tmp_path / "run-teachers").glob("*[12]")):
-        assert settings(run)["compiled"] == "off"
+def test_compiled_code_is_used_by_none_or_by_all(distilled: Distilled) -> None:
+    assert len(distilled.loaded) >= 7
+    assert set(distilled.loaded) == {"off"}
+    for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
+        assert saved(run)["compiled"] == "off"
 
 
 @pytest.mark.slow
-def test_two_devices_train_each_model_and_one_process_does_the_rest(arguments: list[str], tmp_path: Path) -> None:
-    program = (
+def test_two_devices_train_each_model_and_one_process_does_the_rest(few_sentences: Path, tmp_path: Path) -> None:
+    script = tmp_path / "distill_once.py"
+    script.write_text(
         "import sys; from minitrans import cli; from minitrans.training import distillation; "
         "distillation.SEEDS = (1,); sys.exit(cli.main(sys.argv[1:]))"
     )
-    script = tmp_path / "distill_once.py"
-    script.write_text(program)
-    two = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
-    command = [sys.executable, str(script), "distill", *arguments, *two]
-    process = subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        start_new_session=True,
-    )
-    with process:
-        out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, err
-    assert "Traceback" not in err
-    wait_for_the_end_of(process.pid)
+    two = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
+    flags = settings(few_sentences, tmp_path / "run", *DISTILL, *two, max_steps=STEPS)
+    out, _ = finish(start(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()
