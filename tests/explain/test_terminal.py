@@ -68,7 +68,7 @@ def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path, cap
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "RUN must be given; see minitrans explain --help"),
+        ([], "the following arguments are required: RUN; see minitrans explain --help"),
         (["RUN"], "there is no text to explain; give one after RUN, or --input"),
         (["RUN", "a", "--input", "b"], "texts and --input are both given; give one"),
         (["RUN", ""], "there is no text to explain; give one that is not blank"),
