@@ -131,12 +131,14 @@ class Hypothesis(NamedTuple):
     Attributes:
         ids: Target tokens, without BOS and EOS.
         log_prob: Log-probability of the tokens, and of EOS where that ended them, in nats.
-        score: What beam search ranks by: log_prob / n ** length_penalty for n tokens, EOS counted.
+        score: What beam search ranks by: log_prob / n_tokens ** length_penalty.
+        n_tokens: How many tokens were decoded: EOS too, unless the length limit came first.
     """
 
     ids: list[int]
     log_prob: float
     score: float
+    n_tokens: int
 
 
 @torch.inference_mode()
@@ -179,8 +181,9 @@ def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor, length_penalty: fl
             rows, keep = [rows[i] for i in going], torch.tensor(going, device=tokens.device)
             tokens = tokens[keep]
             cache.select_rows(keep)
-    found = zip(outputs, log_probs, limits, strict=True)
-    return [Hypothesis(ids_, p, p / min(len(ids_) + 1, limit) ** length_penalty) for ids_, p, limit in found]
+    n_tokens = [min(len(ids_) + 1, limit) for ids_, limit in zip(outputs, limits, strict=True)]
+    found = zip(outputs, log_probs, n_tokens, strict=True)
+    return [Hypothesis(ids_, p, p / n**length_penalty, n) for ids_, p, n in found]
 
 
 @torch.inference_mode()
@@ -217,7 +220,7 @@ def beam_search(
     def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
         if len(found[row]) < beam and log_prob > -torch.inf:
             ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
-            found[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty))
+            found[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
 
     rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
     tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)

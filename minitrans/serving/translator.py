@@ -162,8 +162,8 @@ class Translator:
         weights: Sequence[Attention | None] = [None] * len(lines)
         if attention:
             weights = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
-        found = zip(best, lines, sources, weights, strict=True)
-        return [self._translation(h, self.unknown(line), source, w) for h, line, source, w in found]
+        found = zip(best, lines, weights, strict=True)
+        return [self._translation(hypothesis, self.unknown(line), w) for hypothesis, line, w in found]
 
     def n_best(
         self,
@@ -180,11 +180,10 @@ class Translator:
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         those that spell the same text, only the best is returned.
         """
-        sources = self._sources(lines, first_line)
-        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in found]
-        for texts, hypotheses, unknown, source in zip(best, found, map(self.unknown, lines), sources, strict=True):
-            for translation in (self._translation(h, unknown, source) for h in hypotheses):
+        for texts, hypotheses, unknown in zip(best, found, map(self.unknown, lines), strict=True):
+            for translation in (self._translation(hypothesis, unknown) for hypothesis in hypotheses):
                 texts.setdefault(translation.text, translation)
         return [[*texts.values()] for texts in best]
 
@@ -217,22 +216,18 @@ class Translator:
         return () if known is None else tuple(dict.fromkeys(word for word in words(line) if word not in known))
 
     def _translation(
-        self, hypothesis: Hypothesis, unknown: tuple[str, ...], source: list[int], attention: Attention | None = None
+        self, hypothesis: Hypothesis, unknown: tuple[str, ...], attention: Attention | None = None
     ) -> Translation:
-        """A hypothesis for a source, and whether it is probably wrong."""
-        threshold, mean = self.bundle.threshold, hypothesis.log_prob / self._n_tokens(hypothesis.ids, source)
+        """A hypothesis as text, and whether it is probably wrong."""
+        threshold, mean = self.bundle.threshold, hypothesis.log_prob / hypothesis.n_tokens
         unsure = bool(unknown) or (threshold is not None and mean < threshold.score)
         return Translation(self.bundle.tokenizer.decode(hypothesis.ids), hypothesis.score, attention, unknown, unsure)
-
-    def _n_tokens(self, ids: list[int], source: list[int]) -> int:
-        """How many tokens were decoded: EOS too, unless the length limit came first."""
-        return min(len(ids) + 1, length_limit(len(source), self.bundle.model.config.max_len))
 
     def _search(
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each source; with one beam the greedy translation."""
-        of_blank = Hypothesis([], 0.0, 0.0)
+        of_blank = Hypothesis([], 0.0, 0.0, 1)
         if beam == 1:
             greedy = partial(greedy_decode, length_penalty=length_penalty)
             found = self._decode(sources, batch_tokens, use_cache, greedy, of_blank)

@@ -303,7 +303,7 @@ def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_pena
         if len(found) >= beam:
             break
     hypotheses = [
-        Hypothesis([i for i in ids if i != EOS], p, p / len(ids) ** length_penalty) for p, ids in found[:beam]
+        Hypothesis([i for i in ids if i != EOS], p, p / len(ids) ** length_penalty, len(ids)) for p, ids in found[:beam]
     ]
     return sorted(hypotheses, key=lambda h: -h.score)
 

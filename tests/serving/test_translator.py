@@ -157,7 +157,7 @@ def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
 
     def spy(model: Transformer, src_ids: Tensor, beam: int, length_penalty: float) -> list[list[Hypothesis]]:
         shapes.append(src_ids.shape)
-        return [[Hypothesis([], 0.0, 0.0)]] * len(src_ids)
+        return [[Hypothesis([], 0.0, 0.0, 1)]] * len(src_ids)
 
     monkeypatch.setattr("minitrans.serving.translator.beam_search", spy)
     translator.n_best(SENTENCES * 20, beam=5, batch_tokens=200)
@@ -345,7 +345,7 @@ def test_one_text_in_place_of_a_list_is_refused(translator: Class) -> None:
 
 def test_the_n_best_are_different_texts_the_best_of_each(translator: Class, monkeypatch: pytest.MonkeyPatch) -> None:
     piece = translator.bundle.tokenizer.encode("a")
-    found = [[Hypothesis(piece, -1.0, -1.0), Hypothesis([], -2.0, -2.0), Hypothesis(piece, -3.0, -3.0)]]
+    found = [[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]
     monkeypatch.setattr(Translator, "_search", lambda *_: found)
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]

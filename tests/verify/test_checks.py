@@ -152,7 +152,7 @@ def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch
     subject = subject_with(model=model.double(), examples=known)
     assert BY_ID["C26"].measure(subject) == 0.0
     assert BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1])])) == 0.0  # it has learnt another
-    monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0)])
+    monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0, 1)])
     assert BY_ID["C26"].measure(subject) == 2 * len(known)
 
 

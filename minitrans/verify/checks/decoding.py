@@ -239,7 +239,7 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
     deviations = []
     for src, _ in subject.pairs():
         src_ids, limit = torch.tensor([src]), length_limit(len(src), config.max_len)
-        for ids, _, score in beam_search(CachedStepper(model), src_ids, BEAMS, length_penalty=1.0)[0]:
+        for ids, _, score, _ in beam_search(CachedStepper(model), src_ids, BEAMS, length_penalty=1.0)[0]:
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
             log_p = F.log_softmax(model(src_ids, tgt_in).double(), -1).gather(-1, tgt_out[..., None])
