@@ -251,39 +251,28 @@ def _key(*parts: object) -> str:
 
 
 def _read(split: Split, config: DataConfig) -> Dataset:
-    """Map the file that holds a split in the cache into memory; what is not there yet is read first."""
+    """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
+    tables = read_tables(split, CHUNK, config)
+    if not split.content:
+        table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+        return Dataset(datasets.table.InMemoryTable(table), fingerprint=_key(table.to_pylist()))
     path = _cache_folder(config.cache_dir) / f"{_key(_READER, config.columns, *split.content)}.arrow"
     if not path.is_file():
-        with open_aside(path) as file:
-            _write(split, file, config)
+        with open_aside(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+            for table in tables:
+                writer.write_table(table)
     return Dataset(datasets.table.MemoryMappedTable.from_file(str(path)), fingerprint=path.stem)
-
-
-def _read_stream(split: Split, config: DataConfig) -> Dataset:
-    """Read a split into memory."""
-    content = pa.BufferOutputStream()
-    _write(split, content, config)
-    buffer = content.getvalue()
-    digest = hashlib.sha256(buffer).hexdigest()[:32]
-    return Dataset(datasets.table.InMemoryTable.from_buffer(buffer), fingerprint=digest)
-
-
-def _write(split: Split, file: object, config: DataConfig) -> None:
-    with pa.ipc.new_stream(file, SCHEMA) as writer:
-        for table in read_tables(split, CHUNK, config):
-            writer.write_table(table)
 
 
 def _read_splits(config: DataConfig) -> dict[str, Dataset]:
     """Read all splits under the names that they are to have; `valid` keeps the one that it has."""
     splits = {}
     for name, split in open_splits(config).items():
-        if split.content:
-            splits[name] = _read(split, config)
-        elif name == config.train_split:
-            splits[name] = _read_stream(split._replace(rows=split.rows.take(_TOKENIZER_PAIRS)), config)
-        elif config.splits is None or name in config.splits.values():
-            splits[name] = _read_stream(split, config)
+        if config.streaming and name == config.train_split:
+            split = split._replace(rows=split.rows.take(_TOKENIZER_PAIRS))
+        elif not split.content and config.splits is not None and name not in config.splits.values():
+            continue  # a stream that nobody needs
+        splits[name] = _read(split, config)
         if is_local(config.path) and not len(splits[name]):
             raise UserError(f"{config.path} holds no sentences for {name}; fill or remove its files")
     if config.splits is None:

@@ -148,27 +148,26 @@ def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
             f"cannot read data.path {folder}: {error.strerror}; give a folder with train{sides[0]} and "
             f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
-    found: dict[tuple[str, str], Path] = {}
+    found: dict[str, dict[str, Path]] = {}  # of each split, by ending
     for path in paths:
         plain = Path(path.name.removesuffix(".gz"))
-        if plain.suffix not in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
-            continue
-        if (other := found.setdefault((plain.stem, plain.suffix), path)) is not path:
-            raise UserError(f"{path}: there is also {other.name}; keep one of them")
-    files: dict[str, list[Path]] = {}
-    for split in sorted({split for split, suffix in found if suffix in sides}):
-        for side, other_side in (sides, sides[::-1]):
-            if (split, side) not in found:
-                raise UserError(
-                    f"{folder / f'{split}{side}'} is missing, the other side of {found[split, other_side]}; "
-                    "add it, one sentence a line"
-                )
-        files[split] = [found[split, side] for side in sides]
-    for (split, suffix), path in found.items():
-        if suffix not in sides:
-            if split in files:
-                raise UserError(f"{path}: {split} exists in another format too; keep one of them")
-            files[split] = [path]
+        if plain.suffix in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
+            other = found.setdefault(plain.stem, {}).setdefault(plain.suffix, path)
+            if other is not path:
+                raise UserError(f"{path}: there is also {other.name}; keep one of them")
+    files = {}
+    for split, endings in found.items():
+        lines = [side for side in sides if side in endings]
+        tables = [ending for ending in endings if ending not in sides]
+        if len(lines) == 1:
+            [missing] = {*sides} - {*lines}
+            raise UserError(
+                f"{folder / f'{split}{missing}'} is missing, the other side of {endings[lines[0]]}; "
+                "add it, one sentence a line"
+            )
+        if len(tables) > (not lines):
+            raise UserError(f"{endings[tables[-1]]}: {split} exists in another format too; keep one of them")
+        files[split] = [endings[ending] for ending in lines or tables]
     return files
 
 
