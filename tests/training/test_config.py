@@ -103,7 +103,7 @@ FLAGS = [
     ("--training.precision 33", "--training.precision is 33; it must be auto or bf16 or fp32 or fp16"),
     ("--trainer.strategy fsdp", "--trainer.strategy is fsdp; it must be auto or ddp"),
     ("--seed -1", "--seed is -1; it must be a whole number from 0 to 4294967295"),
-    (f"--seed {'9' * 23}", f"--seed is {'9' * 23}; it must be a whole number from 0 to 4294967295"),
+    ("--seed 4294967296", "--seed is 4294967296; it must be a whole number from 0 to 4294967295"),
     (f"--seed 0x{'f' * 5000}", f"--seed is 0x{'f' * 75}...; it must be a whole number from 0"),
     (f"--model.d_model 0x{'f' * 5000}", "model.d_model is far too large; it must fit into 32 bits"),
     (f"--trainer.max_steps {'9' * 20}", f"trainer.max_steps is {'9' * 20}; it must fit into 32 bits"),
