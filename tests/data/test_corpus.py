@@ -1,6 +1,7 @@
 import csv
 import gzip
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -254,12 +255,18 @@ TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
     ],
 )
 def test_faults_in_a_folder(
-    tmp_path: Path, files: dict[str, str | bytes], message: str, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    files: dict[str, str | bytes],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for handler in logging.getLogger("datasets").handlers:
+        monkeypatch.setattr(handler, "stream", sys.stderr)  # or it writes to what that was when it was imported
     with pytest.raises(UserError, match=message) as caught:
         load_corpus(config(write(tmp_path / "corpus", files)))
     assert len(str(caught.value).splitlines()) == 1
-    assert capfd.readouterr() == ("", "")  # nothing of what `datasets` says of it
+    assert capsys.readouterr() == ("", "")  # nothing of what `datasets` says of it
 
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +359,15 @@ def test_a_hub_data_set_that_needs_a_configuration(streaming: bool) -> None:
     assert len(str(caught.value).splitlines()) == 1
     with pytest.raises(UserError, match=r"opus-100 has no valid split, only: train; .* or set data\.splits"):
         load_corpus(DataConfig("Helsinki-NLP/opus-100", "en", "fr", name="en-fr", streaming=streaming))
+
+
+def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
+    write(hub / "bentrevett" / "multi30k", {"test.jsonl": "no JSON"})
+    settings = DataConfig("bentrevett/multi30k", "en", "de", streaming=True)
+    with pytest.raises(UserError, match=r"multi30k, test: cannot read further"):
+        load_corpus(settings)
+    corpus = load_corpus(replace(settings, splits={"train": "train", "valid": "validation"}))
+    assert pairs_of(corpus, "valid") == PAIRS[:2]
 
 
 @pytest.mark.parametrize("streaming", [False, True])
