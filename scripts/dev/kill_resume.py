@@ -1,5 +1,6 @@
 """Kill a training at random moments, resume it until it ends, and compare it with one that was left alone."""
 
+import argparse
 import hashlib
 import random
 import signal
@@ -10,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from minitrans.arguments import Parser, count
+from minitrans.arguments import count
 
 CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
@@ -18,7 +19,7 @@ COMPARED = ("model.safetensors", "metrics.csv")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
-    parser = Parser("kill_resume.py", __doc__ or "")
+    parser = argparse.ArgumentParser(prog="kill_resume.py", description=__doc__)
     parser.add_argument("--runs", type=count, default=20, help="runs to kill")
     parser.add_argument("--kills", type=count, default=3, help="most kills in one run")
     parser.add_argument("--steps", type=count, default=300, help="optimizer steps of a run")
