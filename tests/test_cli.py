@@ -808,32 +808,10 @@ def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
             assert f" {name} {told[name]}" in text
 
 
-# What each command needs at least.
-NEEDED = {
-    "train": [
-        "--run-dir",
-        "r",
-        "--data.path",
-        "p",
-        "--data.source",
-        "a",
-        "--data.target",
-        "b",
-        "--trainer.max_steps",
-        "1",
-    ],
-    "distill": [
-        "--run-dir",
-        "r",
-        "--data.path",
-        "p",
-        "--data.source",
-        "a",
-        "--data.target",
-        "b",
-        "--trainer.max_steps",
-        "1",
-    ],
+SETTINGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
+NEEDED = {  # what each command needs at least
+    "train": SETTINGS,
+    "distill": SETTINGS,
     "translate": ["r"],
     "evaluate": ["r", "--source", "s", "--reference", "t"],
     "verify": ["r"],
