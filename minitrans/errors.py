@@ -1,7 +1,7 @@
 """The one exception that means "the user can put this right", and what its messages are made of."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -25,3 +25,11 @@ def brief(value: Any) -> str:
     except ValueError:  # a number of thousands of digits, which Python does not print
         return "far too large"
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def unexpected(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
+    """Say which word a command does not take, and of a flag which known one is nearest."""
+    flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
+    if flag is None:
+        return UserError(f"{words[0]} is one argument too many; see {prog} --help")
+    return unknown(f"there is no flag {flag} (see {prog} --help)", flag, known)

@@ -27,11 +27,12 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrans import admission, cli
+from minitrans import cli
 from minitrans.cachecheck.check import Report
 from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving import admission
 from minitrans.verify import proof  # which registers all checks and sabotages
 from minitrans.verify.oracles import as_torch_state as as_torch_state
 from minitrans.verify.subject import Subject, make_subject

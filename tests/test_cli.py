@@ -21,9 +21,9 @@ from safetensors.torch import load_file, save_file
 
 import minitrans.serving
 from minitrans import cli
-from minitrans.admission import Mode
-from minitrans.arguments import CORES
 from minitrans.cachecheck.check import Caught, Report
+from minitrans.cli.arguments import CORES
+from minitrans.serving.admission import Mode
 from minitrans.serving.translator import Translator
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS

@@ -23,8 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrans import cli
-from minitrans.arguments import CORES
 from minitrans.cachecheck.check import Report
+from minitrans.cli.arguments import CORES
 from minitrans.training.config import SECTIONS
 from minitrans.verify import proof
 

@@ -19,14 +19,10 @@ MODEL = PACKAGE / "model"
 ORDER = [
     "errors",
     "files",
-    "arguments",
-    "settings",
     "cachecheck",
     "pages",
     "model",
-    "plan",
     "compiled",
-    "admission",
     "text",
     "data",
     "serving",
@@ -51,7 +47,7 @@ MODEL_ORDER = [
     "__init__",
 ]
 # The others go by what the admission finds; those of verification are loaded only where the folder is.
-ASKS_COMPILED = {"admission.py", "verify/checks/compiled.py", "verify/sabotages/compiled.py"}
+ASKS_COMPILED = {"serving/admission.py", "verify/checks/compiled.py", "verify/sabotages/compiled.py"}
 
 
 def imports(source: str) -> set[str]:
@@ -164,7 +160,7 @@ def test_control_asking_compiled_code_is_reported(line: str) -> None:
 def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
     run(
         "import minitrans.cli, minitrans.training.run, minitrans.verify\n"
-        "from minitrans.admission import is_measured\n"
+        "from minitrans.serving.admission import is_measured\n"
         "assert not is_measured('auto')",
         without=["minitrans.compiled"],
     )
@@ -226,7 +222,7 @@ def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
     run(MODEL_AT_WORK, without=OTHERS)
 
 
-@pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.admission"])
+@pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.serving"])
 def test_control_what_is_not_installed_is_missed(name: str) -> None:
     with pytest.raises(AssertionError, match=f"import of {name} halted"):
         run(f"import torch, {name}", without=OTHERS)

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 import minitrans
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.cli.evaluate import evaluate_command, evaluate_flags
 from minitrans.cli.explain import explain_command, explain_flags
 from minitrans.cli.export import export_command, export_flags

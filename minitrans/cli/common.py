@@ -6,7 +6,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING
 
-from minitrans.arguments import Parser, bounded, cores, count
+from minitrans.cli.arguments import Parser, bounded, cores, count
 from minitrans.cli.log import start_log
 from minitrans.errors import UserError
 from minitrans.text.lines import visible

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_decoding, add_references, best, print_scores, read_references, start_workers
 from minitrans.errors import UserError
 

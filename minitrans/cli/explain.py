@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 
 import minitrans
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 

@@ -4,7 +4,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common, add_references, print_scores, read_references
 from minitrans.errors import UserError
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from minitrans.arguments import Parser, bounded, count
+from minitrans.cli.arguments import Parser, bounded, count
 from minitrans.cli.common import add_decoding, best, start_workers
 from minitrans.errors import UserError
 

@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from minitrans.compiled import kernels, probe, stepper
 from minitrans.compiled.library import DTYPES, NotAdmittedError, load_library
+from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.compiled.training import batch_loss as compiled_loss
 from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer
-from minitrans.plan import Plan, UnknownArchitectureError, read_plan
 
 __all__ = ["NotAdmittedError", "accelerate_decoding", "accelerate_training", "can_be_compiled"]
 
@@ -61,10 +61,7 @@ def _plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
     if dtype not in DTYPES:
         raise NotAdmittedError(f"compiled code does not compute in {dtype}", expected=True)
-    try:
-        return read_plan(model)
-    except UnknownArchitectureError as error:
-        raise NotAdmittedError(str(error)) from error
+    return read_plan(model)
 
 
 def can_be_compiled() -> bool:

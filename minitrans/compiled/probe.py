@@ -13,11 +13,11 @@ from torch.nn import functional as F
 
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model import loss as plain
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.plan import Plan, read_plan
 
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
 # float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone.

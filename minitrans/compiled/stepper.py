@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from minitrans.compiled.library import Parameters, call, check_ids, declare, load_library
+from minitrans.compiled.plan import Plan
 from minitrans.model.masks import padding_mask
-from minitrans.plan import Plan
 
 SOURCE = Path(__file__).with_name("stepper.cpp")
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrans.compiled import kernels
+from minitrans.compiled.plan import Norm, Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropped_of_256
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.plan import Norm, Plan, Sublayer
 
 
 def batch_loss(

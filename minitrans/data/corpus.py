@@ -29,9 +29,9 @@ from minitrans.data.filters import (
 )
 from minitrans.data.readers import CHUNK, SCHEMA, Split, is_local, open_splits, open_train, read_tables
 from minitrans.data.settings import DataConfig
+from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
 from minitrans.files import open_aside
-from minitrans.settings import read_settings
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 

@@ -3,8 +3,8 @@
 import re
 from dataclasses import dataclass
 
+from minitrans.data.settings_file import Count, Ratio
 from minitrans.errors import UserError
-from minitrans.settings import Count, Ratio
 
 
 @dataclass(frozen=True)

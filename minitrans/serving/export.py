@@ -3,21 +3,22 @@
 An engine is CTranslate2's `Translator`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import ctranslate2
 import torch
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from torch import Tensor
+from torch import nn
 
 from minitrans.errors import UserError
 from minitrans.files import folder_aside, write_file
+from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import length_limit
+from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
-from minitrans.plan import Norm, Plan, Sublayer, UnknownArchitectureError, read_plan
 from minitrans.serving.bundle import TOKENIZER, Bundle
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
@@ -39,7 +40,7 @@ def export(bundle: Bundle, folder: Path) -> None:
     with folder_aside(folder) as aside:
         try:
             save_engine(aside, bundle.model, pieces, bundle.tokenizer.unk_id)
-        except UnknownArchitectureError as error:
+        except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             raise UserError(f"CTranslate2 cannot compute this model: {error}; translate with minitrans") from error
         if not (distance := _distance(load_engine(aside), bundle.model, pieces)) <= TOLERANCE:
             raise UserError(
@@ -63,42 +64,36 @@ def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id:
         model: float32, on the CPU.
         pieces: The text of every piece id, each another.
         unk_id: Id that CTranslate2 reads for a text that is no piece.
-
-    Raises:
-        UnknownArchitectureError: CTranslate2 cannot compute this model.
     """
-    plan = read_plan(model)
-    if len(plan.eps) > 1:
-        raise UnknownArchitectureError(f"its norms have several eps, {sorted(plan.eps)}; known is one")
-    spec = transformer_spec(plan, pieces, unk_id)
+    spec = transformer_spec(model, pieces, unk_id)
     spec.validate()
     spec.optimize()  # a matrix that is tied is written once
     spec.save(str(folder))
 
 
-def transformer_spec(plan: Plan, pieces: Sequence[str], unk_id: int) -> TransformerSpec:
-    """CTranslate2's description of a Transformer, filled with the weights of a plan; the rest as for `save_engine`.
+def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> TransformerSpec:
+    """CTranslate2's description of a Transformer, filled with the weights of a model; the rest as for `save_engine`.
 
     It appends EOS to sources, as our model was trained. PAD and BOS, which we never choose, have a bias of -inf there.
     """
-    config = plan.config
+    config = model.config
     sizes = {"num_layers": config.n_layers, "num_heads": config.n_heads, "head_dim": config.head_size}
     encoder, decoder = TransformerEncoderSpec(**sizes), TransformerDecoderSpec(**sizes)
-    encoder.embeddings[0].weight = plan.source
-    decoder.embeddings.weight = plan.target
+    encoder.embeddings[0].weight = model.src_embedding.weight
+    decoder.embeddings.weight = model.tgt_embedding.weight
     bias = torch.zeros(config.vocab_size)
     bias[[config.pad_id, config.bos_id]] = -torch.inf
-    _fill_linear(decoder.projection, plan.output, bias)
-    stacks = (encoder, plan.encoder, plan.encoder_norm), (decoder, plan.decoder, plan.decoder_norm)
-    for theirs, layers, norm in stacks:
-        theirs.position_encodings.encodings = plan.positions
-        _fill_norm(theirs.layer_norm, norm)
-        for filled, layer in zip(theirs.layer, layers, strict=True):
-            of_kind = {"self-attention": filled.self_attention, "feed-forward": filled.ffn}
-            if theirs is decoder:
-                of_kind["cross-attention"] = filled.attention
-            for part in layer:
-                _fill_sublayer(of_kind[part.kind], part)
+    decoder.projection.weight, decoder.projection.bias = model.output.weight, bias
+    for theirs, ours in ((encoder, model.encoder), (decoder, model.decoder)):
+        theirs.position_encodings.encodings = model.positions
+        _fill_norm(theirs.layer_norm, ours.norm)
+        for filled, layer in zip(theirs.layer, cast(Iterable[EncoderLayer | DecoderLayer], ours.layers), strict=True):
+            _fill_attention(filled.self_attention, layer.self_norm, layer.self_attn)
+            if isinstance(layer, DecoderLayer):
+                _fill_attention(filled.attention, layer.cross_norm, layer.cross_attn)
+            _fill_norm(filled.ffn.layer_norm, layer.ff_norm)
+            for linear, weights in ((filled.ffn.linear_0, layer.ff.w_1), (filled.ffn.linear_1, layer.ff.w_2)):
+                linear.weight, linear.bias = weights.weight, weights.bias
 
     spec = TransformerSpec(encoder, decoder)
     spec.register_source_vocabulary(list(pieces))
@@ -107,30 +102,24 @@ def transformer_spec(plan: Plan, pieces: Sequence[str], unk_id: int) -> Transfor
     spec.config.bos_token = spec.config.decoder_start_token = pieces[config.bos_id]
     spec.config.eos_token = pieces[config.eos_id]
     spec.config.unk_token = pieces[unk_id]
-    (spec.config.layer_norm_epsilon,) = plan.eps
+    spec.config.layer_norm_epsilon = model.decoder.norm.eps  # of all norms
     return spec
 
 
-def _fill_norm(spec: Any, norm: Norm) -> None:
-    spec.gamma, spec.beta = norm.gamma, norm.beta
+def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+    spec.gamma, spec.beta = norm.weight, norm.bias
 
 
-def _fill_linear(spec: Any, weight: Tensor, bias: Tensor) -> None:
-    spec.weight, spec.bias = weight, bias
-
-
-def _fill_sublayer(spec: Any, part: Sublayer) -> None:
+def _fill_attention(spec: Any, norm: nn.LayerNorm, attention: MultiHeadAttention) -> None:
     """Self-attention is a product with (W_q, W_k, W_v) and one with W_o; cross-attention has W_q by itself."""
-    _fill_norm(spec.layer_norm, part.norm)
-    if part.kind == "feed-forward":
-        first, last = [spec.linear_0], spec.linear_1
-    else:
-        *first, last = spec.linear
-    width = part.w_in.size(0) // 3
-    rows = [width, 2 * width] if len(first) == 2 else [part.w_in.size(0)]
-    for filled, weight, bias in zip(first, part.w_in.split(rows), part.b_in.split(rows), strict=True):
-        _fill_linear(filled, weight, bias)
-    _fill_linear(last, part.w_out, part.b_out)
+    _fill_norm(spec.layer_norm, norm)
+    *first, last = spec.linear
+    width = attention.w_o.in_features
+    rows = [width, 2 * width] if len(first) == 2 else [3 * width]
+    weights, biases = attention.w_qkv.weight.split(rows), attention.w_qkv.bias.split(rows)
+    for filled, weight, bias in zip(first, weights, biases, strict=True):
+        filled.weight, filled.bias = weight, bias
+    last.weight, last.bias = attention.w_o.weight, attention.w_o.bias
 
 
 @torch.no_grad()

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.admission import Mode, make_stepper
 from minitrans.model.decoding import (
     CachedStepper,
     Hypothesis,
@@ -23,6 +22,7 @@ from minitrans.model.decoding import (
     length_limit,
 )
 from minitrans.model.sampling import sample
+from minitrans.serving.admission import Mode, make_stepper
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.text.words import words
 

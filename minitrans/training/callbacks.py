@@ -11,8 +11,8 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from minitrans.admission import Mode
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator

@@ -11,13 +11,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
-from minitrans.admission import Mode
-from minitrans.arguments import unexpected
 from minitrans.data.settings import DataConfig
-from minitrans.errors import UserError, brief, unknown
-from minitrans.model.transformer import TransformerConfig
-from minitrans.serving.bundle import POSITIONS
-from minitrans.settings import (
+from minitrans.data.settings_file import (
     INT32,
     Count,
     CountFromZero,
@@ -28,6 +23,10 @@ from minitrans.settings import (
     memory,
     read_settings,
 )
+from minitrans.errors import UserError, brief, unexpected, unknown
+from minitrans.model.transformer import TransformerConfig
+from minitrans.serving.admission import Mode
+from minitrans.serving.bundle import POSITIONS
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 

@@ -20,14 +20,13 @@ from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
 
-from minitrans.admission import make_batch_loss
-from minitrans.arguments import CORES
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError, brief
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import svg
+from minitrans.serving.admission import make_batch_loss
 from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
@@ -200,7 +199,7 @@ def _check_devices(settings: dict[str, Any]) -> None:
     devices = settings["devices"]
     n_devices = len(devices) if isinstance(devices, list) else int(devices) if str(devices).isdecimal() else 1
     gpus = 0 if settings["accelerator"] == "cpu" else torch.cuda.device_count()
-    most, kind = (gpus, "accelerators") if gpus else (CORES, "cores")
+    most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")
     if n_devices > most:
         raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
 

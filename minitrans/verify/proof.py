@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from minitrans.admission import Mode, is_measured
 from minitrans.cachecheck import fault
 from minitrans.cachecheck.check import LOWER, Caught, Check, Report
 from minitrans.errors import unknown
 from minitrans.model.transformer import Transformer
+from minitrans.serving.admission import Mode, is_measured
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import Sabotage
 from minitrans.verify.sabotages import SABOTAGES

@@ -46,7 +46,7 @@ from budget import Budget, in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.arguments import Parser
+from minitrans.cli.arguments import Parser
 from minitrans.errors import UserError
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig

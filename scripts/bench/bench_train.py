@@ -59,8 +59,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.admission import make_batch_loss
-from minitrans.arguments import Parser, bounded, count
+from minitrans.cli.arguments import Parser, bounded, count
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus
 from minitrans.data.datamodule import TranslationDataModule
@@ -68,6 +67,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.admission import make_batch_loss
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config

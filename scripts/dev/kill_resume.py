@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from minitrans.arguments import count
+from minitrans.cli.arguments import count
 
 CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")

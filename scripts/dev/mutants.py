@@ -55,7 +55,7 @@ def named(folder: str, names: str) -> list[str]:
 MODEL = named("model", "masks cache dropout attention layers transformer loss decoding sampling")
 GROUPS = [
     Group(MODEL, [*MODEL, "model.incremental", "model.reference"], 120),
-    Group(["plan", "admission", *named("compiled", "probe training stepper kernels library")],
+    Group(["serving.admission", *named("compiled", "plan probe training stepper kernels library")],
           named("compiled", "around training stepper kernels"), 240),
     Group(named("training", "module"), named("training", "schedule settings"), 200),
     Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
@@ -181,7 +181,7 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
-    "admission._ask": {
+    "serving.admission._ask": {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.kernels._flat": {
@@ -356,7 +356,11 @@ EQUIVALENT = {
             "there is a token for each row"
         for strict in ("", ", strict=False")
     } | {
-        f"found = zip(outputs, log_probs, limits{strict})": "there is one of each for each row"
+        f"found = zip(outputs, log_probs, n_tokens{strict})": "there is one of each for each row"
+        for strict in ("", ", strict=False")
+    } | {
+        f"n_tokens = [min(len(ids_) + 1, limit) for ids_, limit in zip(outputs, limits{strict})]":
+            "there is a limit for each row"
         for strict in ("", ", strict=False")
     },
     "model.sampling.sample": {

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrans import cli
-from minitrans.arguments import Parser, count
+from minitrans.cli.arguments import Parser, count
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file

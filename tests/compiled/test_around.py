@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans import compiled
-from minitrans.admission import Mode
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.dropout import Dropout
 from minitrans.model.transformer import Transformer
+from minitrans.serving.admission import Mode
 
 pytestmark = needs_compiled
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from minitrans.compiled import kernels, probe, training
 from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledRows, CompiledStepper
 from minitrans.model import attention, dropout, loss, transformer
 from minitrans.model.attention import MultiHeadAttention
@@ -19,7 +20,6 @@ from minitrans.model.cache import DecoderCache, KeyValues
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerTrace
 from minitrans.model.transformer import Decoder, Transformer, TransformerConfig
-from minitrans.plan import read_plan
 
 pytestmark = needs_compiled
 

@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from minitrans.compiled import library, stepper
 from minitrans.compiled.library import DTYPES, call
+from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search, greedy_decode
 from minitrans.model.transformer import Transformer
-from minitrans.plan import read_plan
 
 pytestmark = needs_compiled
 

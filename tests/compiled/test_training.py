@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from minitrans.compiled import training
+from minitrans.compiled.plan import read_plan
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.plan import read_plan
 
 pytestmark = needs_compiled
 

@@ -7,10 +7,10 @@ import torch
 from conftest import ATOL, PAD, loss_of, needs_compiled, random_ids, random_model, random_targets
 from torch import Tensor
 
-from minitrans.admission import Mode
 from minitrans.data.batching import Batch
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
+from minitrans.serving.admission import Mode
 from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule, warmup_cosine
 

@@ -13,10 +13,10 @@ from conftest import loss_of, needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from running import finish, interrupt, metrics, settings, start, train
 
-from minitrans.admission import Mode
 from minitrans.data import batching
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving.admission import Mode
 from minitrans.training import precision
 from minitrans.training.checkpoints import newest_checkpoint
 

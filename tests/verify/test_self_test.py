@@ -13,12 +13,12 @@ import torch
 from conftest import COMPILED, needs_compiled
 
 from minitrans import verify
-from minitrans.admission import Mode
 from minitrans.cachecheck.check import Caught, Check, Report, Result
 from minitrans.cachecheck.fault import is_worse
 from minitrans.errors import UserError
 from minitrans.model.attention import masked_softmax
 from minitrans.model.transformer import Transformer
+from minitrans.serving.admission import Mode
 from minitrans.verify import proof, sabotages
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import Sabotage, into

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans import plan
-from minitrans.compiled import kernels, probe, training
+from minitrans.compiled import kernels, plan, probe, training
 from minitrans.compiled.stepper import CompiledRows, CompiledStepper
 from minitrans.verify.sabotage import Patch, Sabotage, into
 

@@ -16,8 +16,6 @@ from conftest import CORPUS, loss_of, needs_compiled, random_ids, random_model, 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans import admission
-from minitrans.admission import Mode, is_measured, make_stepper
 from minitrans.errors import UserError
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import CachedStepper
@@ -25,6 +23,8 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import FeedForward
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving import admission
+from minitrans.serving.admission import Mode, is_measured, make_stepper
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.translator import Translator
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig

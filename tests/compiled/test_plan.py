@@ -18,11 +18,12 @@ from torch.nn.modules.module import (
 )
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from minitrans.compiled.library import NotAdmittedError
+from minitrans.compiled.plan import Plan, read_plan
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, FeedForward
 from minitrans.model.transformer import Transformer
-from minitrans.plan import Plan, UnknownArchitectureError, read_plan
 
 SUBLAYERS = {"encoder": ("self", "ff"), "decoder": ("self", "cross", "ff")}
 KINDS = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
@@ -266,14 +267,14 @@ def test_another_architecture_is_refused_in_words(change: Change, words: str) ->
     for training in (True, False):
         model = random_model(1).train(training)
         change(model)
-        with pytest.raises(UnknownArchitectureError, match=f"^{re.escape(words)}$"):
+        with pytest.raises(NotAdmittedError, match=f"^{re.escape(words)}$"):
             read_plan(model)
 
 
 def test_of_two_dtypes_the_first_parameters_is_named() -> None:
     model = random_model(1, tie_embeddings=False)
     model.tgt_embedding.float()
-    with pytest.raises(UnknownArchitectureError, match=rf"^tgt_embedding\.weight is torch\.float32 on cpu, {ON_CPU}$"):
+    with pytest.raises(NotAdmittedError, match=rf"^tgt_embedding\.weight is torch\.float32 on cpu, {ON_CPU}$"):
         read_plan(model)
 
 
@@ -291,7 +292,7 @@ def test_a_hook_on_all_modules_or_on_one_is_refused_while_it_is_there(register: 
     of_all = register.__name__.startswith("register_module")
     handle = register(nothing) if of_all else register(model, nothing)
     try:
-        with pytest.raises(UnknownArchitectureError, match="all modules of the process$" if of_all else "^the model"):
+        with pytest.raises(NotAdmittedError, match="all modules of the process$" if of_all else "^the model"):
             read_plan(model)
     finally:
         handle.remove()
@@ -302,5 +303,5 @@ def test_the_sizes_that_a_model_says_it_has_have_to_be_its_own() -> None:
     for sizes in ({"vocab_size": 12}, {"d_model": 8}, {"d_ff": 12}, {"n_layers": 1}, {"max_len": 16}, {"d_head": 3}):
         model = random_model(1)
         model.config = replace(model.config, **sizes)  # type: ignore[arg-type]
-        with pytest.raises(UnknownArchitectureError):
+        with pytest.raises(NotAdmittedError):
             read_plan(model)

@@ -1,8 +1,8 @@
-"""One reading of a model's architecture, for whatever computes it in another way: compiled code, and the export.
+"""What compiled code reads of a model.
 
-Such code knows one architecture, the one that `minitrans.model` has as it ships, in all sizes. `read_plan` tells
-whether a model is of that architecture, and lists what there is to compute, in order. It accepts exactly what it knows:
-types, shapes, no hooks. It cannot see an edit of the code itself: whoever goes by a plan has to compare numbers too.
+It knows one architecture, the one that `minitrans.model` has as it ships, in all sizes. `read_plan` tells whether a
+model is of that architecture, and lists what there is to compute, in order. It accepts exactly what it knows: types,
+shapes, no hooks. It cannot see an edit of the code itself: whoever goes by a plan has to compare numbers too.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple, cast
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from minitrans.compiled.library import NotAdmittedError
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -27,10 +28,6 @@ HOOKS = {
     "_backward_pre_hooks": "backward hook",
     "_backward_hooks": "backward hook",
 }
-
-
-class UnknownArchitectureError(Exception):
-    """A model is not of the known architecture; the message says in words what differs, and where."""
 
 
 class Norm(NamedTuple):
@@ -147,23 +144,21 @@ def read_plan(model: Transformer) -> Plan:
     """List what a model computes.
 
     Raises:
-        UnknownArchitectureError: It is not of the known architecture.
+        NotAdmittedError: It is not of the known architecture.
     """
     if _has_any_global_hook():
-        raise UnknownArchitectureError("a hook is set on all modules of the process")
+        raise NotAdmittedError("a hook is set on all modules of the process")
     _check_module(
         "", model, {TYPE: Transformer} if type(model) is not Transformer else known_architecture(model.config)
     )
     tables = model.src_embedding.weight, model.tgt_embedding.weight, model.output.weight
     n_tables = len({id(table) for table in tables})
     if n_tables == 2:
-        raise UnknownArchitectureError(
-            "two of its embeddings and its output matrix are one; known are all three or none"
-        )
+        raise NotAdmittedError("two of its embeddings and its output matrix are one; known are all three or none")
     for name, tensor in (("positions", model.positions), *model.named_parameters()):
         if (tensor.dtype, tensor.device) != (tables[0].dtype, tables[0].device):
             first = f"src_embedding.weight {tables[0].dtype} on {tables[0].device}"
-            raise UnknownArchitectureError(f"{name} is {tensor.dtype} on {tensor.device}, {first}")
+            raise NotAdmittedError(f"{name} is {tensor.dtype} on {tensor.device}, {first}")
     return Plan(
         config=model.config,
         source=tables[0],
@@ -185,37 +180,37 @@ def _check_module(name: str, module: nn.Module, known: Known) -> None:
     _check_type(place, module, known[TYPE])
     for attribute, hook in HOOKS.items():
         if getattr(module, attribute):
-            raise UnknownArchitectureError(f"{place} has a {hook}")
+            raise NotAdmittedError(f"{place} has a {hook}")
     if own := [each for each in vars(module) if callable(getattr(type(module), each, None))]:
-        raise UnknownArchitectureError(f"{place} has a method {min(own)} of its own")
+        raise NotAdmittedError(f"{place} has a method {min(own)} of its own")
     found = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := found.keys() - known.keys():
-        raise UnknownArchitectureError(f"{place} has a part {min(others)} that is not known")
+        raise NotAdmittedError(f"{place} has a part {min(others)} that is not known")
     for part, wanted in known.items():
         if part == TYPE:
             continue
         if isinstance(wanted, dict | tuple) and part not in found:
-            raise UnknownArchitectureError(f"{place} has no {part}")
+            raise NotAdmittedError(f"{place} has no {part}")
         if isinstance(wanted, dict):
             _check_module(f"{prefix}{part}", cast(nn.Module, found[part]), wanted)
         elif isinstance(wanted, tuple):
             _check_tensor(f"{prefix}{part}", cast(Tensor, found[part]), wanted)
         elif (value := getattr(module, part)) != wanted:
-            raise UnknownArchitectureError(f"{prefix}{part} is {value}, known is {wanted}")
+            raise NotAdmittedError(f"{prefix}{part} is {value}, known is {wanted}")
 
 
 def _check_tensor(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
     _check_type(name, tensor, Tensor if name == "positions" else nn.Parameter)
     if tensor.shape != shape:
-        raise UnknownArchitectureError(f"{name} is {tuple(tensor.shape)} in shape, known is {shape}")
+        raise NotAdmittedError(f"{name} is {tuple(tensor.shape)} in shape, known is {shape}")
     if not tensor.is_contiguous():
-        raise UnknownArchitectureError(f"{name} does not lie in one piece in memory")
+        raise NotAdmittedError(f"{name} does not lie in one piece in memory")
 
 
 def _check_type(name: str, thing: object, known: type) -> None:
     kind = type(thing)
     if kind is not known:
-        raise UnknownArchitectureError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
+        raise NotAdmittedError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
 
 
 def _layers(stack: Encoder | Decoder) -> list[list[Sublayer]]:

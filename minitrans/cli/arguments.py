@@ -3,10 +3,10 @@
 import argparse
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from minitrans.errors import UserError, unknown
+from minitrans.errors import UserError, unexpected
 
 CORES = os.cpu_count() or 1
 
@@ -52,14 +52,6 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise what argparse would print."""
         raise UserError(f"{message}; see {self.prog} --help")
-
-
-def unexpected(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
-    """Say which word a command does not take, and of a flag which known one is nearest."""
-    flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
-    if flag is None:
-        return UserError(f"{words[0]} is one argument too many; see {prog} --help")
-    return unknown(f"there is no flag {flag} (see {prog} --help)", flag, known)
 
 
 def bounded(kind: type[float], least: float, most: float = math.inf, why: str = "") -> Callable[[str], float]:
