@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from conftest import wait_for_the_end_of
+from runs import wait_for_the_end_of
 from safetensors.torch import load_file, save_file
 
 import minitrans.serving

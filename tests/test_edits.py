@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import CORPUS, tiny_settings
 from copied import run
+from runs import CORPUS, tiny_settings
 
 import minitrans
 

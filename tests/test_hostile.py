@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import tiny_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runs import tiny_settings
 
 from minitrans import cli
 from minitrans.cachecheck.check import Report

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, loss_of, needs_compiled, random_ids, random_model
+from conftest import BOS, needs_compiled, random_ids, random_model
+from losses import loss_of
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -2,16 +2,8 @@
 
 import pytest
 import torch
-from conftest import (
-    PAD,
-    assert_close,
-    assert_equal,
-    logits_made,
-    needs_compiled,
-    plain_loss,
-    random_case,
-    with_gradients,
-)
+from conftest import PAD, assert_close, needs_compiled
+from losses import assert_equal, logits_made, plain_loss, random_case, with_gradients
 from torch import Tensor
 
 from minitrans.compiled import kernels

@@ -5,9 +5,10 @@ from typing import cast
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, loss_of, needs_compiled, random_ids, random_model, random_tensor
+from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from losses import loss_of
 from torch import Tensor, nn
 
 from minitrans.compiled import training

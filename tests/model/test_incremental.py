@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_model, random_sentences, random_tensor, subjects
+from conftest import BOS, EOS, PAD, random_model, random_tensor
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from subjects import random_sentences, subjects
 from torch import Tensor
 
 from minitrans.cachecheck.check import FLOAT64, LOWER, compare, rounding, worst

@@ -7,22 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import (
-    ATOL,
-    BOS,
-    PAD,
-    LinearLoss,
-    assert_close,
-    assert_equal,
-    logits_made,
-    needs_compiled,
-    plain_loss,
-    random_case,
-    random_ids,
-    random_model,
-    random_tensor,
-    with_gradients,
-)
+from conftest import ATOL, BOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
+from losses import LinearLoss, assert_equal, logits_made, plain_loss, random_case, with_gradients
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 

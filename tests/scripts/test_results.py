@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import results
 import yaml
-from conftest import tiny_settings
+from runs import tiny_settings
 
 from minitrans import cli
 from minitrans.serving.scoring import Scores, score

@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import CORPUS, loss_of, needs_compiled, random_ids, random_model, random_targets, randomize
+from conftest import needs_compiled, random_ids, random_model, random_targets, randomize
+from losses import loss_of
+from runs import CORPUS
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, CORPUS, EOS, PAD, random_ids, random_model
+from conftest import BOS, EOS, PAD, random_ids, random_model
+from runs import CORPUS
 from torch import nn
 from torch.nn import functional as F
 

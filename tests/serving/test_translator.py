@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ATOL, CORPUS, always, as_numpy, randomize
+from conftest import ATOL, always, as_numpy, randomize
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import CORPUS
 from torch import Tensor
 
 from minitrans import Translator

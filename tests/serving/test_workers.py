@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from conftest import wait_for_the_end_of
+from runs import wait_for_the_end_of
 
 from minitrans import cli
 from minitrans.errors import UserError

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, loss_of, needs_compiled, random_ids, random_model, random_targets
+from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
+from losses import loss_of
 from torch import Tensor
 
 from minitrans.data.batching import Batch

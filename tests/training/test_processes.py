@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import loss_of, needs_compiled
+from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from losses import loss_of
 from running import finish, interrupt, metrics, settings, start, train
 
 from minitrans.data import batching

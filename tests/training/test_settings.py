@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from conftest import tiny_settings, worst_deviation
+from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
+from runs import tiny_settings
 from torch import Tensor
 from torch.nn import functional as F
 

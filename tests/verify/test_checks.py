@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import COMPILED, needs_compiled, subjects
+from conftest import COMPILED, needs_compiled
 from hypothesis import given, settings
+from subjects import subjects
 from torch import Tensor
 
 from minitrans import verify

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import subjects
 from hypothesis import given, settings
+from subjects import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import CORPUS
+from runs import CORPUS
 
 from minitrans.cachecheck.check import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit

@@ -1,0 +1,34 @@
+"""The ladder: every test is of one rung, after its folder or its file."""
+
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+RUNGS = {
+    "unit": ["cachecheck"],
+    "model": ["model", "compiled", "verify", "serving/test_admission.py"],
+    "command": ["test_cli.py", "test_fuzz.py", "test_hostile.py", "training/test_run.py", "training/test_settings.py"],
+    "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],
+}
+# The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
+SLOWEST = [
+    *("verify/test_self_test.py", "test_edits.py", "training/test_processes.py", "test_cli.py"),
+    *("training/test_distillation.py", "compiled/test_kernels.py", "compiled/test_stepper.py"),
+    *("training/test_checkpoints.py", "training/test_run.py"),
+]
+
+
+def rung(path: Path) -> str:
+    """On which rung of the ladder a test file stands: unit, model, command or end_to_end."""
+    parts = path.relative_to(HERE)
+    names = {str(parts), *map(str, parts.parents)}
+    return next((name for name, places in RUNGS.items() if names & {*places}), "unit")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its rung; the slowest files come first, the others where they are."""
+    for item in items:
+        item.add_marker(rung(item.path))
+    places = {HERE / name: place for place, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -1,0 +1,69 @@
+"""The loss from hidden states: a case of it, and what any way to it has to equal."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from conftest import PAD, random_ids, random_tensor
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
+from minitrans.model.transformer import Transformer
+from minitrans.serving.admission import Mode, make_batch_loss
+
+LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+
+
+def plain_loss(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
+    """What any way to the loss from hidden states has to equal."""
+    return label_smoothed_cross_entropy(hidden @ weight.T, tgt_out, pad_id, smoothing)
+
+
+def random_case(lengths: Sequence[int], padded: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states (B, T, 6) and a matrix (11, 6) that want a gradient, and targets (B, T); float64."""
+    length = max(lengths) + padded
+    hidden, weight = random_tensor(3, len(lengths), length, 6), random_tensor(4, 11, 6)
+    return hidden.requires_grad_(), weight.requires_grad_(), random_ids(5, lengths, length)
+
+
+def with_gradients(
+    loss_of: LinearLoss, hidden: Tensor, weight: Tensor, tgt_out: Tensor, smoothing: float = 0.1
+) -> tuple[Tensor, ...]:
+    """The loss, and its gradients by hidden states and matrix."""
+    loss = loss_of(hidden, weight, tgt_out, PAD, smoothing)
+    return loss.detach(), *torch.autograd.grad(loss, (hidden, weight))
+
+
+def assert_equal(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
+    """Each is exactly what it should be."""
+    for one, other in zip(got, want, strict=True):
+        assert torch.equal(one, other)
+
+
+class Shapes(TorchDispatchMode):
+    """Notes the shape of whatever any operation returns."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: set[tuple[int, ...]] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen |= {tuple(x.shape) for x in tree_leaves(out) if isinstance(x, Tensor)}
+        return out
+
+
+def logits_made(loss_of: LinearLoss) -> int:
+    """The most rows with as many columns as there are pieces, over loss and gradients; of 3 * ROWS positions."""
+    with Shapes() as shapes:
+        with_gradients(loss_of, *random_case([ROWS, ROWS, 5]))
+    return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
+
+
+def loss_of(model: Transformer, mode: Mode = "auto", dtype: torch.dtype | None = None) -> BatchLoss:
+    """What computes the loss of a model's batches, where it lies and in its dtype if no other is given."""
+    weight = model.output.weight
+    return make_batch_loss(model, mode, weight.device, dtype or weight.dtype)

@@ -1,0 +1,53 @@
+"""Tiny trainings as commands, and their processes."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+CORPUS = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
+
+
+def write_corpus(folder: Path, **sizes: int) -> None:
+    """Write the first pairs of each split into a folder."""
+    for split, n in sizes.items():
+        for language in ("en", "zh"):
+            lines = (CORPUS / f"{split}.{language}").read_text(encoding="utf-8").splitlines()[:n]
+            (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
+    """Flags that train the smallest model worth the name on a folder of `train`, `valid` and `test` files."""
+    settings = {
+        "data.path": data,
+        "data.source": "en",
+        "data.target": "zh",
+        "data.cache_dir": data / "cache",
+        "data.batch_tokens": 400,
+        "tokenizer.vocab_size": 1000,
+        "tokenizer.character_coverage": 1.0,
+        "model.d_model": 32,
+        "model.n_heads": 2,
+        "model.d_ff": 48,
+        "model.n_layers": 1,
+        "model.max_len": 40,
+        "training.learning_rate": 0.01,
+        "training.warmup_steps": 10,
+        "training.ema_decay": 0.9,
+        "training.checkpoint_every": 7,
+        "training.precision": "fp32",  # on every machine
+        "trainer.max_steps": max_steps,
+        "trainer.val_check_interval": 20,
+        "trainer.check_val_every_n_epoch": "null",
+        "trainer.log_every_n_steps": 5,
+    }
+    return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+
+
+def wait_for_the_end_of(group: int) -> None:
+    """Wait for the last process of a group, half a minute at most."""
+    with contextlib.suppress(ProcessLookupError):
+        for _ in range(3000):
+            os.killpg(group, 0)
+            time.sleep(0.01)
+        raise AssertionError("a process has been left behind")
