@@ -11,7 +11,6 @@ from subjects import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
-from minitrans.compiled.plan import Plan
 from minitrans.serving.export import engine_decode
 from minitrans.verify.checks import CHECKS, exported
 from minitrans.verify.subject import Subject, fresh_model, make_subject, random_subject
@@ -99,6 +98,4 @@ def test_blank_sentences_are_left_out() -> None:
 def test_another_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = random_subject(fresh_model())
     subject.model.encoder.layers[0].self_norm.eps = 1e-3  # type: ignore[union-attr]
-    assert [check.run({torch.float64: subject}).measured for check in (SCORE, GREEDY)] == [math.inf] * 2
-    monkeypatch.setattr(Plan, "eps", {1e-5})  # what CTranslate2 is told then
     assert SCORE.tolerance < SCORE.measure(subject) < math.inf
