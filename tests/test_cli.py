@@ -920,6 +920,18 @@ def test_wrong_usage_is_answered_without_loading_a_library() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 
 
+@pytest.mark.parametrize(
+    ("environment", "spins"),
+    [({}, cli.SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+)
+def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
+    environment: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", environment)
+    assert cli.main(["translate", "--bee"]) == 2
+    assert environment.get("GOMP_SPINCOUNT") == spins
+
+
 def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Capture) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt

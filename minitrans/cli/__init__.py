@@ -25,6 +25,8 @@ from minitrans.cli.verify import verify_command, verify_flags
 from minitrans.errors import UserError, unknown
 from minitrans.text.lines import visible
 
+SPINS = "3000"  # turns, some microseconds, after which a thread that waits sleeps, so that others can use its core
+
 # What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.
 COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]] = {
     "train": (None, train_command),
@@ -113,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
+    if "OMP_WAIT_POLICY" not in os.environ:  # before PyTorch is imported, whose threads would wait for milliseconds
+        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         with ended_by_sigterm():
             code = run_command(argv)

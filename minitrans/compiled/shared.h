@@ -71,6 +71,15 @@ inline void store(bf16 *to, float x) { to->bits = uint16_t(rounded(x) >> 16); }
 inline void store(float *to, float x) { *to = x; }
 inline void store(double *to, double x) { *to = x; }
 
+// Bytes of a vector, and rows of a product that are summed up at once: two vectors of each, for as many registers.
+#if defined(__AVX512F__)
+constexpr int VECTOR = 64, ROWS_AT_ONCE = 8;
+#elif defined(__AVX__)
+constexpr int VECTOR = 32, ROWS_AT_ONCE = 6;
+#else
+constexpr int VECTOR = 16, ROWS_AT_ONCE = 6;
+#endif
+
 constexpr int64_t PAD = 32;  // rows and columns have room up to a multiple of it, so that all loops are whole vectors
 inline int64_t padded(int64_t n) { return (n + PAD - 1) / PAD * PAD; }
 
@@ -93,22 +102,25 @@ template <class T> struct Buffer {
     }
 };
 
-// A matrix somewhere in memory: rows of numbers, `stride` apart.
+// A matrix somewhere in memory: rows of numbers, `stride` apart. Where there is room, a panel beyond its last row and
+// column may be read, whatever is there.
 template <class T> struct View {
     T *data;
     int64_t rows, columns, stride;
+    bool room = false;
 
     T *operator[](int64_t row) const { return data + row * stride; }
 };
 
-// A matrix of numbers as they are computed with; beyond its last row and column there is room up to a multiple of PAD.
+// A matrix of numbers as they are computed with; beyond its last row and column there is room up to a multiple of PAD
+// and more. Rows lie a cache line further apart: with a power of two between them they would share a few places there.
 template <class A> class Matrix {
   public:
     int64_t rows = 0, columns = 0, stride = 0;
 
     void resize(int64_t new_rows, int64_t new_columns) {  // what it held is lost
-        rows = new_rows, columns = new_columns, stride = padded(columns);
-        buffer.reserve(padded(rows) * stride);
+        rows = new_rows, columns = new_columns, stride = padded(columns) + 64 / int64_t(sizeof(A));
+        buffer.reserve((padded(rows) + ROWS_AT_ONCE) * stride);
     }
     void clear(int64_t new_rows, int64_t new_columns) {
         resize(new_rows, new_columns);
@@ -116,9 +128,9 @@ template <class A> class Matrix {
     }
     A *operator[](int64_t row) { return buffer.data + row * stride; }
     const A *operator[](int64_t row) const { return buffer.data + row * stride; }
-    View<const A> all() const { return {buffer.data, rows, columns, stride}; }
+    View<const A> all() const { return {buffer.data, rows, columns, stride, true}; }
     View<A> part(int64_t row, int64_t column, int64_t n_rows, int64_t n_columns) {
-        return {(*this)[row] + column, n_rows, n_columns, stride};
+        return {(*this)[row] + column, n_rows, n_columns, stride, true};
     }
 
   private:
@@ -127,13 +139,6 @@ template <class A> class Matrix {
 
 enum Side { LEFT, RIGHT };
 
-#if defined(__AVX512F__)
-constexpr int VECTOR = 64, ROWS_AT_ONCE = 8;  // bytes, and rows of a product that are summed up in registers
-#elif defined(__AVX__)
-constexpr int VECTOR = 32, ROWS_AT_ONCE = 4;
-#else
-constexpr int VECTOR = 16, ROWS_AT_ONCE = 4;
-#endif
 template <class A> struct Vector {
     typedef A Lanes __attribute__((vector_size(VECTOR), aligned(sizeof(A)), may_alias));
     static constexpr int LANES = VECTOR / sizeof(A);
@@ -154,65 +159,87 @@ template <class A> A highest(const A *x, int64_t n, A least) {
     return least;
 }
 
-// One side of a product by the processor's vectors. The left side lies row by row; the right side in panels of a few
-// columns, each row by row, the last one filled up with zeros.
+// One side of a product by the processor's vectors. The left side is read number by number, the right side in panels of
+// a few columns. Both are read where they lie if they can be, and must stay there until then; else they are copied: the
+// left side row by row; the right side panel by panel, each row by row, the last one filled up with zeros.
 template <class A> class VectorOperand {
   public:
     static constexpr int64_t WIDTH = 2 * VECTOR / int64_t(sizeof(A));
     int64_t outer = 0, inner = 0;  // its rows and columns if it is the left side, columns and rows if it is the right
+    int64_t step = 0;              // from one number, or row of a panel, to the next one along the inner side
 
     // Takes a matrix, or its transpose.
     template <class From> void pack(Side side, View<From> from, bool transposed = false) {
         const bool rows_are_outer = (side == LEFT) != transposed;
         outer = rows_are_outer ? from.rows : from.columns, inner = rows_are_outer ? from.columns : from.rows;
+        if constexpr (std::is_same_v<std::remove_const_t<From>, A>)
+            if (side == LEFT || (from.room && !transposed)) {
+                data = from.data, outer_step = rows_are_outer ? from.stride : 1, step = rows_are_outer ? 1 : from.stride;
+                return;
+            }
         buffer.reserve(padded(outer) * inner);
-        const int64_t width = side == LEFT ? 1 : WIDTH, stride = from.stride;
-        for (int64_t o = 0; o < outer; o += width) {
+        data = buffer.data, outer_step = inner, step = side == LEFT ? 1 : WIDTH;
+        for (int64_t o = 0; o < outer; o += step) {
             A *__restrict to = buffer.data + o * inner;
-            const auto *__restrict at = from.data + o * (rows_are_outer ? stride : 1);
-            const int64_t n = std::min(width, outer - o);
-            if (n < width) std::fill_n(to, inner * width, A(0));
+            const auto *__restrict at = from.data + o * (rows_are_outer ? from.stride : 1);
+            const int64_t n = std::min(step, outer - o);
+            if (n < step) std::fill_n(to, inner * step, A(0));
             if (rows_are_outer)
                 for (int64_t k = 0; k < n; k++)
-                    for (int64_t i = 0; i < inner; i++) to[i * width + k] = load(at[k * stride + i]);
+                    for (int64_t i = 0; i < inner; i++) to[i * step + k] = load(at[k * from.stride + i]);
             else
                 for (int64_t i = 0; i < inner; i++)
-                    for (int64_t k = 0; k < n; k++) to[i * width + k] = load(at[i * stride + k]);
+                    for (int64_t k = 0; k < n; k++) to[i * step + k] = load(at[i * from.stride + k]);
         }
     }
-    const A *at(int64_t o) const { return buffer.data + o * inner; }
+    const A *at(int64_t o) const { return data + o * outer_step; }
     // How many columns a product of n columns writes.
     static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
 
   private:
+    const A *data = nullptr;
+    int64_t outer_step = 0;
     Buffer<A> buffer;
 };
+
+// R rows of c, from row i on, and the columns of P panels from column j on. Each number is one sum from the first of
+// the inner side to the last, whatever R and P are, so that no row depends on those beside it.
+template <int R, int P, class A>
+void multiply_block(const VectorOperand<A> &left, const VectorOperand<A> &right, int64_t i, int64_t j, Matrix<A> &c,
+                    bool add) {
+    using Lanes = typename Vector<A>::Lanes;
+    constexpr int V = 2 * P, LANES = Vector<A>::LANES;
+    Lanes sum[R][V] = {};
+    const A *rows[R], *panels[P];
+    for (int r = 0; r < R; r++) rows[r] = left.at(std::min(i + r, left.outer - 1));
+    for (int p = 0; p < P; p++) panels[p] = right.at(j + p * right.WIDTH);
+    for (int64_t k = 0, at = 0, from = 0; k < left.inner; k++, at += left.step, from += right.step) {
+        Lanes column[V];
+        for (int v = 0; v < V; v++)
+            column[v] = *reinterpret_cast<const Lanes *>(panels[v / 2] + from + v % 2 * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            for (int v = 0; v < V; v++) sum[r][v] += rows[r][at] * column[v];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) {
+            Lanes *to = reinterpret_cast<Lanes *>(c[i + r] + j) + v;
+            *to = add ? *to + sum[r][v] : sum[r][v];
+        }
+}
 
 // c = left right, or c += left right.
 template <class A>
 void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matrix<A> &c, bool add = false) {
-    using Lanes = typename Vector<A>::Lanes;
-    constexpr int LANES = Vector<A>::LANES;
-    const int64_t inner = left.inner;
+    constexpr int64_t WIDTH = VectorOperand<A>::WIDTH;
     if (!add) c.resize(left.outer, right.outer);
-    for (int64_t j = 0; j < right.outer; j += 2 * LANES)
-        for (int64_t i = 0; i < left.outer; i += ROWS_AT_ONCE) {
-            Lanes sum[ROWS_AT_ONCE][2] = {};
-            const A *rows = left.at(i);
-            const Lanes *panel = reinterpret_cast<const Lanes *>(right.at(j));
-            for (int64_t k = 0; k < inner; k++)
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS_AT_ONCE; r++) {
-                    sum[r][0] += rows[r * inner + k] * panel[2 * k];
-                    sum[r][1] += rows[r * inner + k] * panel[2 * k + 1];
-                }
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS_AT_ONCE; r++)
-                for (int v = 0; v < 2; v++) {
-                    Lanes *to = reinterpret_cast<Lanes *>(c[i + r] + j) + v;
-                    *to = add ? *to + sum[r][v] : sum[r][v];
-                }
-        }
+    int64_t j = 0;
+    if (left.outer == 1)  // as in translating one sentence: more columns keep the processor busy
+        for (; j + 3 * WIDTH < right.outer; j += 4 * WIDTH) multiply_block<1, 4>(left, right, 0, j, c, add);
+    for (; j < right.outer; j += WIDTH)
+        for (int64_t i = 0; i < left.outer; i += ROWS_AT_ONCE)
+            multiply_block<ROWS_AT_ONCE, 1>(left, right, i, j, c, add);
 }
 
 #if HAS_TILE_UNIT
