@@ -43,6 +43,7 @@ import bench_train
 import torch
 from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
 from budget import Budget, in_fresh_process
+from instruction_sets import hold_to
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -450,6 +451,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     bench_train.add_settings(parser, Settings, HELP)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
+        if isa := values.pop("isa"):
+            hold_to(isa)
         as_json = values.pop("json")
         settings = Settings(**values)
         for library in ("transformers", "ctranslate2"):

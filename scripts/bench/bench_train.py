@@ -55,6 +55,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from budget import Budget, in_fresh_process
+from instruction_sets import INSTRUCTION_SETS, hold_to, used
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -88,9 +89,6 @@ OURS, TORCH, PLAIN = "minitrans", "nn.Transformer", "plain formulas"
 M2M100 = ("M2M100 sdpa", "M2M100 eager")
 PRECISIONS = ("fp32", "bf16")
 
-# What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
-FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
-         "asimd", "sve", "sve2", "bf16", "i8mm"]  # fmt: skip
 BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
@@ -610,7 +608,7 @@ def describe_machine() -> dict[str, Any]:
     known = (info.get("flags") or info.get("Features") or "").split()
     return {
         "processor": info.get("model name") or platform.processor() or platform.machine(),
-        "flags": [flag for flag in FLAGS if flag in known] or [torch.backends.cpu.get_cpu_capability()],
+        "flags": used(known) or [torch.backends.cpu.get_cpu_capability()],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),
@@ -795,7 +793,8 @@ def print_sweep(result: dict[str, Any]) -> None:
 
 
 def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
-    """Add a flag for each field of a dataclass of settings."""
+    """Add a flag for each field of a dataclass of settings, and one that holds all contenders to an instruction set."""
+    parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
     for field in fields(settings):
         kind = {int: count, float: bounded(float, 0)}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
@@ -816,6 +815,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_settings(parser, Settings, HELP)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
+        if isa := values.pop("isa"):
+            hold_to(isa)
         as_json, sweeping = values.pop("json"), values.pop("sweep")
         settings = Settings(**values)
         if sweeping and settings.data:

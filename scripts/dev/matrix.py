@@ -18,6 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "scripts" / "bench"))
+
+from instruction_sets import INSTRUCTION_SETS  # noqa: E402
+
 TESTS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
 BRIEF = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
 PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow"]
@@ -25,12 +29,6 @@ PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile un
 TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
 TRAIN += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
 SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
-
-
-def of_set(ours: str, aten: str, onednn: str, mkl: str) -> dict[str, str]:
-    """Environment in which no code uses more than an instruction set; `ours` are flags of g++."""
-    return {"CXX": f"g++ {ours}", "ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn,
-            "MKL_ENABLE_INSTRUCTIONS": mkl}  # fmt: skip
 
 
 # Each setting: what /proc/cpuinfo has to name for it, and the environment.
@@ -41,10 +39,7 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     **{f"g++ -O{n}": ("", {"CXX": f"g++ -O{n}"}) for n in range(3)},
     "clang++": ("", {"CXX": "clang++"}),
     "clang++ -O1": ("", {"CXX": "clang++ -O1"}),
-    "sse2": ("sse2", of_set("-mno-avx -mno-amx-tile", "default", "SSE41", "SSE4_2")),
-    "avx2": ("avx2", of_set("-mno-avx512f -mno-amx-tile", "avx2", "AVX2", "AVX2")),
-    "avx512": ("avx512f", of_set("-mno-avx512bf16 -mno-amx-tile", "avx512", "AVX512_CORE", "AVX512")),
-    "avx512_bf16": ("avx512_bf16", of_set("-mno-amx-tile", "avx512", "AVX512_CORE_BF16", "AVX512")),
+    **INSTRUCTION_SETS,
     "amx in software": ("avx512_bf16", {"CXX": "g++ -O1 -mamx-tile -mamx-bf16"}),
     "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZE}", "ASAN_OPTIONS": "detect_leaks=0"}),
 }

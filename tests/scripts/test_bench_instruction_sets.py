@@ -1,0 +1,41 @@
+"""A benchmark held to an instruction set: other libraries use no more either, and what is printed says so."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import instruction_sets
+import pytest
+
+FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
+PROGRAM = """
+import sys
+sys.path.append(sys.argv[1])
+from instruction_sets import hold_to, used
+hold_to("sse2")
+import torch
+print(torch.backends.cpu.get_cpu_capability(), *used(sys.argv[2:]))
+"""
+
+
+def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    command: list[str | Path] = [
+        sys.executable,
+        tmp_path / "program.py",
+        Path(instruction_sets.__file__).parent,
+        *FLAGS,
+    ]
+    assert subprocess.check_output(command, text=True) == "DEFAULT\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("sse2", []), ("avx2", FLAGS[1:2]), ("avx512", FLAGS[1:3]), ("avx512_bf16", FLAGS[1:4]), (None, FLAGS[1:])],
+)
+def test_flags_are_those_that_may_be_used(
+    name: str | None, expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
+    monkeypatch.setattr("os.environ", held)
+    assert instruction_sets.used(FLAGS) == expected
