@@ -95,10 +95,10 @@ template <class T> class Stepper {
     // The n best continuations of each row: their log-probabilities and ids (rows, n), PAD and BOS left out.
     //
     // tokens (rows), at position t, is each row's newest. blocks: t + 1 of them, the last one to be filled. Row r's
-    // keys of position i < t are in row slots[r * t + i] of blocks[i]; it attends to sentence sources[r] of `cross`.
-    void step(const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, const int32_t *slots,
-              const int64_t *sources, const int64_t *offsets, const Block<const T> &cross, int64_t n, A *log_p,
-              int64_t *ids) const {
+    // keys of position i < t are in row slots[r * steps + i] of blocks[i]; it attends to sentence sources[r] of `cross`.
+    void step(const int64_t *tokens, int64_t rows, int64_t t, int64_t steps, const Block<T> *blocks,
+              const int32_t *slots, const int64_t *sources, const int64_t *offsets, const Block<const T> &cross,
+              int64_t n, A *log_p, int64_t *ids) const {
         const TileUnit unit;
         Work<T> &w = Work<T>::mine();
         for (int64_t first = 0; first < rows; first += ROWS) {
@@ -109,7 +109,7 @@ template <class T> class Stepper {
                 for (int64_t r = 0; r < count; r++) {
                     T *own = blocks[t].data + (l * rows + first + r) * 2 * E;
                     for (int64_t i = 0; i < 2 * E; i++) store(own + i, w.q[r][E + i]);
-                    const int32_t *slot = slots + (first + r) * t;
+                    const int32_t *slot = slots + (first + r) * steps;
                     attend(w, r, t + 1, [&](int64_t i) -> const T * {
                         return i == t ? own : blocks[i].data + (l * blocks[i].rows + slot[i]) * 2 * E;
                     });
@@ -321,11 +321,12 @@ template <class T> class Stepper {
                                   T *cross) {                                                                          \
         static_cast<const Stepper<T> *>(stepper)->encode(tokens, offsets, batch, cross);                               \
     }                                                                                                                  \
-    extern "C" void step_##NAME(void *stepper, const int64_t *tokens, int64_t rows, int64_t t, const Block<T> *blocks, \
-                                const int32_t *slots, const int64_t *sources, const int64_t *offsets,                  \
-                                Block<const T> cross, int64_t n, computed<T> *log_p, int64_t *ids) {                   \
-        static_cast<const Stepper<T> *>(stepper)->step(tokens, rows, t, blocks, slots, sources, offsets, cross, n,     \
-                                                     log_p, ids);                                                      \
+    extern "C" void step_##NAME(void *stepper, const int64_t *tokens, int64_t rows, int64_t t, int64_t steps,          \
+                                const Block<T> *blocks, const int32_t *slots, const int64_t *sources,                  \
+                                const int64_t *offsets, Block<const T> cross, int64_t n, computed<T> *log_p,           \
+                                int64_t *ids) {                                                                        \
+        static_cast<const Stepper<T> *>(stepper)->step(tokens, rows, t, steps, blocks, slots, sources, offsets, cross, \
+                                                     n, log_p, ids);                                                   \
     }
 
 EXPORT(bf16, bfloat16)

@@ -6,7 +6,7 @@ It gives what `CachedStepper` gives, without padding: the tokens of all sentence
 import ctypes
 import weakref
 from collections.abc import Sequence
-from ctypes import c_double, c_int64, c_void_p
+from ctypes import addressof, c_double, c_int64, c_void_p
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
     "make": [_Sizes, _Model],
     "free": [c_void_p],
     "encode": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
-    "step": [c_void_p, c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p],
+    "step": [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p],
 }
 
 
@@ -55,15 +55,17 @@ class CompiledRows:
         offsets: int64 (B + 1,), where each source begins in `cross`, and the last one ends.
         sources: int64 (R,), which source each row translates.
         blocks: For each step so far (L, R at that step, 2 H Dh), the keys and values of its tokens.
-        slots: int32 (R, steps), in which row of each block a row's token is.
+        pointers: Where each block is, and how many rows it has.
+        slots: int32 (R, steps), in which row of each block a row's token is; of the steps to come, if all rows stay.
     """
 
-    def __init__(self, cross: Tensor, offsets: Tensor) -> None:
-        """Begin with one row for each source."""
+    def __init__(self, cross: Tensor, offsets: Tensor, capacity: int) -> None:
+        """Begin with one row for each source, for so many steps at most."""
         self.cross, self.offsets = cross, offsets
         self.sources = torch.arange(len(offsets) - 1)
         self.blocks: list[Tensor] = []
-        self.slots = torch.empty(len(self.sources), 0, dtype=torch.int32)
+        self.pointers = (_Block * capacity)()
+        self.slots = torch.arange(len(self.sources), dtype=torch.int32)[:, None].repeat(1, capacity)
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the given rows, in the given order: reorders, drops and repeats.
@@ -72,6 +74,7 @@ class CompiledRows:
             rows: int64 (R',) indices into the present rows; a row may occur any number of times.
         """
         self.sources, self.slots = self.sources[rows], self.slots[rows]
+        self.slots[:, len(self.blocks) :] = torch.arange(len(rows), dtype=torch.int32)[:, None]
 
 
 class CompiledStepper:
@@ -104,7 +107,7 @@ class CompiledStepper:
         sublayers = [Parameters(*map(pointer, part.parameters), part.norm.eps) for part in parts]
         parameters = (Parameters * len(parts))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
-        tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), ctypes.addressof(parameters)
+        tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), addressof(parameters)
         norms = map(pointer, (first.gamma, first.beta, last.gamma, last.beta))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
@@ -119,21 +122,22 @@ class CompiledStepper:
         return torch.get_num_threads()
 
     def begin(self, src_ids: Tensor, capacity: int) -> CompiledRows:
-        """Read the sources, and begin a stepwise decode: int64 (B, S), padded on the right.
+        """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
 
         Raises:
-            ValueError: A source is longer than `max_len`.
+            ValueError: A source, or `capacity`, is longer than `max_len`.
             IndexError: An id is not below V, or negative.
         """
         check_ids(src_ids, self.config.vocab_size)
         real = padding_mask(src_ids, self.config.pad_id)[:, 0, 0]
         lengths = real.sum(-1).tolist()
-        self._check_length(max(lengths))
+        if (longest := max(*lengths, capacity)) > self.config.max_len:
+            raise ValueError(f"{longest} tokens are more than model.max_len ({self.config.max_len})")
         offsets, tokens = torch.tensor([0, *accumulate(lengths)]), src_ids[real]
         c = self.config
         cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype)
         self._call("encode", self._stepper, tokens, offsets, len(lengths), cross)
-        return CompiledRows(cross, offsets)
+        return CompiledRows(cross, offsets, capacity)
 
     def next_tokens(self, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
         """Feed each row's next token, and see what comes after it.
@@ -149,27 +153,24 @@ class CompiledStepper:
             the model's numbers are not finite, all is PAD.
 
         Raises:
-            ValueError: More tokens than `max_len`, or not one for each row.
+            ValueError: More tokens than `begin` was told, or not one for each row.
             IndexError: An id is not below V, or negative.
         """
         c, count, t = self.config, len(tokens), len(rows.blocks)
         check_ids(tokens, c.vocab_size)
-        self._check_length(t + 1)
+        if t == len(rows.pointers):
+            raise ValueError(f"the cache holds {t} of {t} tokens: no room for 1 more")
         if count != len(rows.sources):
             raise ValueError(f"{count} tokens for a cache of {len(rows.sources)} rows")
         n = min(n, c.vocab_size - 2)
-        rows.blocks.append(rows.cross.new_empty(c.n_layers, count, rows.cross.size(2)))
-        blocks = (_Block * (t + 1))(*(_Block(block.data_ptr(), block.size(1)) for block in rows.blocks))
+        block = rows.cross.new_empty(c.n_layers, count, rows.cross.size(2))
+        rows.blocks.append(block)
+        rows.pointers[t] = _Block(block.data_ptr(), count)
         log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
         cross = _Block(rows.cross.data_ptr(), rows.cross.size(1))
-        self._call("step", self._stepper, tokens.contiguous(), count, t, ctypes.addressof(blocks), rows.slots,
-                   rows.sources, rows.offsets, cross, n, log_p, ids)  # fmt: skip
-        rows.slots = torch.cat([rows.slots, torch.arange(count, dtype=torch.int32)[:, None]], 1)
+        self._call("step", self._stepper, tokens.contiguous(), count, t, len(rows.pointers), addressof(rows.pointers),
+                   rows.slots, rows.sources, rows.offsets, cross, n, log_p, ids)  # fmt: skip
         return log_p, ids
-
-    def _check_length(self, length: int) -> None:
-        if length > self.config.max_len:
-            raise ValueError(f"{length} tokens are more than model.max_len ({self.config.max_len})")
 
     def _call(self, name: str, *arguments: object) -> Any:
         return call(self._library, name, self.dtype, *arguments)

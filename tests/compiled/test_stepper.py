@@ -197,8 +197,9 @@ def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     fast = compiled(random_model(14, max_len=8))
-    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        fast.begin(random_ids(1, [9, 4], 9), 1)
+    for lengths, capacity in (([9, 4], 1), ([4, 3], 9)):
+        with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
+            fast.begin(random_ids(1, lengths, max(lengths)), capacity)
     for ids in ([[V, EOS]], [[-1, EOS]]):
         with pytest.raises(IndexError):
             fast.begin(torch.tensor(ids), 1)
@@ -208,9 +209,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for n in (0, 2):
         with pytest.raises(ValueError, match=f"{n} tokens for a cache of 1 rows"):
             fast.next_tokens(torch.tensor([BOS] * n, dtype=torch.int64), cache, 1)
-    for _ in range(8):
-        fast.next_tokens(torch.tensor([BOS]), cache, 1)
-    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
+    fast.next_tokens(torch.tensor([BOS]), cache, 1)
+    with pytest.raises(ValueError, match="the cache holds 1 of 1 tokens: no room for 1 more"):
         fast.next_tokens(torch.tensor([BOS]), cache, 1)
 
 
