@@ -280,15 +280,15 @@ EQUIVALENT = {
         f"'encode': [c_void_p, {encode}], 'step': [c_void_p, {step}]}}": "integers and pointers are passed alike"
         for encode, step in (
             ("c_void_p, c_void_p, c_void_p, c_int64",
-             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_int64, c_void_p, c_void_p",
-             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_int64, c_void_p, c_int64, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
+             "*[c_int64] * 3, c_void_p, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, c_int64, *[c_void_p] * 4, c_int64, _Block, c_int64, c_void_p, c_void_p"),
+             "c_void_p, *[c_void_p] * 4, *[c_int64] * 3, _Block, c_int64, c_void_p, c_void_p"),
             ("c_void_p, c_void_p, c_int64, c_void_p",
-             "c_void_p, c_int64, c_int64, *[c_void_p] * 4, _Block, c_void_p, c_int64, c_void_p"),
+             "c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_void_p, c_int64, c_void_p"),
         )
     },
     "compiled.stepper.CompiledStepper.__init__": {
@@ -308,8 +308,6 @@ EQUIVALENT = {
     },
     "compiled.stepper.CompiledStepper.next_tokens": {
         "n = min(c.vocab_size - 2, n)": "the minimum does not depend on order",
-        "blocks = (_Block * (t + 2))(*(_Block(block.data_ptr(), block.size(1)) for block in rows.blocks))":
-            "more room than is used",
     },
     "compiled.library.call": {
         f"assert {condition}": "all that gets here is contiguous"
