@@ -174,7 +174,8 @@ template <class A> class VectorOperand {
         outer = rows_are_outer ? from.rows : from.columns, inner = rows_are_outer ? from.columns : from.rows;
         if constexpr (std::is_same_v<std::remove_const_t<From>, A>)
             if (side == LEFT || (from.room && !transposed)) {
-                data = from.data, outer_step = rows_are_outer ? from.stride : 1, step = rows_are_outer ? 1 : from.stride;
+                data = from.data;
+                outer_step = rows_are_outer ? from.stride : 1, step = rows_are_outer ? 1 : from.stride;
                 return;
             }
         buffer.reserve(padded(outer) * inner);

@@ -95,7 +95,8 @@ template <class T> class Stepper {
     // The n best continuations of each row: their log-probabilities and ids (rows, n), PAD and BOS left out.
     //
     // tokens (rows), at position t, is each row's newest. blocks: t + 1 of them, the last one to be filled. Row r's
-    // keys of position i < t are in row slots[r * steps + i] of blocks[i]; it attends to sentence sources[r] of `cross`.
+    // keys of position i < t are in row slots[r * steps + i] of blocks[i], where steps > t; it attends to sentence
+    // sources[r] of `cross`.
     void step(const int64_t *tokens, int64_t rows, int64_t t, int64_t steps, const Block<T> *blocks,
               const int32_t *slots, const int64_t *sources, const int64_t *offsets, const Block<const T> &cross,
               int64_t n, A *log_p, int64_t *ids) const {

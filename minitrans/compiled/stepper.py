@@ -56,11 +56,11 @@ class CompiledRows:
         sources: int64 (R,), which source each row translates.
         blocks: For each step so far (L, R at that step, 2 H Dh), the keys and values of its tokens.
         pointers: Where each block is, and how many rows it has.
-        slots: int32 (R, steps), in which row of each block a row's token is; of the steps to come, if all rows stay.
+        slots: int32 (R, capacity), in which row of each block a row's token is; at a step to come, in its own.
     """
 
     def __init__(self, cross: Tensor, offsets: Tensor, capacity: int) -> None:
-        """Begin with one row for each source, for so many steps at most."""
+        """Begin with one row for each source, for at most `capacity` steps."""
         self.cross, self.offsets = cross, offsets
         self.sources = torch.arange(len(offsets) - 1)
         self.blocks: list[Tensor] = []

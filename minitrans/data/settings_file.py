@@ -3,10 +3,7 @@
 The name of a kind is what a message and --help say of it. A type checker sees the plain number.
 """
 
-import os
-import resource
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +33,6 @@ else:
     Ratio = restricted_number_type("a finite number from 1", float, [(">=", 1), ("<", inf)])
 
 _LARGEST, _DEEPEST = 1 << 16, 20  # bytes of a YAML file of settings, and how deep it may nest: ours nest three deep
-
-
-def memory() -> int:
-    """Bytes of memory that this process can have, as far as the system tells."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with suppress(OSError, ValueError):  # it is there in a container that has a limit
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limit for limit in limits if limit > 0)
 
 
 def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load) -> Any:

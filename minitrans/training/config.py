@@ -2,7 +2,10 @@
 
 import argparse
 import json
+import os
+import resource
 from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -20,7 +23,6 @@ from minitrans.data.settings_file import (
     Positive,
     Seed,
     Share,
-    memory,
     read_settings,
 )
 from minitrans.errors import UserError, brief, unexpected, unknown
@@ -165,6 +167,14 @@ class RunConfig:
             return TransformerConfig(vocab_size, pad_id, bos_id, eos_id, **self.model)
         except ValueError as error:
             raise UserError(str(error)) from error
+
+
+def memory() -> int:
+    """Bytes of memory that this process can have, as far as the system tells."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    with suppress(OSError, ValueError):  # it is there in a container that has a limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limit for limit in limits if limit > 0)
 
 
 def check_memory(sizes: TransformerConfig) -> None:

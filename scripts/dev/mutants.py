@@ -722,8 +722,9 @@ def warm_up(modules: Iterable[str]) -> None:
     files = dict.fromkeys(file for module in modules for file in test_files(module))
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
         pytest.main([*PYTEST_OPTIONS, "--collect-only", *files])
-    for name in list(sys.modules):
-        if name.split(".")[0] in ("minitrans", "conftest", "lively", "toy") or name.startswith("test_"):
+    tests = str(ROOT / "tests")
+    for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
+        if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):
             del sys.modules[name]
 
 
