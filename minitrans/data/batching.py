@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
+from minitrans.data.processes import n_processes, rank
 from minitrans.errors import UserError
 
 IntArray = npt.NDArray[np.int64]
@@ -61,6 +62,12 @@ def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[in
     return cuts
 
 
+def deal_out(batches: Sequence[IntArray]) -> list[IntArray]:
+    """Return the batches of this process, where all take them in turn, and equally many: the last may have no rows."""
+    own = list(batches[rank() :: n_processes()])
+    return own + [_NO_ROWS] * (-(-len(batches) // n_processes()) - len(own))
+
+
 class TokenBatchSampler(Sampler[list[int]]):
     """Yields batches of row numbers, one epoch for each `iter()`, and can resume where a run stopped.
 
@@ -77,8 +84,6 @@ class TokenBatchSampler(Sampler[list[int]]):
 
     Attributes:
         taken: Batches taken by this process since the start of epoch 0.
-        rank: Number of this process, from 0.
-        n_processes: How many there are. Set both before anything is taken or loaded.
     """
 
     def __init__(
@@ -92,11 +97,10 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._planned_epoch: int | None = None  # planned when its first batch is asked for
         self._batches: list[IntArray] = []
         self.taken = 0
-        self.rank, self.n_processes = 0, 1
 
     def __len__(self) -> int:
         """Number of batches that each process takes in an epoch, the same in all of them."""
-        return -(-self._n_batches // self.n_processes)
+        return -(-self._n_batches // n_processes())
 
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the batches of the current epoch that have not been taken yet."""
@@ -107,9 +111,7 @@ class TokenBatchSampler(Sampler[list[int]]):
             rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
             self._batches = plan_batches(*self._lengths, self._batch_tokens, rng)
             self._planned_epoch = epoch
-        batches = self._batches[self.rank :: self.n_processes]
-        batches += [_NO_ROWS] * (len(self) - len(batches))
-        for batch in batches[position:]:
+        for batch in deal_out(self._batches)[position:]:
             self.taken += 1  # before the yield: whoever is given the batch may save the state
             yield batch.tolist()
 

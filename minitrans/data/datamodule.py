@@ -79,13 +79,6 @@ class TranslationDataModule(LightningDataModule):
             self._train_ids, self._train = train, PairBatches(train, tokenizer)
             self._train_sampler = self._sampler(self._train, shuffle=True)
 
-    def setup(self, stage: str) -> None:
-        """Take the share of this process."""
-        assert self.trainer is not None
-        if isinstance(self._train_sampler, TokenBatchSampler):
-            for sampler in (self._train_sampler, self._valid_sampler):
-                sampler.rank, sampler.n_processes = self.trainer.global_rank, self.trainer.world_size
-
     def train_dataloader(self) -> DataLoader[Batch] | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
         if isinstance(self._train_sampler, StreamLoader):

@@ -1,14 +1,16 @@
 """Training batches from pairs that are read one after another and not kept: for corpora that do not fit in memory."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, plan_batches
+from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, deal_out, plan_batches
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.data.processes import gather, share
 from minitrans.data.readers import open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -21,6 +23,8 @@ class StreamLoader:
 
     `shuffle_buffer` pairs at a time are read, tokenized, and cut into batches by `plan_batches`, whose batches come in
     random order. They depend on the text, the settings, the seed and the number of the buffer alone.
+
+    Several processes all read the same pairs, tokenize a share each, and take the batches in turn.
 
     Args:
         config: The corpus, its filters, and how large batches and buffers are.
@@ -63,7 +67,7 @@ class StreamLoader:
                 after = self._split.rows.state_dict()
                 src, tgt = self._tokenize(pairs, first=buffer == 0)
                 rng = np.random.default_rng([self._seed, buffer])
-                batches = plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng)
+                batches = deal_out(plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng))
                 for number, rows in enumerate(batches[position:], start=position + 1):
                     # Before the yield: whoever is given the batch may save the state.
                     if number < len(batches):
@@ -87,11 +91,15 @@ class StreamLoader:
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
         sources, targets = (pairs[side].to_pylist() for side in ("source", "target"))
-        src, tgt = (Rows.of(self._tokenizer.encode_batch(lines)) for lines in (sources, targets))
+        src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, *self._config.lengths)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
         self.words = add_words(self.words, (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
+
+    def _encode(self, lines: list[str]) -> Rows:
+        encoded = self._tokenizer.encode_batch(lines[share(len(lines))])
+        return Rows.of(list(chain.from_iterable(gather(encoded))))
 
     def _batch(self, src: Rows, tgt: Rows, rows: IntArray) -> Batch:
         ids = self._tokenizer.pad_id, self._tokenizer.bos_id, self._tokenizer.eos_id

@@ -12,13 +12,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.processes import gather, share
 from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import visible
 from minitrans.training.module import TranslationModule
-from minitrans.training.processes import gather, n_processes, rank
 
 logger = logging.getLogger("minitrans")
 N_SAMPLES = 3
@@ -48,16 +48,15 @@ class ValidationTranslations(Callback):
         bundle = Bundle(pl_module.model, data.tokenizer, data.config.source, data.config.target)
         translator = Translator(bundle, self.compiled)
         sources, references = data.texts("valid")
-        share = -(-len(sources) // n_processes())
-        start = rank() * share
+        own = share(len(sources))
         level = logger.level
         if self.samples:  # a line that is cut has been named at the first validation
             logger.setLevel(logging.ERROR)
         try:
-            own = translator.translate(sources[start : start + share], first_line=start + 1)
+            translated = translator.translate(sources[own], first_line=own.start + 1)
         finally:
             logger.setLevel(level)
-        translations = list(chain.from_iterable(gather(own)))
+        translations = list(chain.from_iterable(gather(translated)))
         scores = score(translations, references, bundle.target)
         found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
         pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes

@@ -23,10 +23,10 @@ from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
+from minitrans.data.processes import gather, sum_up
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training.config import TrainingConfig
-from minitrans.training.processes import gather, sum_up
 from minitrans.training.run_folder import BEST, METRICS
 
 logger = logging.getLogger("minitrans")

@@ -1,8 +1,10 @@
 """The LightningModule: one training step, one validation step, the optimizer and its schedule."""
 
 import math
+import random
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
@@ -11,11 +13,11 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
+from minitrans.data.processes import gather, n_processes, rank, sum_up
 from minitrans.errors import UserError
 from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.processes import gather, n_processes, rank, rng_states, set_rng_states, sum_up
 
 
 def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
@@ -24,6 +26,24 @@ def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+
+
+def rng_states() -> dict[str, Any]:
+    """The states of all random generators of this process, as tensors, tuples, lists and numbers."""
+    return {
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "numpy": tuple(np.asarray(part).tolist() for part in np.random.get_state()),
+        "python": random.getstate(),
+    }
+
+
+def set_rng_states(states: dict[str, Any]) -> None:
+    """Go back to what `rng_states` returned."""
+    torch.set_rng_state(states["torch"])
+    torch.cuda.set_rng_state_all(states["cuda"])
+    np.random.set_state(states["numpy"])
+    random.setstate(states["python"])
 
 
 class TranslationModule(LightningModule):

@@ -190,7 +190,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         )
     except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
-    _check_processes(config, trainer)
+    _check_processes(trainer)
     return trainer
 
 
@@ -204,10 +204,8 @@ def _check_devices(settings: dict[str, Any]) -> None:
         raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
 
 
-def _check_processes(config: RunConfig, trainer: Trainer) -> None:
-    """Refuse several processes where one alone is possible, or where they would wait for each other for ever."""
-    if config.data.streaming and trainer.num_devices * trainer.num_nodes > 1:
-        raise UserError("data.streaming works with one device only; set trainer.devices and trainer.num_nodes to 1")
+def _check_processes(trainer: Trainer) -> None:
+    """Refuse several machines that would wait for each other for ever."""
     alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
     if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
         raise UserError(

@@ -1,7 +1,14 @@
-"""Kill a training at random moments, resume it until it ends, and compare it with one that was left alone."""
+"""Kill a training at random moments, resume it until it ends, and compare it with one that was left alone.
+
+Flags of `minitrans train` may follow after `--`, such as those of a stream read by two processes:
+
+    kill_resume.py --runs 10 -- --trainer.devices=2 --trainer.strategy=ddp --trainer.accelerator=cpu \
+        --data.streaming=true --data.shuffle_buffer=3000 --data.splits=null
+"""
 
 import argparse
 import hashlib
+import os
 import random
 import signal
 import subprocess
@@ -19,32 +26,33 @@ COMPARED = ("model.safetensors", "metrics.csv")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
-    parser = argparse.ArgumentParser(prog="kill_resume.py", description=__doc__)
+    parser = argparse.ArgumentParser(prog="kill_resume.py", description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=count, default=20, help="runs to kill")
     parser.add_argument("--kills", type=count, default=3, help="most kills in one run")
     parser.add_argument("--steps", type=count, default=300, help="optimizer steps of a run")
     parser.add_argument("--seed", type=int, default=1, help="decides when they are killed")
+    parser.add_argument("flags", nargs="*", metavar="-- FLAG", help="of `minitrans train`")
     args = parser.parse_args(argv)
     rng = random.Random(args.seed)
     different = kills = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        finish(start(folder / "unbroken", args.steps))
+        finish(start(folder / "unbroken", args.steps, args.flags))
         unbroken = digests(folder / "unbroken")
         for number in range(1, args.runs + 1):
             run_dir = folder / str(number)
             steps = sorted(rng.randint(0, args.steps) for _ in range(rng.randint(1, args.kills)))
             killed = []
             for step in steps:
-                process = start(run_dir, args.steps)
+                process = start(run_dir, args.steps, args.flags)
                 while newest_step(run_dir) < step and process.poll() is None:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.5))
-                process.kill()
+                os.kill(rng.choice([process.pid, *children(process)]), signal.SIGKILL)
                 process.communicate()
-                if process.returncode == -signal.SIGKILL:
+                if process.returncode:
                     killed.append(str(newest_step(run_dir)))
-            finish(start(run_dir, args.steps))
+            finish(start(run_dir, args.steps, args.flags))
             same = digests(run_dir) == unbroken
             print(f"run {number}: killed after step {', '.join(killed)}: {'same' if same else 'DIFFERENT'}", flush=True)
             different += not same
@@ -53,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return min(1, different)
 
 
-def start(run_dir: Path, steps: int) -> "subprocess.Popen[str]":
+def start(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
     """Begin a run, or go on with it if it has come to a checkpoint."""
     settings = {
         "run-dir": run_dir,
@@ -76,10 +84,16 @@ def start(run_dir: Path, steps: int) -> "subprocess.Popen[str]":
         "trainer.check_val_every_n_epoch": "null",
         "trainer.log_every_n_steps": 5,
     }
-    flags = [f"--{name}={value}" for name, value in settings.items()]
+    flags = [*(f"--{name}={value}" for name, value in settings.items()), *flags]
     how = ["--resume"] if newest_step(run_dir) > 0 else ["--overwrite"]
     command = [sys.executable, "-m", "minitrans", "train", *flags, *how]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def children(process: "subprocess.Popen[str]") -> list[int]:
+    """The processes that a run has started: on Linux, and if it has not ended."""
+    path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return list(map(int, path.read_text().split())) if process.poll() is None and path.exists() else []
 
 
 def newest_step(run_dir: Path) -> int:

@@ -150,31 +150,35 @@ def test_only_the_epochs_that_are_asked_for_are_planned(monkeypatch: pytest.Monk
     assert len(planned) == 1
 
 
-def shares(n: int) -> list[TokenBatchSampler]:
-    """The samplers of n processes."""
-    found = [sampler() for _ in range(n)]
-    for rank, share in enumerate(found):
-        share.rank, share.n_processes = rank, n
-    return found
+def be_process(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
+    patch.setattr(batching, "rank", lambda: rank)
+    patch.setattr(batching, "n_processes", lambda: n)
 
 
 @pytest.mark.parametrize("n", [3, 4, 7, 100])
-def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(n: int) -> None:
-    whole, parts = sampler(), shares(n)
+def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(
+    n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = sampler(), [sampler() for _ in range(n)]
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs
-        plan, dealt = list(whole), [list(part) for part in parts]
-        assert {len(batches) for batches in dealt} == {len(part) for part in parts} == {-(-len(plan) // n)}
+        be_process(monkeypatch, 0, 1)
+        plan, dealt = list(whole), []
+        for rank, part in enumerate(parts):
+            be_process(monkeypatch, rank, n)
+            dealt.append(list(part))
+            assert len(dealt[-1]) == len(part) == -(-len(plan) // n)
         in_turn = [batch for step in zip(*dealt, strict=True) for batch in step]
         assert in_turn[: len(plan)] == plan
         assert not any(in_turn[len(plan) :])
 
 
-def test_a_process_goes_on_with_its_share() -> None:
-    unbroken = shares(3)[1]
+def test_a_process_goes_on_with_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_process(monkeypatch, 1, 3)
+    unbroken = sampler()
     expected = [batch for _ in range(2) for batch in unbroken]
     for stop in (1, len(unbroken) - 1, len(unbroken), len(unbroken) + 1):
-        resumed = shares(3)[1]
+        resumed = sampler()
         resumed.load_state_dict({"epoch": stop // len(unbroken), "position": stop % len(unbroken)})
         assert list(resumed) == expected[stop : (stop // len(unbroken) + 1) * len(unbroken)]
 

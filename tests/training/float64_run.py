@@ -10,10 +10,10 @@ from typing import Any
 from torch import Tensor
 
 from minitrans import cli
+from minitrans.data.processes import rank
 from minitrans.errors import UserError
 from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule
-from minitrans.training.processes import rank
 
 
 def fail(self: TranslationModule, *arguments: Any) -> Tensor:

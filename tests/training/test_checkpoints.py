@@ -25,8 +25,7 @@ from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.checkpoints import Checkpoints, DamagedError, newest_checkpoint, read_checkpoint
-from minitrans.training.module import TranslationModule
-from minitrans.training.processes import rng_states, set_rng_states
+from minitrans.training.module import TranslationModule, rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from losses import loss_of
 from running import finish, interrupt, metrics, settings, start, train
 
-from minitrans.data import batching
+from minitrans.data import batching, stream
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.admission import Mode
@@ -29,27 +29,37 @@ def checkpoint(run_dir: Path) -> dict[str, Any]:
     return torch.load(newest_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
-def global_batches(patch: pytest.MonkeyPatch) -> None:
-    """Give one process at each step what two would be given."""
-    plan = batching.plan_batches
+def global_batches(patch: pytest.MonkeyPatch) -> list[int]:
+    """Give one process at each step what two would be given; how many batches each plan had is noted in the list."""
+    plan, planned = batching.plan_batches, list[int]()
 
     def pairs_of_batches(*arguments: Any) -> list[IntArray]:
         batches = plan(*arguments)
-        assert len(batches) % 2 == 1, "the last step of an epoch has to leave a process without rows"
+        planned.append(len(batches))
         return [np.concatenate(batches[i : i + 2]) for i in range(0, len(batches), 2)]
 
-    patch.setattr(batching, "plan_batches", pairs_of_batches)
+    for module in (batching, stream):
+        patch.setattr(module, "plan_batches", pairs_of_batches)
     patch.setattr(TokenBatchSampler, "__len__", lambda self: (self._n_batches + 1) // 2)
+    return planned
+
+
+STREAM = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
 
 
 @pytest.mark.parametrize(
-    "way", [pytest.param("require", marks=needs_compiled), pytest.param("off", marks=pytest.mark.slow)]
+    ("way", "read"),
+    [
+        pytest.param("require", [], marks=needs_compiled),
+        pytest.param("require", STREAM, marks=needs_compiled),
+        pytest.param("off", STREAM, marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_train_as_one_with_the_same_global_batches(
-    way: str, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    way: str, read: list[str], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "480"]
+    flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "480", *read]
     command: list[str | Path] = [FLOAT64_RUN, way, *settings(corpus, two), *flags, *TWO]
     if way == "require":
         processes = [start(*command)]
@@ -57,10 +67,11 @@ def test_two_processes_train_as_one_with_the_same_global_batches(
         command += ["--trainer.devices", "1", "--trainer.num_nodes", "2"]
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
         processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
-    global_batches(monkeypatch)
+    planned = global_batches(monkeypatch)
     monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
+    assert any(n % 2 for n in planned), "the last step of an epoch or a buffer has to leave a process without rows"
 
     for kind, atol in (("current_model_state", 1e-10), ("state_dict", 1e-7)):  # the latter is averaged, in float32
         ours, theirs = checkpoint(one)[kind], checkpoint(two)[kind]

@@ -242,7 +242,6 @@ def places(tiny_run: Path, tmp_path: Path) -> Path:
 
 NOT_MARKED = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 FROM_RUN = ["--training.init_from", "{places}/run"]
-TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2"]
 
 
 @pytest.mark.parametrize(
@@ -270,7 +269,6 @@ TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2"]
         ("new", ["--trainer.accelerator", "abacus"], "trainer: "),
         ("new", ["--training.precision", "fp16", "--trainer.accelerator", "cpu"], "training.precision is fp16"),
         ("new", ["--trainer.max_steps", "-1"], "max_steps"),
-        ("new", ["--data.streaming", "true", *TWO], "data.streaming works with one device only"),
         ("new", ["--trainer.strategy", "fsdp"], "--trainer.strategy is fsdp; it must be "),
     ],
 )

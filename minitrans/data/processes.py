@@ -1,9 +1,7 @@
 """What the processes of one training tell each other; a process that trains alone tells itself, at no cost."""
 
-import random
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import numpy as np
 import torch
 from torch import distributed as dist
 
@@ -18,6 +16,12 @@ def rank() -> int:
 def n_processes() -> int:
     """How many there are, on all machines."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def share(n: int) -> slice:
+    """Return which of n things this process does, where each does its share; after `gather` all have the whole."""
+    size = -(-n // n_processes())
+    return slice(rank() * size, (rank() + 1) * size)
 
 
 def sum_up(numbers: list[float], device: torch.device) -> list[float]:
@@ -41,21 +45,3 @@ def gather(value: T) -> list[T]:
     values = [value] * n_processes()
     dist.all_gather_object(values, value)
     return values
-
-
-def rng_states() -> dict[str, Any]:
-    """The states of all random generators of this process, as tensors, tuples, lists and numbers."""
-    return {
-        "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
-        "numpy": tuple(np.asarray(part).tolist() for part in np.random.get_state()),
-        "python": random.getstate(),
-    }
-
-
-def set_rng_states(states: dict[str, Any]) -> None:
-    """Go back to what `rng_states` returned."""
-    torch.set_rng_state(states["torch"])
-    torch.cuda.set_rng_state_all(states["cuda"])
-    np.random.set_state(states["numpy"])
-    random.setstate(states["python"])
