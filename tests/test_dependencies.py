@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
-MODULES = {"pyyaml": "yaml"}  # where it is not called as what is installed
+MODULES = {"pyyaml": "yaml", "universal_pathlib": "upath"}  # where it is not called as what is installed
 NOT_IMPORTED = {
     "tensorboard": "Lightning's logger writes with it",
     "mypy": "a command",

@@ -1,5 +1,7 @@
 """Reads parallel text from a folder or from the Hugging Face hub: every kind becomes a stream of source and target.
 
+A folder may lie elsewhere, at an address such as s3://bucket/corpus that fsspec knows. A split may be in many files.
+
 Parquet and the hub are left to `datasets`. Text files are read here, for its readers change text without a word: they
 fill up a row of a tsv or csv that is too short, shift the columns of one that is too long, end a line at a carriage
 return in it, make a time of the JSON string "2020-01-01", and cannot say which line of a file is not UTF-8.
@@ -24,7 +26,9 @@ from typing import NamedTuple
 
 import datasets
 import pyarrow as pa
+import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset
+from upath import UPath
 
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -58,7 +62,7 @@ def open_splits(config: DataConfig) -> dict[str, Split]:
     Raises:
         UserError: The corpus is not there, or its files do not fit together.
     """
-    return _open_folder(Path(config.path), config) if is_local(config.path) else _open_hub(config)
+    return _open_folder(UPath(config.path), config) if is_local(config.path) else _open_hub(config)
 
 
 def open_train(config: DataConfig) -> Split:
@@ -110,25 +114,29 @@ def _open_hub(config: DataConfig) -> dict[str, Split]:
     return splits
 
 
-def _open_folder(folder: Path, config: DataConfig) -> dict[str, Split]:
+def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Split]:
     splits = {}
-    for split, paths in _find_files(folder, config).items():
+    for split, parts in _find_files(folder, config).items():
         streamed = config.streaming and split == config.train_split
-        content = () if streamed else tuple((_format(path), _digest(path)) for path in paths)
-        if _format(paths[0]) == ".parquet":
-            rows = _parquet_rows(paths[0])
+        content = () if streamed else tuple((_format(path), _digest(path)) for part in parts for path in part)
+        if _format(parts[0][0]) == ".parquet":
+            rows = _parquet_rows([path for [path] in parts])
             rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
-            rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"paths": tuple(paths), "config": config})
-        splits[split] = Split(str(paths[0]), rows, content)
+            rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"parts": parts, "config": config})
+        splits[split] = Split(str(parts[0][0]), rows, content)
     return splits
 
 
-def _parquet_rows(path: Path) -> IterableDataset:
-    try:  # load_dataset would ask the hub, even for a file
-        return Dataset.from_parquet(glob.escape(str(path)), streaming=True, batch_size=CHUNK)
-    except Exception as error:  # whatever is made of a damaged file
-        raise _unreadable(str(path), error) from error
+def _parquet_rows(paths: list[UPath]) -> IterableDataset:
+    for path in paths:
+        try:
+            with path.open("rb") as file:
+                pq.read_schema(file)
+        except Exception as error:  # whatever is made of a damaged file
+            raise _unreadable(str(path), error) from error
+    names = [glob.escape(str(path)) for path in paths]
+    return Dataset.from_parquet(names, streaming=True, batch_size=CHUNK)  # load_dataset would ask the hub for a file
 
 
 def _unreadable(where: str, error: Exception) -> UserError:
@@ -138,73 +146,92 @@ def _unreadable(where: str, error: Exception) -> UserError:
     return UserError(f"{where}: cannot read further ({reason}); use --resume to continue a run that has begun")
 
 
-def _find_files(folder: Path, config: DataConfig) -> dict[str, list[Path]]:
-    """Find the files of each split: source and target, or one for both."""
+def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath, ...]]]:
+    """Find the files of each split, part by part: source and target, or one for both."""
     sides = [f".{column}" for column in config.columns]
     try:
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-    except OSError as error:
+    except Exception as error:  # whatever the file system comes up with
         raise UserError(
-            f"cannot read data.path {folder}: {error.strerror}; give a folder with train{sides[0]} and "
+            f"cannot read data.path {folder}: {_reason(error)}; give a folder with train{sides[0]} and "
             f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
-    found: dict[str, dict[str, Path]] = {}  # of each split, by ending
+    found: dict[str, dict[str, UPath]] = {}  # of each split, by ending
     for path in paths:
         plain = Path(path.name.removesuffix(".gz"))
         if plain.suffix in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
             other = found.setdefault(plain.stem, {}).setdefault(plain.suffix, path)
             if other is not path:
                 raise UserError(f"{path}: there is also {other.name}; keep one of them")
-    files = {}
-    for split, endings in found.items():
+    files: dict[str, list[tuple[UPath, ...]]] = {}
+    for name, endings in sorted(found.items(), key=lambda item: _in_order(item[0])):
         lines = [side for side in sides if side in endings]
         tables = [ending for ending in endings if ending not in sides]
         if len(lines) == 1:
             [missing] = {*sides} - {*lines}
             raise UserError(
-                f"{folder / f'{split}{missing}'} is missing, the other side of {endings[lines[0]]}; "
+                f"{folder / f'{name}{missing}'} is missing, the other side of {endings[lines[0]]}; "
                 "add it, one sentence a line"
             )
         if len(tables) > (not lines):
-            raise UserError(f"{endings[tables[-1]]}: {split} exists in another format too; keep one of them")
-        files[split] = [endings[ending] for ending in lines or tables]
+            raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
+        part = tuple(endings[ending] for ending in lines or tables)
+        parts = files.setdefault(_split_of(name), [])
+        if parts and [*map(_format, parts[0])] != [*map(_format, part)]:
+            raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
+        parts.append(part)
     return files
 
 
-def _format(path: Path) -> str:
+def _split_of(name: str) -> str:
+    """Return which split a file belongs to: train-00000-of-00004 and train.en-zh are parts of train."""
+    return re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
+
+
+def _in_order(name: str) -> list[tuple[int, str]]:
+    """Sort numbers in a name by their value."""
+    return [(int(part or 0), text) for part, text in re.findall(r"(\d+)|(\D+)", name)]
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or clean(str(error))
+
+
+def _format(path: UPath) -> str:
     """Return the ending of a file's name that is not .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def _digest(path: Path) -> str:
+def _digest(path: UPath) -> str:
     try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    except Exception as error:  # whatever the file system comes up with
+        raise UserError(f"cannot read {path}: {_reason(error)}") from error
 
 
-def _text_rows(paths: tuple[Path, ...], config: DataConfig) -> Iterator[dict[str, str]]:
-    """Read two files of lines, or one file with a column for each language."""
-    if len(paths) == 2:
-        pairs = _line_pairs(*paths)
-    else:
-        read = _json_pairs if _format(paths[0]) == ".jsonl" else _delimited_pairs
-        pairs = read(paths[0], config)
-    for pair in pairs:
-        yield dict(zip(config.columns, pair, strict=True))
+def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[dict[str, str]]:
+    """Read two files of lines, or one file with a column for each language, part by part."""
+    for paths in parts:
+        if len(paths) == 2:
+            pairs = _line_pairs(*paths)
+        else:
+            read = _json_pairs if _format(paths[0]) == ".jsonl" else _delimited_pairs
+            pairs = read(paths[0], config)
+        for pair in pairs:
+            yield dict(zip(config.columns, pair, strict=True))
 
 
-def _lines(path: Path) -> Iterator[str]:
+def _lines(path: UPath) -> Iterator[str]:
     """Yield the lines of a text file, unpacked if its name ends in .gz."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as stream:
-            yield from iter_lines(stream, str(path))
+        with path.open("rb") as stream:
+            yield from iter_lines(gzip.open(stream) if path.suffix == ".gz" else stream, str(path))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); copy it again, or unpack it") from error
 
 
-def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
+def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
     n_sources = n_targets = 0
     for source_line, target_line in zip_longest(_lines(source), _lines(target)):
         n_sources += source_line is not None
@@ -218,7 +245,7 @@ def _line_pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
         )
 
 
-def _delimited_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
+def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
     rows = _split_csv(path) if _format(path) == ".csv" else _split_tsv(path)
     _, header = next(rows, (0, []))
     source, target = (_place(header, column, str(path)) for column in config.columns)
@@ -228,12 +255,12 @@ def _delimited_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]
         yield fields[source], fields[target]
 
 
-def _split_tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _split_tsv(path: UPath) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(_lines(path), start=1):
         yield number, line.split("\t")  # no quoting: a quotation mark is text
 
 
-def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _split_csv(path: UPath) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader((line + "\n" for line in _lines(path)), strict=True)
     try:
         for fields in rows:
@@ -242,7 +269,7 @@ def _split_csv(path: Path) -> Iterator[tuple[int, list[str]]]:
         raise UserError(f"{path}, line {rows.line_num}: {error}; check the quotation marks") from error
 
 
-def _json_pairs(path: Path, config: DataConfig) -> Iterator[tuple[str, str]]:
+def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(_lines(path), start=1):
         where = f"{path}, line {number}"
         try:

@@ -1,6 +1,7 @@
 """Training from a stream: every pair once in a pass, nothing kept, and a resumed run as the unbroken one."""
 
 import gzip
+import io
 import itertools
 import json
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 from datasets import Dataset, IterableDatasetDict
 from lightning.pytorch.callbacks import ModelCheckpoint
 from test_datamodule import fit
+from upath import UPath
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
@@ -82,32 +84,36 @@ def ids(batches: list[Batch]) -> list[list[list[int]]]:
     return [batch.src_ids.tolist() for batch in batches]
 
 
-FORMATS = ["lines", "gz", "jsonl", "parquet", "hub jsonl", "hub parquet"]
+def contents(kind: str, pairs: list[tuple[str, str]]) -> dict[str, bytes]:
+    """What files of a kind hold, by their endings."""
+    rows = [{"en": source, "zh": target} for source, target in pairs]
+    if kind == "jsonl":
+        return {kind: "".join(json.dumps(row) + "\n" for row in rows).encode()}
+    if kind == "parquet":
+        pq.write_table(pa.Table.from_pylist([{"translation": row} for row in rows]), table := io.BytesIO())
+        return {kind: table.getvalue()}
+    lines = {side: "".join(f"{row[side]}\n" for row in rows).encode() for side in ("en", "zh")}
+    return {f"{side}.gz": gzip.compress(text) for side, text in lines.items()} if kind == "gz" else lines
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(
+    params=[f"one {kind}" for kind in ("lines", "gz", "jsonl", "parquet")]
+    + [f"{place} {kind}" for place in ("parts", "memory") for kind in ("gz", "jsonl", "parquet")]
+    + ["hub jsonl", "hub parquet"]
+)
 def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
-    """The same pairs from every kind of source; on the hub the training split is in three files."""
-    hub, kind = request.param.startswith("hub"), request.param.removeprefix("hub ")
-    folder = write(tmp_path / "corpus")
-    if kind in ("lines", "gz"):
-        for path in list(folder.iterdir()) if kind == "gz" else ():
-            (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
-            path.unlink()
-        return config(folder)
-    for path in folder.iterdir():
-        path.unlink()
+    """The same pairs from every kind of source; unless "one" says otherwise, the training split is in three files."""
+    place, kind = request.param.split()
+    folder = UPath(f"memory:/{tmp_path}/corpus" if place == "memory" else tmp_path / "corpus")
+    folder.mkdir(parents=True)
     for split, pairs in {"train": TRAIN, "validation": VALID}.items():
-        rows = [{"en": source, "zh": target} for source, target in pairs]
-        parts = [rows[:7], rows[7:50], rows[50:]] if hub and split == "train" else [rows]
+        parts = [pairs] if place == "one" or split != "train" else [pairs[:7], pairs[7:50], pairs[50:]]
         for number, part in enumerate(parts):
-            name = f"{split}-{number:05}-of-{len(parts):05}.{kind}" if hub else f"{split}.{kind}"
-            if kind == "jsonl":
-                (folder / name).write_text("".join(json.dumps(row) + "\n" for row in part))
-            else:
-                pq.write_table(pa.Table.from_pylist([{"translation": row} for row in part]), folder / name)
-    if not hub:
-        return config(folder)
+            name = split if place == "one" else f"{split}-{number:05}-of-{len(parts):05}"
+            for ending, content in contents(kind, part).items():
+                (folder / f"{name}.{ending}").write_bytes(content)
+    if place != "hub":
+        return config(str(folder))
     load_dataset = datasets.load_dataset
 
     def stand_in(path: str, *arguments: object, **keywords: object) -> IterableDatasetDict:
