@@ -95,7 +95,7 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
         path: Used instead of `data.path`.
 
     Raises:
-        UserError: The run has no usable config.yaml, or `load_corpus` fails.
+        UserError: The run has no usable config.yaml, its corpus is at an address, or `load_corpus` fails.
     """
     settings = read_settings(run / "config.yaml")
     try:
@@ -108,6 +108,8 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
+    if "://" in config.path:  # what a stranger's run names is not asked for
+        raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
     places = [Path(), run, *run.resolve().parents]  # it may have been moved, and the command be given anywhere
     found = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
     try:

@@ -11,6 +11,7 @@ import csv
 import glob
 import gzip
 import hashlib
+import io
 import json
 import logging
 import os
@@ -124,7 +125,8 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Split]:
             rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
             rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"parts": parts, "config": config})
-        splits[split] = Split(str(parts[0][0]), rows, content)
+        where = str(parts[0][0]) if len(parts) == 1 else f"{parts[0][0]} to {parts[-1][0].name}"
+        splits[split] = Split(where, rows, content)
     return splits
 
 
@@ -226,7 +228,9 @@ def _lines(path: UPath) -> Iterator[str]:
     """Yield the lines of a text file, unpacked if its name ends in .gz."""
     try:
         with path.open("rb") as stream:
-            yield from iter_lines(gzip.open(stream) if path.suffix == ".gz" else stream, str(path))
+            packed = path.suffix == ".gz"
+            lines = gzip.GzipFile(fileobj=stream) if packed else io.BufferedReader(stream)  # type: ignore[type-var]
+            yield from iter_lines(lines, str(path))
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path}: damaged gzip file ({error}); copy it again, or unpack it") from error
 

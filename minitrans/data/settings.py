@@ -13,7 +13,8 @@ class DataConfig:
 
     Args:
         path: Folder with train.SOURCE and train.TARGET, or train.tsv, .csv, .jsonl or .parquet, all but the last also
-            with .gz at the end; or a hub name.
+            with .gz at the end, or several such as train-1.tsv; or such a folder's address, as s3://bucket/corpus; or a
+            hub name.
         source: Language to translate from, as the files or columns are named, such as en.
         target: Language to translate into.
         batch_tokens: Most tokens of either side in a batch, padding counted.

@@ -201,6 +201,7 @@ def test_why_text_files_are_not_left_to_datasets(
     assert [(row.get("en"), row.get("zh")) for row in found] == rows
 
 
+PARQUET = parquet(en=["a"], zh=["a"])
 INVALID = parquet(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
 PACKED = gzip.compress(b"one\n" * 50)
 TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
@@ -240,6 +241,14 @@ TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
             r"train\.jsonl, line 2: .{,40} hold",
         ),
         ({"train.tsv": TSV, "train.tsv.gz": PACKED}, r"train\.tsv\.gz: there is also train\.tsv; keep one of them"),
+        (
+            {"train-1.tsv": TSV, "train-2.tsv.gz": TSV, "train-3.csv": TSV},
+            r"train-3\.csv has another format than train-1",
+        ),
+        ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, r"train\.2\.tsv, line 3: 1 fields, but the header has 2"),
+        ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, r"train\.2\.zh is missing, the other side"),
+        ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, r"train\.2\.parquet: not a readable Parquet file"),
+        ({"train.1.parquet": PARQUET, "train.2.parquet": INVALID}, r"train\.1\.parquet to train\.2\.parquet: not a r"),
         ({"train.parquet": b"PAR1"}, r"train\.parquet: not a readable Parquet file"),
         ({"train.parquet": parquet(en=[1], zh=["a"])}, r"train\.parquet: column en holds int64, not text"),
         ({"train.parquet": parquet(en=["a"], de=["a"])}, r"train\.parquet: no column zh, only: en, de;"),
@@ -407,6 +416,26 @@ def test_names_of_splits(tmp_path: Path, names: list[str], expected: list[str]) 
     assert [corpus[split]["source"][:] for split in corpus] == [[name] for name in expected]
 
 
+def test_splits_in_several_files(tmp_path: Path) -> None:
+    """Of train whatever follows its name; of the others what the hub calls its files."""
+    names = [
+        "train-2",
+        "train-10",
+        "train-10b",
+        "train.old",
+        "valid-00000-of-00002",
+        "valid-00001-of-00002",
+        "test-2016",
+    ]
+    folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
+    corpus = load_corpus(config(folder))
+    assert {split: corpus[split]["source"][::2] for split in corpus} == {
+        "train": names[:4],
+        "valid": names[4:6],
+        "test-2016": names[6:],
+    }
+
+
 def test_parts_of_local_splits(tmp_path: Path) -> None:
     pairs = [(f"a{i}", f"b{i}") for i in range(100)]
     folder = write_pairs(tmp_path / "corpus", "lines", {"all": [*pairs, ("", "x")]})
@@ -504,6 +533,14 @@ def test_run_corpus_without_a_usable_config(tmp_path: Path, text: str) -> None:
     write(tmp_path, {"config.yaml": text})
     with pytest.raises(UserError, match=r"config\.yaml(: no usable data section| is not YAML: )"):
         run_corpus(tmp_path)
+
+
+def test_an_address_in_a_run_is_not_asked_for(tmp_path: Path) -> None:
+    write(tmp_path, {"config.yaml": "data: {path: 'memory://a', source: en, target: zh}"})
+    with pytest.raises(UserError, match=r"its corpus is at memory://a; to read it there, give --data memory://a"):
+        run_corpus(tmp_path)
+    with pytest.raises(UserError, match=r"cannot read data\.path memory://b"):
+        run_corpus(tmp_path, "memory://b")
 
 
 # -- corpus: tokenizer and ids ----------------------------------------------------------------------------------------

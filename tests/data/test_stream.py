@@ -6,7 +6,10 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 
@@ -123,6 +126,30 @@ def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(datasets, "load_dataset", stand_in)
     monkeypatch.chdir(tmp_path)
     return config("owner/name")
+
+
+def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    for name, kind, pairs in (
+        ("train-1", "jsonl", TRAIN[:30]),
+        ("train-2", "jsonl", TRAIN[30:]),
+        ("dev", "parquet", VALID),
+    ):
+        for ending, content in contents(kind, pairs).items():
+            (folder / f"{name}.{ending}").write_bytes(content)
+    handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/corpus"
+        read = one_pass(loader(config(address), tokenizer), len(TRAIN))
+        assert ids(read) == ids(one_pass(loader(config(folder), tokenizer), len(TRAIN)))
+        assert load_corpus(config(address))["valid"][:] == load_corpus(config(folder))["valid"][:]
+        with pytest.raises(
+            UserError, match=r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
+        ):
+            load_corpus(config(f"{address}/gone"))
+        server.shutdown()
 
 
 def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
