@@ -1,6 +1,5 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -114,8 +113,10 @@ class TranslationDataModule(LightningDataModule):
         """
         if isinstance(self._train_sampler, StreamLoader):
             return self._train_sampler.words
-        rows = self._train_ids.select_columns("src_ids").iter(1000)
-        return add_words(set(), chain.from_iterable(self.tokenizer.decode_batch(each["src_ids"]) for each in rows))
+        known: set[str] | None = set()
+        for rows in self._train_ids.select_columns("src_ids").iter(1000):
+            known = add_words(known, self.tokenizer.decode_batch(rows["src_ids"]))
+        return known
 
     def find_lines(self, batch: Batch) -> list[int]:
         """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""

@@ -29,8 +29,8 @@ def add_words(known: set[str] | None, lines: Iterable[str]) -> set[str] | None:
     """Add the words of some lines to those that are known; None, then and from then on, where they are too many."""
     if known is None:
         return None
-    for line in lines:
-        known.update(words(line))
+    for part in {part for line in lines for part in line.split()}:  # most stand there many times
+        known.update(words(part))
         if len(known) > MOST:
             logger.warning("more than %d different words are in the training data: the run keeps none of them", MOST)
             return None

@@ -37,6 +37,11 @@ def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
         assert word == word.strip("'") != ""
 
 
+@given(st.lists(st.text()))
+def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
+    assert add_words(set(), lines) == {word for line in lines for word in words(line)}
+
+
 def test_words_are_added_until_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
