@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tokenizer = Tokenizer.train(map(sentence, range(10_000)), TokenizerConfig(vocab_size=2000))
     rows = IterableDataset.from_generator(pairs, gen_kwargs={"n": args.pairs})
-    stream.open_train = lambda _: Split("pairs made on the fly", rows, ())  # type: ignore[assignment]
+    stream.open_train = lambda _: Split("pairs made on the fly", rows, ())  # type: ignore[attr-defined, assignment]
     batches = iter(stream.StreamLoader(DataConfig("none", "en", "zh", streaming=True), tokenizer, 128, 1, {}))
     done = 0
     for part in range(1, args.parts + 1):
