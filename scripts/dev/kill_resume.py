@@ -7,6 +7,7 @@ Flags of `minitrans train` may follow after `--`, such as those of a stream read
 """
 
 import argparse
+import contextlib
 import hashlib
 import os
 import random
@@ -48,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 while newest_step(run_dir) < step and process.poll() is None:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.5))
-                os.kill(rng.choice([process.pid, *children(process)]), signal.SIGKILL)
+                kill_one(rng, process)
                 process.communicate()
                 if process.returncode:
                     killed.append(str(newest_step(run_dir)))
@@ -90,10 +91,13 @@ def start(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def children(process: "subprocess.Popen[str]") -> list[int]:
-    """The processes that a run has started: on Linux, and if it has not ended."""
+def kill_one(rng: random.Random, process: "subprocess.Popen[str]") -> None:
+    """Kill the run's first process, or one of those that it has started, of which Linux tells."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    return list(map(int, path.read_text().split())) if process.poll() is None and path.exists() else []
+    started = path.read_text().split() if path.exists() else []
+    victim = rng.choice([process.pid, *map(int, started)])
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        process.kill() if victim == process.pid else os.kill(victim, signal.SIGKILL)
 
 
 def newest_step(run_dir: Path) -> int:
