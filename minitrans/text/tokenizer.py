@@ -59,6 +59,7 @@ class Tokenizer:
         proto: The bytes of the model file.
 
     Attributes:
+        proto: The bytes of the model file.
         digest: SHA-256 of the model file, in hexadecimal.
         vocab_size: Number of ids.
         pad_id: Fills rows up to a common length.
@@ -71,7 +72,7 @@ class Tokenizer:
     """
 
     def __init__(self, proto: bytes) -> None:
-        self._proto = proto
+        self.proto = proto
         try:
             if not proto:  # SentencePiece takes no bytes for "load nothing"
                 raise RuntimeError("it is empty")
@@ -92,7 +93,7 @@ class Tokenizer:
                 raise UserError(f"the SentencePiece model has no {name}; use a tokenizer that minitrans trained")
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
-        return Tokenizer, (self._proto,)
+        return Tokenizer, (self.proto,)
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
@@ -158,7 +159,7 @@ class Tokenizer:
         Raises:
             UserError: The file cannot be written.
         """
-        write_file(path, self._proto)
+        write_file(path, self.proto)
 
     def encode(self, line: str) -> list[int]:
         """Return the piece ids of one line, without BOS and EOS.

@@ -1,0 +1,358 @@
+"""A trained model as a folder for Hugging Face's transformers, and for what else reads its format.
+
+Blenderbot's class computes what our model does: pre-norm layers, scaled embeddings, and positions that are read from a
+table, which here holds our sines. An engine is that model with its tokenizer.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import transformers
+from huggingface_hub import EvalResult, ModelCardData
+from sentencepiece import sentencepiece_model_pb2
+from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer as FastTokenizer
+from torch import Tensor
+
+from minitrans.errors import UserError
+from minitrans.files import folder_aside, write_file
+from minitrans.model.decoding import CachedStepper, greedy_decode, length_limits
+from minitrans.model.transformer import Transformer
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.scoring import Scores
+from minitrans.text.lines import clean, visible
+from minitrans.text.tokenizer import Tokenizer
+
+transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
+
+BATCH = 64  # lines that are translated at once
+TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
+MOST_WORDS = 20_000  # of those that training showed, how many the proof tokenizes
+
+# What `text.lines.clean` makes one space of, and SentencePiece's mark for a space. (Regular expressions of other
+# libraries have other ideas of white space.)
+SPACES = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
+
+# What Blenderbot calls the parts of our layers.
+THEIR_NAMES = {
+    "self_norm": "self_attn_layer_norm",
+    "cross_norm": "encoder_attn_layer_norm",
+    "cross_attn": "encoder_attn",
+    "ff_norm": "final_layer_norm",
+    "ff.w_1": "fc1",
+    "ff.w_2": "fc2",
+    "w_o": "out_proj",
+}
+
+# Lines that a tokenizer gets wrong if it cleans otherwise, takes text for special pieces, or spells no bytes.
+HOSTILE = (
+    "",
+    " \t\u3000 ",
+    "I  love\u2028you.\r\x00\x85!\x1f",
+    "Cafe\u0301 \u1e9b\u0323 q\u0307\u0323 \u1100\u1161 \u2126",
+    "<s> </s> <unk> <pad> <0x41> a<s>b</s><<0x0A>",
+    "\u2581a\u2581\u2581b \u2047 a\u200db\ufeff\xad",
+    "\U0001f916\U00010348\U0010ffff\ue000",
+    "ha" * 99 + "." * 99 + " 3.14 & 2,000 " + "a " * 99,
+    "".join(map(chr, range(0x21, 0x250))),
+    " ".join(map(chr, range(0x3000, 0x3100))),
+)
+
+
+class Engine(NamedTuple):
+    """What `AutoModelForSeq2SeqLM` and `AutoTokenizer` read from an exported folder."""
+
+    model: Any
+    tokenizer: Any
+
+
+def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
+    """Write the folder: the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
+
+    Args:
+        bundle: A trained model, float32, on the CPU.
+        folder: Where to; nothing may be there yet. It appears whole or not at all.
+        license: As the hub writes it, say "apache-2.0"; None where it is not known.
+
+    Raises:
+        UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: its
+            architecture is another, or the numbers or the ids are.
+    """
+    with folder_aside(folder) as aside:
+        try:
+            save_engine(aside, bundle)
+            prove(load_engine(aside, torch.float64), bundle)
+        except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
+            reason = visible(" ".join(str(error).split()))
+            raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
+        write_file(aside / "README.md", model_card(bundle, license))
+
+
+def save_engine(folder: Path, bundle: Bundle) -> None:
+    """Write what the Auto classes of transformers read into an existing folder."""
+    c = bundle.model.config
+    if c.n_heads * c.head_size != c.d_model:
+        raise ValueError(f"its heads must have the size d_model / n_heads, and model.d_head is {c.d_head}")
+    special = {f"{name}_token_id": getattr(c, f"{name}_id") for name in ("pad", "bos", "eos")}
+    special["decoder_start_token_id"] = c.bos_id
+    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in _sizes(bundle.model).items()}
+    config = transformers.BlenderbotConfig(
+        **sides,
+        **special,
+        vocab_size=c.vocab_size,
+        max_position_embeddings=c.max_len,
+        d_model=c.d_model,
+        dropout=c.dropout,
+        activation_dropout=c.dropout,
+        attention_dropout=c.attention_dropout,
+        activation_function="relu",
+        scale_embedding=True,
+        tie_word_embeddings=c.tie_embeddings,
+        encoder_no_repeat_ngram_size=0,
+        forced_eos_token_id=None,
+    )
+    model = transformers.BlenderbotForConditionalGeneration(config)
+    model.load_state_dict(their_weights(bundle.model))
+    model.generation_config = transformers.GenerationConfig(
+        **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
+    )
+    model.save_pretrained(folder)
+    weights = folder / "model.safetensors"
+    write_file(weights, weights.read_bytes())  # safetensors lets nobody but the user read what it writes
+    tokenizer = bundle.tokenizer
+    names = {
+        f"{name}_token": tokenizer.piece(getattr(tokenizer, f"{name}_id")) for name in ("pad", "bos", "eos", "unk")
+    }
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=fast_tokenizer(tokenizer),
+        **names,
+        model_max_length=c.max_len,
+        padding_side="right",
+        split_special_tokens=True,  # what looks like one in a text is text
+        clean_up_tokenization_spaces=False,
+        model_input_names=["input_ids", "attention_mask"],
+    ).save_pretrained(folder)
+
+
+def _sizes(model: Transformer) -> dict[str, int]:
+    """What Blenderbot has a setting for on each side."""
+    c = model.config
+    return {"layers": c.n_layers, "ffn_dim": c.d_ff, "attention_heads": c.n_heads}
+
+
+def their_weights(model: Transformer) -> dict[str, Tensor]:
+    """Our weights by the names that Blenderbot has for them. PAD and BOS, which we never choose, get a bias of -inf."""
+    c = model.config
+    bias = torch.zeros(1, c.vocab_size)
+    bias[:, [c.pad_id, c.bos_id]] = -torch.inf
+    weights = {"final_logits_bias": bias, "lm_head.weight": model.output.weight}
+    weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
+    for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
+        weights[f"model.{side}.embed_tokens.weight"] = embedding.weight
+        weights[f"model.{side}.embed_positions.weight"] = model.positions
+        for name, weight in getattr(model, side).state_dict().items():
+            name = f"layer_{name}" if name.startswith("norm.") else name
+            for ours, theirs in THEIR_NAMES.items():
+                name = name.replace(ours, theirs)
+            if "w_qkv" in name:
+                for part, rows in zip("qkv", weight.chunk(3), strict=True):
+                    weights[f"model.{side}.{name.replace('w_qkv', f'{part}_proj')}"] = rows
+            else:
+                weights[f"model.{side}.{name}"] = weight
+    return weights
+
+
+def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
+    """Our SentencePiece model and our cleaning, as the library `tokenizers` has them; it appends EOS.
+
+    Three things it does not know. Unicode's newest combining marks are not put in order with others on the same letter.
+    Of a line of more than 2,000 characters, a letter keeps all its marks. And among pieces that stand for bytes and
+    are no UTF-8 together, it decodes none.
+    """
+    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
+    pieces = [p.piece for p in proto.pieces]
+    unk, eos = pieces[tokenizer.unk_id], pieces[tokenizer.eos_id]
+    if proto.trainer_spec.model_type == proto.trainer_spec.BPE:
+        # The best piece that two neighbours make wins, whichever two they are; the others are never made.
+        ordinary = sorted((p for p in proto.pieces if p.type == p.NORMAL), key=lambda p: -p.score)
+        known = {p.piece for p in ordinary}
+        splits = ((p.piece[:i], p.piece[i:]) for p in ordinary for i in range(1, len(p.piece)))
+        merges = [(left, right) for left, right in splits if left in known and right in known]
+        ids = {piece: i for i, piece in enumerate(pieces)}
+        model = models.BPE(ids, merges, unk_token=unk, byte_fallback=True)
+    else:
+        scores = [(p.piece, p.score) for p in proto.pieces]
+        model = models.Unigram(scores, tokenizer.unk_id, byte_fallback=True)
+    fast = FastTokenizer(model)
+    one_space = normalizers.Replace(Regex(SPACES), " ")
+    fast.normalizer = normalizers.Sequence([normalizers.NFC(), one_space, normalizers.Strip()])
+    looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|0x[0-9A-F]{2})>)"), "isolated")
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), looks_special])
+    fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
+    fast.decoder = decoders.Sequence(
+        [
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Replace(Regex(SPACES), " "),
+            decoders.Replace(Regex("^ | $"), ""),
+        ]
+    )
+    return fast
+
+
+def load_engine(folder: Path, dtype: torch.dtype = torch.float32) -> Engine:
+    """Load an exported model, with nothing from the network."""
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, local_files_only=True)
+    return Engine(model.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True))
+
+
+def prove(engine: Engine, bundle: Bundle) -> None:
+    """Compare an engine in float64 with our model and tokenizer.
+
+    Raises:
+        UserError: They differ in a piece, in the ids of a line, in the text of these ids, in a logit of random
+            sources and targets, or in what greedy decoding finds.
+    """
+    tokenizer, size = bundle.tokenizer, bundle.tokenizer.vocab_size
+    pieces = [tokenizer.piece(i) for i in range(size)]
+    for i, (piece, theirs) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
+        if piece != theirs:
+            _refuse(f"piece {i} is {visible(repr(theirs))} there and {visible(repr(piece))} here")
+    lines = [*HOSTILE, *pieces, *sorted(bundle.words or ())[:MOST_WORDS]]
+    encoded = tokenizer.encode_batch(lines)
+    for line, ids, theirs in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
+        if [*ids, tokenizer.eos_id] != theirs:
+            _refuse(f"its tokenizer gives other ids for {visible(repr(line))}")
+        if tokenizer.decode(ids) != _decode(engine, theirs):
+            _refuse(f"its tokenizer gives another text for the ids of {visible(repr(line))}")
+
+    model = copy.deepcopy(bundle.model).double()
+    model.positions = bundle.model.positions.double()  # those that were written, not the exact ones
+    if not (distance := _distance(engine, model)) <= TOLERANCE:
+        _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
+    src_ids = random_rows(model, (24, 1, 9, 15))
+    ours = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
+    if engine_decode(engine, bundle, src_ids) != ours:
+        _refuse("greedy decoding finds other tokens")
+
+
+def _refuse(reason: str) -> None:
+    raise UserError(f"transformers computes something else than this model: {reason}; translate with minitrans")
+
+
+@torch.no_grad()
+def _distance(engine: Engine, model: Transformer) -> float:
+    """The largest difference in a logit, relative where the logit is above 1, on ragged rows."""
+    c = model.config
+    src_ids, tgt_in = random_rows(model, (c.max_len, 1, 9, 15)), random_rows(model, (c.max_len,) * 4)
+    tgt_in = torch.cat([torch.full((4, 1), c.bos_id), tgt_in[:, :-1]], 1)
+    ours = model(src_ids, tgt_in)
+    ours[..., [c.pad_id, c.bos_id]] = -torch.inf
+    theirs = engine.model(input_ids=src_ids, attention_mask=src_ids != c.pad_id, decoder_input_ids=tgt_in).logits
+    difference = torch.where(ours == theirs, 0.0, (ours - theirs).abs() / ours.abs().clamp(min=1.0))
+    return float(difference.max())
+
+
+def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
+    """int64 (B, longest): ordinary tokens, always the same ones, then EOS, then padding."""
+    c, generator = model.config, torch.Generator().manual_seed(0)
+    lengths = [min(length, c.max_len) for length in lengths]
+    ordinary = torch.tensor([i for i in range(c.vocab_size) if i not in (c.pad_id, c.bos_id, c.eos_id)])
+    rows = ordinary[torch.randint(len(ordinary), (len(lengths), max(lengths)), generator=generator)]
+    for row, length in zip(rows, lengths, strict=True):
+        row[length - 1], row[length:] = c.eos_id, c.pad_id
+    return rows
+
+
+def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor) -> list[list[int]]:
+    """What `greedy_decode` does, done by the engine: int64 (B, S), padded on the right -> target tokens."""
+    c = bundle.model.config
+    limits = length_limits(src_ids, c)
+    outputs = engine.model.generate(input_ids=src_ids, attention_mask=src_ids != c.pad_id, max_new_tokens=max(limits))[
+        :, 1:
+    ]
+    rows = (row[:limit] for row, limit in zip(outputs.tolist(), limits, strict=True))
+    return [[id_ for id_ in row if id_ not in (c.eos_id, c.pad_id)] for row in rows]
+
+
+def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
+    """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
+    texts = []
+    for i in range(0, len(lines), BATCH):
+        src_ids = engine.tokenizer(lines[i : i + BATCH], padding=True, truncation=True, return_tensors="pt").input_ids
+        texts += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
+    return [text if clean(line) else "" for line, text in zip(lines, texts, strict=True)]
+
+
+def _decode(engine: Engine, ids: Sequence[int]) -> str:
+    return clean(engine.tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def model_card(bundle: Bundle, license: str | None, scores: Mapping[str, Scores] | None = None) -> str:
+    """A README.md as the hub reads it; a test runs its code.
+
+    Args:
+        bundle: The model.
+        license: As for `export`.
+        scores: By test set what the exported model has been measured to be worth; None before that.
+    """
+    name = f"{bundle.source}-{bundle.target}"
+    results = [
+        EvalResult("translation", test_set, test_set, metric, round(value, 2), metric_args={"signature": signature})
+        for test_set, s in (scores or {}).items()
+        for metric, value, signature in (("bleu", s.bleu, s.bleu_signature), ("chrf", s.chrf, s.chrf_signature))
+    ]
+    data = ModelCardData(
+        language=[bundle.source, bundle.target],
+        license=license,
+        library_name="transformers",
+        pipeline_tag="translation",
+        tags=["translation", "minitrans"],
+        model_name=name,
+        eval_results=results or None,
+    )
+    return f"""---
+{data.to_yaml()}
+---
+
+# {bundle.source} -> {bundle.target}
+
+A translation Transformer trained and exported with minitrans. To use it, `pip install transformers torch`; minitrans is
+not needed:
+
+```python
+import unicodedata
+
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
+FOLDER = "."  # this one, or its name on the hub
+
+tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
+
+
+def translate(lines):
+    batch = tokenizer(lines, padding=True, truncation=True, return_tensors="pt")
+    targets = model.generate(**batch)[:, 1:]
+    lengths = batch["attention_mask"].sum(1).tolist()  # with the end of sentence: 1 is an empty line
+    texts = [
+        tokenizer.decode(target[: 2 * length + 10], skip_special_tokens=True) if length > 1 else ""
+        for target, length in zip(targets, lengths)
+    ]
+    return [unicodedata.normalize("NFC", text) for text in texts]
+
+
+print(translate(["..."]))
+```
+
+- It gives what `minitrans translate` gives, token for token, but where rounding decides between two tokens that are
+  equally likely, or where the model writes bytes that are no UTF-8. The limit of `2 * length + 10` tokens is that of
+  minitrans.
+- The tokenizer appends the end of sentence, and cleans: Unicode NFC; control characters and every kind of white space
+  as single spaces. The longest source or target is {bundle.model.config.max_len} tokens.
+- Beam search, `num_beams=5`, is that of transformers, and may rank differently from that of minitrans.
+- The model is of Blenderbot's class, whose layers are ours; it has nothing else of Blenderbot.
+"""
