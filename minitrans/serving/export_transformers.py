@@ -5,21 +5,22 @@ table, which here holds our sines. An engine is that model with its tokenizer.
 """
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import transformers
-from huggingface_hub import EvalResult, ModelCardData
-from sentencepiece import sentencepiece_model_pb2
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from minitrans.errors import UserError
 from minitrans.files import folder_aside, write_file
-from minitrans.model.decoding import CachedStepper, greedy_decode, length_limits
+from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import Scores
@@ -28,6 +29,7 @@ from minitrans.text.tokenizer import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
+CARD = str(Path(__file__).with_name("templates") / "model_card.md")
 BATCH = 64  # lines that are translated at once
 TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
 MOST_WORDS = 20_000  # of those that training showed, how many the proof tokenizes
@@ -93,12 +95,23 @@ def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
 
 def save_engine(folder: Path, bundle: Bundle) -> None:
     """Write what the Auto classes of transformers read into an existing folder."""
-    c = bundle.model.config
+    save_model(folder, bundle.model)
+    save_tokenizer(folder, bundle)
+
+
+def save_model(folder: Path, model: Transformer) -> None:
+    """Write the weights, the sizes, and how to decode.
+
+    Raises:
+        ValueError: Blenderbot has no setting for the sizes.
+    """
+    c = model.config
     if c.n_heads * c.head_size != c.d_model:
         raise ValueError(f"its heads must have the size d_model / n_heads, and model.d_head is {c.d_head}")
     special = {f"{name}_token_id": getattr(c, f"{name}_id") for name in ("pad", "bos", "eos")}
     special["decoder_start_token_id"] = c.bos_id
-    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in _sizes(bundle.model).items()}
+    sizes = {"layers": c.n_layers, "ffn_dim": c.d_ff, "attention_heads": c.n_heads}
+    sides = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sizes.items()}
     config = transformers.BlenderbotConfig(
         **sides,
         **special,
@@ -114,14 +127,23 @@ def save_engine(folder: Path, bundle: Bundle) -> None:
         encoder_no_repeat_ngram_size=0,
         forced_eos_token_id=None,
     )
-    model = transformers.BlenderbotForConditionalGeneration(config)
-    model.load_state_dict(their_weights(bundle.model))
-    model.generation_config = transformers.GenerationConfig(
-        **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
+    theirs = transformers.BlenderbotForConditionalGeneration(config)
+    theirs.load_state_dict(their_weights(model))
+    theirs.generation_config = transformers.GenerationConfig(
+        **special,
+        suppress_tokens=[c.pad_id, c.bos_id],  # never chosen, but they keep their share of the probability, as here
+        max_new_tokens=c.max_len,
+        num_beams=1,
+        do_sample=False,
+        use_cache=True,
     )
-    model.save_pretrained(folder)
+    theirs.save_pretrained(folder)
     weights = folder / "model.safetensors"
     write_file(weights, weights.read_bytes())  # safetensors lets nobody but the user read what it writes
+
+
+def save_tokenizer(folder: Path, bundle: Bundle) -> None:
+    """Write the tokenizer, and how to use it."""
     tokenizer = bundle.tokenizer
     names = {
         f"{name}_token": tokenizer.piece(getattr(tokenizer, f"{name}_id")) for name in ("pad", "bos", "eos", "unk")
@@ -129,26 +151,20 @@ def save_engine(folder: Path, bundle: Bundle) -> None:
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=fast_tokenizer(tokenizer),
         **names,
-        model_max_length=c.max_len,
+        model_max_length=bundle.model.config.max_len,
         padding_side="right",
         split_special_tokens=True,  # what looks like one in a text is text
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
-
-
-def _sizes(model: Transformer) -> dict[str, int]:
-    """What Blenderbot has a setting for on each side."""
-    c = model.config
-    return {"layers": c.n_layers, "ffn_dim": c.d_ff, "attention_heads": c.n_heads}
+    path = folder / "tokenizer_config.json"
+    settings = json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}  # older versions know it
+    write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
 def their_weights(model: Transformer) -> dict[str, Tensor]:
-    """Our weights by the names that Blenderbot has for them. PAD and BOS, which we never choose, get a bias of -inf."""
-    c = model.config
-    bias = torch.zeros(1, c.vocab_size)
-    bias[:, [c.pad_id, c.bos_id]] = -torch.inf
-    weights = {"final_logits_bias": bias, "lm_head.weight": model.output.weight}
+    """Our weights by the names that Blenderbot has for them."""
+    weights = {"final_logits_bias": torch.zeros(1, model.config.vocab_size), "lm_head.weight": model.output.weight}
     weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
     for side, embedding in (("encoder", model.src_embedding), ("decoder", model.tgt_embedding)):
         weights[f"model.{side}.embed_tokens.weight"] = embedding.weight
@@ -172,7 +188,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     Of a line of more than 2,000 characters, a letter keeps all its marks. And among pieces that stand for bytes and
     are no UTF-8 together, it decodes none.
     """
-    proto = sentencepiece_model_pb2.ModelProto.FromString(tokenizer.proto)
+    proto = ModelProto.FromString(tokenizer.proto)
     pieces = [p.piece for p in proto.pieces]
     unk, eos = pieces[tokenizer.unk_id], pieces[tokenizer.eos_id]
     if proto.trainer_spec.model_type == proto.trainer_spec.BPE:
@@ -182,7 +198,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
         splits = ((p.piece[:i], p.piece[i:]) for p in ordinary for i in range(1, len(p.piece)))
         merges = [(left, right) for left, right in splits if left in known and right in known]
         ids = {piece: i for i, piece in enumerate(pieces)}
-        model = models.BPE(ids, merges, unk_token=unk, byte_fallback=True)
+        model: Any = models.BPE(ids, merges, unk_token=unk, byte_fallback=True)
     else:
         scores = [(p.piece, p.score) for p in proto.pieces]
         model = models.Unigram(scores, tokenizer.unk_id, byte_fallback=True)
@@ -237,6 +253,11 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     ours = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
     if engine_decode(engine, bundle, src_ids) != ours:
         _refuse("greedy decoding finds other tokens")
+    src_ids = random_rows(model, (9, 9))
+    if engine_decode(engine, bundle, src_ids, 5) != [
+        found[0].ids for found in beam_search(CachedStepper(model), src_ids, 5)
+    ]:
+        _refuse("5 beams find other tokens")
 
 
 def _refuse(reason: str) -> None:
@@ -250,10 +271,8 @@ def _distance(engine: Engine, model: Transformer) -> float:
     src_ids, tgt_in = random_rows(model, (c.max_len, 1, 9, 15)), random_rows(model, (c.max_len,) * 4)
     tgt_in = torch.cat([torch.full((4, 1), c.bos_id), tgt_in[:, :-1]], 1)
     ours = model(src_ids, tgt_in)
-    ours[..., [c.pad_id, c.bos_id]] = -torch.inf
     theirs = engine.model(input_ids=src_ids, attention_mask=src_ids != c.pad_id, decoder_input_ids=tgt_in).logits
-    difference = torch.where(ours == theirs, 0.0, (ours - theirs).abs() / ours.abs().clamp(min=1.0))
-    return float(difference.max())
+    return float(((ours - theirs).abs() / ours.abs().clamp(min=1.0)).max())
 
 
 def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
@@ -267,14 +286,24 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
     return rows
 
 
-def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor) -> list[list[int]]:
-    """What `greedy_decode` does, done by the engine: int64 (B, S), padded on the right -> target tokens."""
+def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
+    """What `greedy_decode` and `beam_search` do, done by the engine.
+
+    Args:
+        engine: From `load_engine`.
+        bundle: What was exported.
+        src_ids: int64 (B, S), padded on the right; with several beams, of one length: it has one limit for all rows.
+        beam: How many beams.
+
+    Returns:
+        For each row its best target tokens, without BOS and EOS.
+    """
     c = bundle.model.config
     limits = length_limits(src_ids, c)
-    outputs = engine.model.generate(input_ids=src_ids, attention_mask=src_ids != c.pad_id, max_new_tokens=max(limits))[
-        :, 1:
-    ]
-    rows = (row[:limit] for row, limit in zip(outputs.tolist(), limits, strict=True))
+    search = {"num_beams": beam, "early_stopping": True} if beam > 1 else {}
+    mask = src_ids != c.pad_id
+    outputs = engine.model.generate(input_ids=src_ids, attention_mask=mask, max_new_tokens=max(limits), **search)
+    rows = (row[1 : limit + 1] for row, limit in zip(outputs.tolist(), limits, strict=True))
     return [[id_ for id_ in row if id_ not in (c.eos_id, c.pad_id)] for row in rows]
 
 
@@ -314,45 +343,5 @@ def model_card(bundle: Bundle, license: str | None, scores: Mapping[str, Scores]
         model_name=name,
         eval_results=results or None,
     )
-    return f"""---
-{data.to_yaml()}
----
-
-# {bundle.source} -> {bundle.target}
-
-A translation Transformer trained and exported with minitrans. To use it, `pip install transformers torch`; minitrans is
-not needed:
-
-```python
-import unicodedata
-
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
-FOLDER = "."  # this one, or its name on the hub
-
-tokenizer = AutoTokenizer.from_pretrained(FOLDER)
-model = AutoModelForSeq2SeqLM.from_pretrained(FOLDER)
-
-
-def translate(lines):
-    batch = tokenizer(lines, padding=True, truncation=True, return_tensors="pt")
-    targets = model.generate(**batch)[:, 1:]
-    lengths = batch["attention_mask"].sum(1).tolist()  # with the end of sentence: 1 is an empty line
-    texts = [
-        tokenizer.decode(target[: 2 * length + 10], skip_special_tokens=True) if length > 1 else ""
-        for target, length in zip(targets, lengths)
-    ]
-    return [unicodedata.normalize("NFC", text) for text in texts]
-
-
-print(translate(["..."]))
-```
-
-- It gives what `minitrans translate` gives, token for token, but where rounding decides between two tokens that are
-  equally likely, or where the model writes bytes that are no UTF-8. The limit of `2 * length + 10` tokens is that of
-  minitrans.
-- The tokenizer appends the end of sentence, and cleans: Unicode NFC; control characters and every kind of white space
-  as single spaces. The longest source or target is {bundle.model.config.max_len} tokens.
-- Beam search, `num_beams=5`, is that of transformers, and may rank differently from that of minitrans.
-- The model is of Blenderbot's class, whose layers are ours; it has nothing else of Blenderbot.
-"""
+    names: dict[str, Any] = {"source": bundle.source, "target": bundle.target, "max_len": bundle.model.config.max_len}
+    return str(ModelCard.from_template(data, CARD, **names))

@@ -1,0 +1,264 @@
+"""The folder for transformers: read without our code, with our ids, our logits and our tokens, or not written."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import randomize
+from runs import CORPUS
+from torch.nn import functional as F
+
+pytest.importorskip("transformers", reason="the extra `hf` is not installed")
+
+from minitrans import cli
+from minitrans.errors import UserError
+from minitrans.model.layers import FeedForward
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.serving import export_transformers
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.export_transformers import engine_decode, engine_translate, export, fast_tokenizer, load_engine
+from minitrans.serving.translator import Translator
+from minitrans.text.lines import clean
+from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
+
+SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
+GERMAN = ["Die Katze sitzt auf dem Baum.", "Wo ist der Bahnhof?", "Größe und Straße", "Ich esse zwei Äpfel."] * 9
+UGLY = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00!", "<s> </s> <unk> <0x41>"]
+LINES = [*UGLY, "cat " * 99, "机器🤖", *SENTENCES[:60], *SENTENCES[300:320]]
+
+
+def tokenizer_of(model_type: ModelType, lines: list[str] = SENTENCES, size: int = 1500) -> Tokenizer:
+    return Tokenizer.train(lines, TokenizerConfig(size, model_type, character_coverage=1.0))
+
+
+def untrained(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> Bundle:
+    """A bundle of a model with random weights. It writes no bytes: what is no UTF-8 would be read otherwise."""
+    ids = {name: getattr(tokenizer, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
+    sizes = {"d_model": 12, "n_heads": 3, "d_ff": 17, "n_layers": 2, "max_len": 30, **sizes}
+    model = randomize(Transformer(TransformerConfig(**ids, **sizes)), 1).float()
+    with torch.no_grad():
+        model.output.weight[[i for i in range(tokenizer.vocab_size) if tokenizer.piece(i).startswith("<0x")]] = 0.0
+    return Bundle(model, tokenizer, source, target, frozenset({"cat", "hund"}))
+
+
+@pytest.fixture(scope="module", params=["en-zh, unigram, trained", "en-zh, bpe", "no-de, bpe, nothing tied"])
+def bundle(request: pytest.FixtureRequest, tiny_run: Path) -> Bundle:
+    if request.param.endswith("trained"):
+        return Translator.load(tiny_run).bundle
+    if request.param.startswith("en"):
+        return untrained(tokenizer_of("bpe"), "en", "zh")
+    return untrained(tokenizer_of("bpe", GERMAN, 400), "no", "de", tie_embeddings=False, n_layers=1, max_len=11)
+
+
+def front_matter(folder: Path) -> dict[str, Any]:
+    return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+
+
+def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
+    export(bundle, tmp_path / "deep" / "engine")
+    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
+    engine = load_engine(tmp_path / "deep" / "engine")
+    assert engine.tokenizer.is_fast
+    expected = Translator(bundle).translate(LINES)
+    assert engine_translate(engine, bundle, LINES) == expected
+    assert len(set(expected)) > 5
+    data = front_matter(tmp_path / "deep" / "engine")
+    assert data["language"] == [bundle.source, bundle.target]  # of which YAML takes "no" for False
+    assert (data["pipeline_tag"], data["library_name"]) == ("translation", "transformers")
+    assert not {"license", "model-index"} & set(data)
+
+
+def test_five_beams_find_what_ours_do(tiny_run: Path, tmp_path: Path) -> None:
+    translator = Translator.load(tiny_run)
+    export(translator.bundle, tmp_path / "engine")
+    engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
+    rows = [torch.tensor([[*tokenizer.encode(line), tokenizer.eos_id]]) for line in SENTENCES[:100]]
+    found = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
+    expected = [translation.text for translation in translator.translations(SENTENCES[:100], 5)]
+    assert tokenizer.decode_batch(found) == expected
+    assert expected != translator.translate(SENTENCES[:100])
+
+
+# -- the tokenizer --------------------------------------------------------------------------------------------------
+
+
+def hostile_lines(n: int) -> list[str]:
+    """Sentences, random characters, marks, white space of every kind, long runs, what looks like special pieces.
+
+    Left out are lone surrogates, which `tokenizers` does not take, and combining marks that Unicode gained late.
+    """
+    chance = random.Random(0)
+    known = [c for c in map(chr, range(0x110000)) if not "\ud800" <= c <= "\udfff"]
+    known = [c for c in known if not unicodedata.combining(c) or unicodedata.ucd_3_2_0.category(c) != "Cn"]
+    blank = [c for c in known if c.isspace() or unicodedata.category(c) in ("Cc", "Cf")] + ["\u2581"]
+    marks = [c for c in known if unicodedata.combining(c)]
+    common = [c for c in known if c < "\u3000"]
+    makers = (
+        lambda: chance.choice(SENTENCES),
+        lambda: chance.choice(SENTENCES)[: chance.randrange(9)],
+        lambda: "".join(chance.choices(known, k=chance.randrange(9)) + chance.choices(common, k=chance.randrange(9))),
+        lambda: chance.choice(common) + "".join(chance.choices(marks, k=chance.randrange(5))),
+        lambda: chance.choice(blank) * chance.randrange(1, 4),
+        lambda: chance.choice(["<s>", "</s>", "<unk>", "<pad>", "<0x41>", "<0x", "\U0001f468\u200d\U0001f469"]),
+        lambda: chance.choice(["a", ".", "。", "1", " a", "ha", "的", "\u0301", "🤖"]) * chance.randrange(200),
+    )
+    return ["".join(chance.choice(makers)() for _ in range(chance.randrange(1, 7))) for _ in range(n)]
+
+
+@pytest.mark.parametrize("model_type", ["bpe", "unigram"])
+@pytest.mark.parametrize("size", [900, 1500])
+def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, size: int) -> None:
+    lines = [line for line in hostile_lines(10_000) if len(line) <= 2_000]
+    tokenizer = tokenizer_of(model_type, size=size)
+    fast = fast_tokenizer(tokenizer)
+    expected = tokenizer.encode_batch(lines)
+    found = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
+    assert [line for line, ours, theirs in zip(lines, expected, found, strict=True) if ours != theirs] == []
+    assert [clean(text) for text in fast.decode_batch(found)] == tokenizer.decode_batch(expected)
+
+
+# -- the card -------------------------------------------------------------------------------------------------------
+
+
+def test_its_card_translates_as_we_do_where_our_package_is_not_installed(tiny_run: Path, tmp_path: Path) -> None:
+    translator = Translator.load(tiny_run)
+    export(translator.bundle, tmp_path / "engine")
+    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "engine" / "README.md").read_text("utf-8"), re.S)
+    example = 'print(translate(["..."]))'
+    assert example in code
+    code = code.replace(example, "print(json.dumps(translate(json.load(sys.stdin))))")
+    program = f"import json, sys\nsys.modules |= {{'minitrans': None, 'sentencepiece': None}}\n{code}"
+    command = [sys.executable, "-c", program]
+    given = json.dumps(LINES).encode()
+    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, cwd=tmp_path / "engine", check=True)
+    assert json.loads(done.stdout) == translator.translate(LINES)
+
+
+# -- what is refused ------------------------------------------------------------------------------------------------
+
+
+def spoil(fault: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Break the model, or what is made of it before the proof."""
+
+    def edit(name: str, change: Any) -> None:
+        make = getattr(export_transformers, name)
+        monkeypatch.setattr(export_transformers, name, lambda *args: change(make(*args)))
+
+    def edited(file: str, old: str, new: str) -> None:
+        save = export_transformers.save_engine
+
+        def saved(folder: Path, bundle: Bundle) -> None:
+            save(folder, bundle)
+            text = (folder / file).read_text(encoding="utf-8")
+            assert old in text
+            (folder / file).write_text(text.replace(old, new), encoding="utf-8")
+
+        monkeypatch.setattr(export_transformers, "save_engine", saved)
+
+    def swapped(weights: dict[str, Any]) -> dict[str, Any]:
+        return {re.sub(r"(?<=layers\.)[01]", lambda i: str(1 - int(i[0])), name): w for name, w in weights.items()}
+
+    def nudged(weights: dict[str, Any]) -> dict[str, Any]:
+        return weights | {"model.encoder.embed_positions.weight": bundle.model.positions + 1e-6}
+
+    match fault:
+        case "a swapped layer":
+            edit("their_weights", swapped)
+        case "other positions":
+            edit("their_weights", nudged)
+        case "a wrong id":
+            a, b = (json.dumps(bundle.tokenizer.piece(i), ensure_ascii=False) for i in (300, 301))
+            edited("tokenizer.json", f"{a}: 300,", f"{a}: 301,")
+            edited("tokenizer.json", f"{b}: 301,", f"{b}: 300,")
+        case "a missing byte":
+            edited("tokenizer.json", '"<0xF0>"', '"<0xf0>"')
+        case "no byte fallback":
+            edited("tokenizer.json", '"byte_fallback": true', '"byte_fallback": false')
+        case "special pieces in texts":
+            edited("tokenizer_config.json", '"split_special_tokens": true', '"split_special_tokens": false')
+        case "no cleaning":
+            edited("tokenizer.json", '"NFC"', '"NFD"')
+        case "another beginning":
+            edited("generation_config.json", '"decoder_start_token_id": 1', '"decoder_start_token_id": 2')
+        case "code":
+            monkeypatch.setattr(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x)))))
+        case "eps":
+            bundle.model.encoder.norm.eps = 0.25
+        case "a hook":
+            bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: output * (1 + 1e-9))
+
+
+FAULTS = {
+    "a swapped layer": "logits differ by",
+    "other positions": "logits differ by",
+    "code": "logits differ by",
+    "eps": "logits differ by",
+    "a hook": "logits differ by",
+    "a wrong id": "piece 300 is",
+    "a missing byte": "piece 244 is '<0xf0>' there and '<0xF0>' here",
+    "no byte fallback": "its tokenizer gives other ids for",
+    "special pieces in texts": "its tokenizer gives other ids for '<s>",
+    "no cleaning": "its tokenizer gives other ids for",
+    "another beginning": "greedy decoding finds other tokens",
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = untrained(tokenizer_of("bpe"), "en", "zh")
+    spoil(fault, bundle, monkeypatch)
+    with pytest.raises(UserError) as refused:
+        export(bundle, tmp_path / "engine")
+    assert f"transformers computes something else than this model: {FAULTS[fault]}" in str(refused.value)
+    assert str(refused.value).endswith("; translate with minitrans")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> None:
+    bundle = untrained(tokenizer_of("bpe"), "en", "zh", d_head=5)
+    with pytest.raises(
+        UserError, match=r"^transformers cannot compute this model: its heads .* model.d_head is 5; tra"
+    ):
+        export(bundle, tmp_path / "engine")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
+    bundle = untrained(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
+    with torch.no_grad():
+        bundle.model.decoder.norm.weight.zero_()
+        bundle.model.decoder.norm.bias.fill_(1.0)
+        bundle.model.output.weight.fill_(-1.0)
+        for rank, id_ in enumerate((bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)):
+            bundle.model.output.weight[id_] = 1.0 - 0.1 * rank
+    export(bundle, tmp_path / "engine")
+    found = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
+    assert found == [[300] * 14]
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_the_command_scores_it_beside_ours(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
+    argv = ["export", str(tiny_run), "--format", "transformers", "-o", str(tmp_path / "out")]
+    (tiny_run.parent / "README.md").write_text("# Data\n\n## Licence\n\nCC-BY-4.0, as that is.\n")
+    try:
+        assert cli.main([*argv, "--source", source, "--reference", reference]) == 0
+    finally:
+        (tiny_run.parent / "README.md").unlink()
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split(": BLEU ")[0] for line in printed[:2]] == ["minitrans float32", "transformers float32"]
+    assert printed[-1] == "transformers float32: 0 of 15 translations differ from those of minitrans"
+    data = front_matter(tmp_path / "out")
+    assert data["license"] == "cc-by-4.0"
+    bleu = printed[1].split("BLEU ")[1].split(" (")[0]
+    assert data["model-index"][0]["results"][0]["metrics"][0]["value"] == float(bleu)
