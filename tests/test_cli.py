@@ -699,14 +699,18 @@ def test_verify_a_run_whose_corpus_has_gone(
 # -- export (with the engine: tests/test_export.py) -----------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("name", "library", "module", "extra"),
+    [("ctranslate2", "ctranslate2", "export", "export"), ("transformers", "tokenizers", "export_transformers", "hf")],
+)
 def test_export_where_the_engine_is_not_installed(
-    tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    name: str, library: str, module: str, extra: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.delitem(sys.modules, "minitrans.serving.export", raising=False)
-    monkeypatch.delattr(minitrans.serving, "export", raising=False)
-    message = fails(capsys, "export", tmp_path, "-o", tmp_path / "out")
-    assert "ctranslate2 is not installed; install minitrans with its extra `export`" in message
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"minitrans.serving.{module}", raising=False)
+    monkeypatch.delattr(minitrans.serving, module, raising=False)
+    message = fails(capsys, "export", tmp_path, "--format", name, "-o", tmp_path / "out")
+    assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
 
 # -- usage ----------------------------------------------------------------------------------------------------------

@@ -14,13 +14,11 @@ import torch
 import yaml
 from conftest import randomize
 from runs import CORPUS
-from torch.nn import functional as F
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving import export_transformers
 from minitrans.serving.bundle import Bundle
@@ -145,79 +143,54 @@ def test_its_card_translates_as_we_do_where_our_package_is_not_installed(tiny_ru
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
-def spoil(fault: str, bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Break the model, or what is made of it before the proof."""
-
-    def edit(name: str, change: Any) -> None:
-        make = getattr(export_transformers, name)
-        monkeypatch.setattr(export_transformers, name, lambda *args: change(make(*args)))
-
-    def edited(file: str, old: str, new: str) -> None:
-        save = export_transformers.save_engine
-
-        def saved(folder: Path, bundle: Bundle) -> None:
-            save(folder, bundle)
-            text = (folder / file).read_text(encoding="utf-8")
-            assert old in text
-            (folder / file).write_text(text.replace(old, new), encoding="utf-8")
-
-        monkeypatch.setattr(export_transformers, "save_engine", saved)
-
-    def swapped(weights: dict[str, Any]) -> dict[str, Any]:
-        return {re.sub(r"(?<=layers\.)[01]", lambda i: str(1 - int(i[0])), name): w for name, w in weights.items()}
-
-    def nudged(weights: dict[str, Any]) -> dict[str, Any]:
-        return weights | {"model.encoder.embed_positions.weight": bundle.model.positions + 1e-6}
-
-    match fault:
-        case "a swapped layer":
-            edit("their_weights", swapped)
-        case "other positions":
-            edit("their_weights", nudged)
-        case "a wrong id":
-            a, b = (json.dumps(bundle.tokenizer.piece(i), ensure_ascii=False) for i in (300, 301))
-            edited("tokenizer.json", f"{a}: 300,", f"{a}: 301,")
-            edited("tokenizer.json", f"{b}: 301,", f"{b}: 300,")
-        case "a missing byte":
-            edited("tokenizer.json", '"<0xF0>"', '"<0xf0>"')
-        case "no byte fallback":
-            edited("tokenizer.json", '"byte_fallback": true', '"byte_fallback": false')
-        case "special pieces in texts":
-            edited("tokenizer_config.json", '"split_special_tokens": true', '"split_special_tokens": false')
-        case "no cleaning":
-            edited("tokenizer.json", '"NFC"', '"NFD"')
-        case "another beginning":
-            edited("generation_config.json", '"decoder_start_token_id": 1', '"decoder_start_token_id": 2')
-        case "code":
-            monkeypatch.setattr(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x)))))
-        case "eps":
-            bundle.model.encoder.norm.eps = 0.25
-        case "a hook":
-            bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: output * (1 + 1e-9))
+def swapped(weights: dict[str, Any]) -> dict[str, Any]:
+    """The same with two layers in each other's place."""
+    return {re.sub(r"(?<=layers\.)[01]", lambda i: str(1 - int(i[0])), name): w for name, w in weights.items()}
 
 
-FAULTS = {
-    "a swapped layer": "logits differ by",
-    "other positions": "logits differ by",
-    "code": "logits differ by",
-    "eps": "logits differ by",
-    "a hook": "logits differ by",
-    "a wrong id": "piece 300 is",
-    "a missing byte": "piece 244 is '<0xf0>' there and '<0xF0>' here",
-    "no byte fallback": "its tokenizer gives other ids for",
-    "special pieces in texts": "its tokenizer gives other ids for '<s>",
-    "no cleaning": "its tokenizer gives other ids for",
-    "another beginning": "greedy decoding finds other tokens",
+def nudged(weights: dict[str, Any]) -> dict[str, Any]:
+    return weights | {(name := "model.decoder.embed_positions.weight"): weights[name] * (1 + 1e-6)}
+
+
+# What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
+FAULTS: dict[str, tuple[Any, str]] = {
+    "a swapped layer": (swapped, "logits differ by"),
+    "other positions": (nudged, "logits differ by"),
+    "another scale": (("config.json", '"scale_embedding": true', '"scale_embedding": false'), "logits differ by"),
+    "wrong ids": (("tokenizer.json", "", ""), "piece 300 is"),
+    "a missing byte": (("tokenizer.json", '"<0xF0>"', '"<0xf0>"'), "piece 244 is '<0xf0>' there and '<0xF0>' here"),
+    "no bytes": (("tokenizer.json", '"byte_fallback": true', '"byte_fallback": false'), "its tokenizer gives other"),
+    "special pieces": (("tokenizer_config.json", '_tokens": true', '_tokens": false'), "its tokenizer gives other ids"),
+    "no NFC": (("tokenizer.json", '"NFC"', '"NFD"'), "its tokenizer gives other ids for"),
+    "another decoder": (("tokenizer.json", '"ByteFallback"', '"Fuse"'), "its tokenizer gives another text for"),
+    "another beginning": (("generation_config.json", 'start_token_id": 1', 'start_token_id": 2'), "greedy decoding"),
+    "eps": (None, "logits differ by"),
 }
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh")
-    spoil(fault, bundle, monkeypatch)
+    broken, message = FAULTS[fault]
+    save, weights_of = export_transformers.save_engine, export_transformers.their_weights
+
+    def edited(folder: Path, bundle: Bundle) -> None:
+        save(folder, bundle)
+        name, old, new = broken
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text
+        text = text.replace(old, new) if old else re.sub(r": 30[01]\b", lambda id_: f": {601 - int(id_[0][2:])}", text)
+        (folder / name).write_text(text, encoding="utf-8")
+
+    if broken is None:
+        bundle.model.encoder.norm.eps = 0.25
+    elif callable(broken):
+        monkeypatch.setattr(export_transformers, "their_weights", lambda model: broken(weights_of(model)))
+    else:
+        monkeypatch.setattr(export_transformers, "save_engine", edited)
     with pytest.raises(UserError) as refused:
         export(bundle, tmp_path / "engine")
-    assert f"transformers computes something else than this model: {FAULTS[fault]}" in str(refused.value)
+    assert f"transformers computes something else than this model: {message}" in str(refused.value)
     assert str(refused.value).endswith("; translate with minitrans")
     assert list(tmp_path.iterdir()) == []
 
