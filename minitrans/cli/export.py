@@ -23,7 +23,7 @@ def export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    parser.add_argument("--format", choices=FORMATS, default="ctranslate2", help="whose: of which engine")
+    parser.add_argument("--format", choices=FORMATS, default="ctranslate2", help="which engine is to read it")
     add_references(parser, required=False)
     add_common(parser, compiled=False)
 

@@ -148,13 +148,13 @@ class NumberTokenizer(Tokenizer):
     """
 
     def __init__(self, proto: bytes) -> None:
-        self._proto = proto
+        self.proto = proto
         self.digest = f"numbers below {int(proto)}"
         self.vocab_size = int(proto)
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = range(4)
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
-        return NumberTokenizer, (self._proto,)
+        return NumberTokenizer, (self.proto,)
 
     def encode(self, line: str) -> list[int]:
         """Return the ids of one line."""
