@@ -3,7 +3,8 @@
 An engine is CTranslate2's `Translator`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -157,6 +158,13 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
     torch.set_num_threads(ours)  # which it had set to its own
     return engine
+
+
+def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+    """An exported model in each arithmetic that is worth scoring: its name, and what translates lines with it."""
+    for compute_type in ("float32", "int8"):
+        engine = load_engine(folder, compute_type, torch.get_num_threads())
+        yield f"ctranslate2 {compute_type}", partial(engine_translate, engine, bundle)
 
 
 def engine_decode(

@@ -6,7 +6,8 @@ table, which here holds our sines. An engine is that model with its tokenizer.
 
 import copy
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,13 +72,12 @@ class Engine(NamedTuple):
     tokenizer: Any
 
 
-def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
+def export(bundle: Bundle, folder: Path) -> None:
     """Write the folder: the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
 
     Args:
         bundle: A trained model, float32, on the CPU.
         folder: Where to; nothing may be there yet. It appears whole or not at all.
-        license: As the hub writes it, say "apache-2.0"; None where it is not known.
 
     Raises:
         UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: its
@@ -90,13 +90,18 @@ def export(bundle: Bundle, folder: Path, license: str | None = None) -> None:
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = visible(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
-        write_file(aside / "README.md", model_card(bundle, license))
+        write_card(aside, bundle)
 
 
 def save_engine(folder: Path, bundle: Bundle) -> None:
     """Write what the Auto classes of transformers read into an existing folder."""
     save_model(folder, bundle.model)
     save_tokenizer(folder, bundle)
+
+
+def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+    """An exported model's name among those that are scored, and what translates lines with it."""
+    yield "transformers float32", partial(engine_translate, load_engine(folder), bundle)
 
 
 def save_model(folder: Path, model: Transformer) -> None:
@@ -320,12 +325,15 @@ def _decode(engine: Engine, ids: Sequence[int]) -> str:
     return clean(engine.tokenizer.decode(ids, skip_special_tokens=True))
 
 
-def model_card(bundle: Bundle, license: str | None, scores: Mapping[str, Scores] | None = None) -> str:
-    """A README.md as the hub reads it; a test runs its code.
+def write_card(
+    folder: Path, bundle: Bundle, license: str | None = None, scores: Mapping[str, Scores] | None = None
+) -> None:
+    """Write the README.md of an exported folder as the hub reads it; a test runs its code.
 
     Args:
+        folder: Where to.
         bundle: The model.
-        license: As for `export`.
+        license: As the hub writes it, say "apache-2.0"; None where it is not known.
         scores: By test set what the exported model has been measured to be worth; None before that.
     """
     name = f"{bundle.source}-{bundle.target}"
@@ -344,4 +352,4 @@ def model_card(bundle: Bundle, license: str | None, scores: Mapping[str, Scores]
         eval_results=results or None,
     )
     names: dict[str, Any] = {"source": bundle.source, "target": bundle.target, "max_len": bundle.model.config.max_len}
-    return str(ModelCard.from_template(data, CARD, **names))
+    write_file(folder / "README.md", str(ModelCard.from_template(data, CARD, **names)))
