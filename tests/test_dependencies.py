@@ -16,6 +16,7 @@ PROJECT = PYPROJECT["project"]
 MODULES = {"pyyaml": "yaml", "universal_pathlib": "upath"}  # where it is not called as what is installed
 NOT_IMPORTED = {
     "tensorboard": "Lightning's logger writes with it",
+    "httpx2": "starlette's test client asks with it",
     "mypy": "a command",
     "pre_commit": "a command",
     "pytest_xdist": "pytest's own option --numprocesses",
@@ -66,7 +67,7 @@ EXTRA = {extra: declared(lines) for extra, lines in PROJECT["optional-dependenci
 @pytest.mark.parametrize(
     ("folder", "may"),
     [
-        ("minitrans", RUNTIME | EXTRA["export"] | EXTRA["hf"]),
+        ("minitrans", RUNTIME | EXTRA["export"] | EXTRA["hf"] | EXTRA["serve"]),
         ("scripts", RUNTIME | EXTRA["bench"] | EXTRA["dev"]),
         ("tests", RUNTIME | EXTRA["dev"]),
     ],

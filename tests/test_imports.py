@@ -29,6 +29,7 @@ ORDER = [
     "training",
     "verify",
     "explain",
+    "server",
     "cli",
     "__main__",
 ]

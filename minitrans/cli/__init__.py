@@ -19,6 +19,7 @@ from minitrans.cli.evaluate import evaluate_command, evaluate_flags
 from minitrans.cli.explain import explain_command, explain_flags
 from minitrans.cli.export import export_command, export_flags
 from minitrans.cli.log import start_log
+from minitrans.cli.serve import serve_command, serve_flags
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import translate_command, translate_flags
 from minitrans.cli.verify import verify_command, verify_flags
@@ -36,6 +37,7 @@ COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]
     "verify": (verify_flags, verify_command),
     "explain": (explain_flags, explain_command),
     "export": (export_flags, export_command),
+    "serve": (serve_flags, serve_command),
 }
 
 

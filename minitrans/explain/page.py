@@ -1,7 +1,6 @@
 """An explanation as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 import base64
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch import Tensor
 from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS, Explained
 from minitrans.files import write_file
-from minitrans.pages.render import renderer
+from minitrans.pages.render import renderer, script_hash
 
 MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
 render = renderer("minitrans.explain")
@@ -79,7 +78,7 @@ def page(sentences: Sequence[Explained]) -> str:
         # No "<" is left: what a text holds cannot end the element that holds it.
         data=Markup(json.dumps(data).replace("<", "\\u003c")),
         script=script,
-        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        script_hash=script_hash(script),
     )
     return str(found)  # no markup: a frame has to escape it
 

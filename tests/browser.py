@@ -76,18 +76,25 @@ class Browser:
         elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
             self.errors.append(json.dumps(params["args"]))
 
-    def open(self, path: Path, width: int, dark: bool = False) -> None:
-        """Open a file in a window so wide."""
+    def open(self, page: Path | str, width: int, dark: bool = False) -> None:
+        """Open a file or an address in a window so wide."""
+        url = page if isinstance(page, str) else page.as_uri()
         self.send("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.send("Emulation.setEmulatedMedia", features=[scheme])
-        self.send("Page.navigate", url=path.as_uri())
-        self.wait_for(f"location.href === {json.dumps(path.as_uri())} && document.readyState === 'complete'")
+        self.send("Page.navigate", url=url)
+        self.wait_for(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     @contextlib.contextmanager
     def in_frame(self) -> Iterator[None]:
-        """Scripts run in the page's only frame, which has a process of its own."""
-        (frame,) = (each for each in self.send("Target.getTargets")["targetInfos"] if each["type"] == "iframe")
+        """Scripts run in the page's only frame, which has a process of its own as soon as it is loaded."""
+        end = time.monotonic() + PATIENCE
+        while not (
+            frames := [each for each in self.send("Target.getTargets")["targetInfos"] if each["type"] == "iframe"]
+        ):
+            assert time.monotonic() < end, "there is no frame"
+            time.sleep(0.02)
+        (frame,) = frames
         session = self.send("Target.attachToTarget", targetId=frame["targetId"], flatten=True)["sessionId"]
         self._session, outside = session, self._session
         try:

@@ -1,0 +1,61 @@
+"""The command `serve`: translations over HTTP."""
+
+import contextlib
+import sys
+from argparse import Namespace
+
+from minitrans.cli.arguments import Parser, bounded, count
+from minitrans.cli.common import add_common
+from minitrans.errors import UserError
+
+
+def serve_flags(parser: Parser) -> None:
+    """What to serve, where, and how much of it."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for a pair of languages")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
+    parser.add_argument("--port", type=bounded(int, 0, 65535), default=5000, help="port; 0 is any that is free")
+    parser.add_argument(
+        "--char-limit",
+        type=bounded(int, 1, 100_000, "all wait for a long one"),
+        default=5000,
+        metavar="N",
+        help="characters of a request at most",
+    )
+    parser.add_argument(
+        "--rate-limit",
+        type=bounded(int, 0, 2**31 - 1),
+        default=0,
+        metavar="N",
+        help="requests of a client in a minute at most; 0 is any number",
+    )
+    parser.add_argument("--queue", type=count, default=256, metavar="N", help="requests that may wait at most")
+    add_common(parser)
+
+
+def serve_command(args: Namespace) -> int:
+    """Serve LibreTranslate's API, and a page to try the models on, until Ctrl-C or SIGTERM."""
+    try:
+        from minitrans.server.app import Api
+        from minitrans.server.run import listen, serve
+    except ModuleNotFoundError as error:
+        raise UserError(f"{error.name} is not installed; install minitrans with its extra `serve`") from error
+    from minitrans.serving.translator import Translator
+
+    runs: dict[tuple[str, str], str] = {}
+    with listen(args.host, args.port) as listening:
+        translators = []
+        for run in args.runs:
+            translator = Translator.load(run, compiled=args.compiled)
+            source, target = pair = translator.bundle.source, translator.bundle.target
+            if pair in runs:
+                raise UserError(f"{run} translates {source} to {target}, as {runs[pair]} does; give one of them")
+            runs[pair] = run
+            translators.append(translator)
+        api = Api(translators, args.char_limit, args.rate_limit, args.queue)
+        host, port = listening.getsockname()[:2]
+        pairs = ", ".join(f"{source} to {target}" for source, target in runs)
+        where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        print(f"serving {pairs} at {where} (Ctrl-C ends)", file=sys.stderr, flush=True)
+        with contextlib.suppress(KeyboardInterrupt):  # all that was taken has been answered
+            serve(api, listening)
+    return 0

@@ -1,0 +1,274 @@
+"""LibreTranslate's API on translators: what a request may ask, what it is answered, and what is refused."""
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from minitrans.errors import UserError
+from minitrans.explain import explain
+from minitrans.pages.render import renderer, script_hash
+from minitrans.server.metrics import Counted
+from minitrans.server.queue import Queue, Work
+from minitrans.serving.translator import Translator
+from minitrans.text.lines import clean
+from minitrans.text.words import words
+
+MOST_ALTERNATIVES = 9
+EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
+NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
+NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
+# A page's own policy stands in it; these parts of one are heeded in a header alone.
+OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
+
+render = renderer("minitrans.server")
+
+
+@dataclass(frozen=True)
+class _Translating:
+    """The translations of each line, the best first; equal ones translate lines together."""
+
+    translator: Translator
+    beam: int
+
+    def __call__(self, lines: Sequence[str]) -> list[list[str]]:
+        return [[found.text for found in each] for each in self.translator.n_best(lines, self.beam)]
+
+
+class Api:
+    """What the paths answer; an error is {"error": "..."}.
+
+    Attributes:
+        app: The application.
+        is_stopping: Whether new requests are refused.
+    """
+
+    def __init__(self, translators: Sequence[Translator], char_limit: int, rate_limit: int, most_waiting: int) -> None:
+        """Take a translator for each pair of languages, and what a request, a client and all together may ask for.
+
+        Args:
+            translators: No two for the same pair.
+            char_limit: Characters of a request, of all its texts together.
+            rate_limit: Requests of a client in a minute; 0: any number.
+            most_waiting: Requests that wait.
+        """
+        self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
+        self._char_limit, self._rate_limit = char_limit, rate_limit
+        self._minute, self._clients = 0, Counter[str]()
+        self._queue = Queue(most_waiting)
+        self.is_stopping: Callable[[], bool] = lambda: False
+        routes = [
+            Route("/", self._page),
+            Route("/translate", self._translate, methods=["POST"]),
+            Route("/detect", self._detect, methods=["POST"]),
+            Route("/languages", self._languages),
+            Route("/frontend/settings", self._settings),
+            Route("/explain", self._explain),
+            Route("/health", self._health),
+            Route("/metrics", self._metrics),
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
+        ]
+        answers: dict[Any, Any] = {
+            HTTPException: lambda _, error: _json({"error": error.detail}, error.status_code, error.headers),
+            UserError: lambda _, error: _json({"error": str(error)}, 400),
+            ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
+            Exception: lambda _, __: _json({"error": "the server failed at this; its log says why"}, 500),
+        }
+        self.app = Counted(Starlette(routes=routes, exception_handlers=answers, lifespan=self._working))
+
+    async def _translate(self, request: Request) -> Response:
+        self._admit(request)
+        asked = await self._asked(request)
+        q = asked.get("q") or _refuse("q is missing; give a text, or a list of texts")
+        texts: list[str] = q if isinstance(q, list) else [q]
+        self._check(texts)
+        source, target = _text(asked, "source"), _text(asked, "target")
+        if asked.get("format") not in (None, "", "text"):
+            _refuse("only the format text is supported; send it without markup")
+        try:
+            beam = 1 + max(0, int(asked.get("alternatives") or 0))
+        except (TypeError, ValueError, OverflowError):
+            beam = 0
+        if not 1 <= beam <= 1 + MOST_ALTERNATIVES:
+            _refuse(f"alternatives is not a number up to {MOST_ALTERNATIVES}; give one")
+        detected = self._detected("\n".join(texts))[0]
+        translator = self._translator(detected["language"] if source == "auto" else source, target)
+        split = [_lines(text) for text in texts]
+        lines = [line for each in split for line in each]
+        found = iter(await self._done(request, translator, _Translating(translator, beam), lines))
+        self.app.lines += len(lines)
+        ranked = [_joined([next(found) for _ in each]) for each in split]
+        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
+        if source == "auto":
+            answer["detectedLanguage"] = [detected] * len(texts)
+        if beam > 1:
+            answer["alternatives"] = [others for _, *others in ranked]
+        return _json(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
+
+    async def _detect(self, request: Request) -> Response:
+        self._admit(request)
+        text = _text(await self._asked(request), "q")
+        self._check([text])
+        return _json(self._detected(text))
+
+    async def _languages(self, _: Request) -> Response:
+        codes = sorted({code for pair in self._translators for code in pair})
+        targets = {code: [target for source, target in self._translators if source == code] for code in codes}
+        return _json([{**_named(code), "targets": targets[code]} for code in codes])
+
+    async def _settings(self, _: Request) -> Response:
+        source, target = next(iter(self._translators))
+        lacking = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
+        limits = {"charLimit": self._char_limit, "frontendTimeout": 500, "supportedFilesFormat": []}
+        return _json({**limits, **lacking, "language": {"source": _named(source), "target": _named(target)}})
+
+    async def _page(self, _: Request) -> Response:
+        script = render("serve.js")
+        given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": EXPLAINED}
+        page = render("serve.html", script=script, script_hash=script_hash(script), **given)
+        return HTMLResponse(page, headers=OUTER)
+
+    async def _explain(self, request: Request) -> Response:
+        """The page of `minitrans explain` for a text's first lines."""
+        self._admit(request)
+        asked = request.query_params
+        text = _text(asked, "q")
+        self._check([text])
+        translator = self._translator(_text(asked, "source"), _text(asked, "target"))
+        lines = [line for line in _lines(text) if line.strip()][:EXPLAINED]
+
+        def draw(lines: Sequence[str]) -> list[str]:  # equal to no other: requests for pages are done one by one
+            return [explain(translator, lines).html] * len(lines)
+
+        (html, *_) = await self._done(request, translator, draw, lines or [text])
+        return HTMLResponse(html, headers=OUTER)
+
+    async def _health(self, _: Request) -> Response:
+        return _json({"status": "stopping"}, 503) if self.is_stopping() else _json({"status": "ok"})
+
+    async def _metrics(self, _: Request) -> Response:
+        text = self.app.text(len(self._queue.waiting()))
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    # -- what they share --------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def _working(self, _: Starlette) -> AsyncIterator[None]:
+        working = asyncio.create_task(self._queue.run())
+        yield
+        working.cancel()
+
+    def _admit(self, request: Request) -> None:
+        """Refuse a client's request if it is one too many in this minute, or if the server stops."""
+        if self.is_stopping():
+            raise HTTPException(503, "the server stops; ask again when it is back")
+        minute = int(time.monotonic() // 60)
+        if minute != self._minute:
+            self._minute, self._clients = minute, Counter()
+        client = request.client.host if request.client else ""
+        self._clients[client] += 1
+        if 0 < self._rate_limit < self._clients[client]:
+            raise HTTPException(429, f"more than {self._rate_limit} requests in a minute; ask again in the next")
+
+    async def _asked(self, request: Request) -> dict[str, Any]:
+        """A request's parameters, of JSON or a form."""
+        body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise HTTPException(413, f"the request has more than {most} bytes; send less at once")
+        try:
+            if request.headers.get("Content-Type", "").startswith("application/json"):
+                found = json.loads(body)
+            else:
+                fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
+                found = {name: values if values[1:] else values[0] for name, values in fields.items()}
+        except (ValueError, RecursionError):
+            found = None
+        return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
+
+    def _check(self, texts: Sequence[Any]) -> None:
+        """Refuse what is no text, or too much of it."""
+        if not all(isinstance(text, str) for text in texts):
+            _refuse("q holds what is no text; give a text, or a list of texts")
+        n = len("\n".join(texts))
+        if n > self._char_limit:
+            _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
+
+    def _translator(self, source: str, target: str) -> Translator:
+        pairs = ", ".join(f"{source} to {target}" for source, target in self._translators)
+        return self._translators.get((source, target)) or _refuse(
+            f"{clean(source):.40} to {clean(target):.40} is not supported; this server translates {pairs}"
+        )
+
+    def _detected(self, text: str) -> list[dict[str, Any]]:
+        """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
+        found, shares = words(text), Counter[str]()
+        for (source, _), translator in self._translators.items():
+            known = translator.bundle.words or frozenset()
+            shares[source] = max(shares[source], 100 * sum(word in known for word in found) // max(1, len(found)))
+        return [{"confidence": share, "language": code} for code, share in shares.most_common()]
+
+    async def _done(self, request: Request, translator: Translator, work: Work, lines: Sequence[str]) -> Sequence[Any]:
+        """The results of some work, in its turn; it is dropped if the client goes away before."""
+        most = translator.bundle.model.config.max_len - 1
+        for number, line in enumerate(lines, 1):
+            if (n := len(translator.bundle.tokenizer.encode(line))) > most:  # it would be cut
+                _refuse(f"line {number} of q has {n} pieces, the model takes {most}; write one sentence a line")
+        try:
+            answer = self._queue.put(work, lines)
+        except asyncio.QueueFull:
+            raise HTTPException(429, "too many requests wait; ask again in a while") from None
+        gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
+        try:
+            await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientDisconnect
+            return answer.result()
+        finally:
+            gone.cancel()
+            answer.cancel()
+
+
+_json = JSONResponse
+
+
+def _refuse(message: str) -> NoReturn:
+    raise HTTPException(400, message)
+
+
+def _text(asked: Any, name: str) -> str:
+    """A parameter that has to be there."""
+    found = asked.get(name)
+    return found if found and isinstance(found, str) else _refuse(f"{name} is missing, or no text; give it")
+
+
+def _lines(text: str) -> list[str]:
+    """A text's lines, each of which is translated by itself."""
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def _joined(lines: Sequence[Sequence[str]]) -> list[str]:
+    """A text's translations from those of its lines, the best first; a line that has fewer repeats its last one."""
+    ranks = range(max(map(len, lines)))
+    return [*dict.fromkeys("\n".join(each[min(rank, len(each) - 1)] for each in lines) for rank in ranks)]
+
+
+def _named(code: str) -> dict[str, Any]:
+    return {"code": code, "name": NAMES.get(code, code)}
+
+
+async def _until_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

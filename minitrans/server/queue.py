@@ -1,0 +1,76 @@
+"""What waits to be computed: one thread takes it in turn, and what is alike together."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+TOGETHER = 256  # lines of requests that are computed in one go; a single request may have more
+
+Work = Callable[[Sequence[str]], Sequence[Any]]  # a result for each line; equal work may be given lines together
+Answer = asyncio.Future[Sequence[Any]]
+
+
+class _Request(NamedTuple):
+    work: Work
+    lines: Sequence[str]
+    answer: Answer
+
+
+class Queue:
+    """Requests in the order in which they came, no more than `most`; one whose answer is cancelled is dropped."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._requests, self._more = most, list[_Request](), asyncio.Event()
+
+    def waiting(self) -> list[_Request]:
+        """Those that have not been begun."""
+        return [request for request in self._requests if not request.answer.done()]
+
+    def put(self, work: Work, lines: Sequence[str]) -> Answer:
+        """What will hold the result of each line, in their order.
+
+        Raises:
+            asyncio.QueueFull: No more may wait.
+        """
+        self._requests = self.waiting()
+        if len(self._requests) >= self._most:
+            raise asyncio.QueueFull
+        answer: Answer = asyncio.get_running_loop().create_future()
+        self._requests.append(_Request(work, lines, answer))
+        self._more.set()
+        return answer
+
+    async def run(self) -> None:
+        """Compute what is put, until this is cancelled."""
+        loop = asyncio.get_running_loop()
+        with ThreadPoolExecutor(1) as thread:
+            while await self._more.wait():
+                if not (taken := self._take()):
+                    self._more.clear()
+                    continue
+                lines = [line for request in taken for line in request.lines]
+                try:
+                    found = await loop.run_in_executor(thread, taken[0].work, lines)
+                except Exception as error:
+                    for request in taken:
+                        if not request.answer.done():  # else its client has gone meanwhile
+                            request.answer.set_exception(error)
+                    continue
+                for request in taken:
+                    if not request.answer.done():
+                        request.answer.set_result(found[: len(request.lines)])
+                    found = found[len(request.lines) :]
+
+    def _take(self) -> list[_Request]:
+        """The request that has waited longest, and those with equal work, as long as they are few lines."""
+        taken: list[_Request] = []
+        left, n_lines = [], 0
+        for request in self.waiting():
+            if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= TOGETHER):
+                taken.append(request)
+                n_lines += len(request.lines)
+            else:
+                left.append(request)
+        self._requests = left
+        return taken

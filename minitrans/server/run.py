@@ -1,0 +1,42 @@
+"""A server from its socket to its end."""
+
+import socket
+
+import uvicorn
+
+from minitrans.errors import UserError
+from minitrans.server.app import Api
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on a host's port, 0 for any that is free.
+
+    Raises:
+        UserError: There is no such address here, or it is in use.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or "it is no host's name"
+        raise UserError(f"cannot listen on {host}, port {port}: {why}; give another --host or --port") from error
+
+
+def serve(api: Api, listening: socket.socket) -> None:
+    """Serve until SIGTERM or Ctrl-C, and then, for up to half a minute, until all that was taken is answered.
+
+    Raises:
+        KeyboardInterrupt: At that end, where one of these signals raises it.
+    """
+    server = uvicorn.Server(
+        uvicorn.Config(
+            api.app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ws="none",
+            limit_concurrency=500,  # connections; one more is answered 503
+            timeout_graceful_shutdown=30,
+        )
+    )
+    api.is_stopping = lambda: server.should_exit
+    server.run([listening])

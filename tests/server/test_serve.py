@@ -1,0 +1,254 @@
+"""The server as its clients meet it: LibreTranslate's API, its errors, its limits, a process, a browser."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bench_serve import Served, faults, load, main, served
+from browser import started
+from libretranslatepy import LibreTranslateAPI
+from starlette.testclient import TestClient
+
+from minitrans import cli
+from minitrans.server.app import Api
+from minitrans.serving.translator import Translator
+
+EN_ZH = {"source": "en", "target": "zh"}
+JSON = {"Content-Type": "application/json"}
+LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def translator(tiny_run: Path) -> Translator:
+    return Translator.load(tiny_run)
+
+
+@contextlib.contextmanager
+def client(
+    translator: Translator, char_limit: int = 300, rate_limit: int = 0, waiting: int = 9
+) -> Iterator[TestClient]:
+    with TestClient(Api([translator], char_limit, rate_limit, waiting).app, raise_server_exceptions=False) as client:
+        yield client
+
+
+# -- the API --------------------------------------------------------------------------------------------------------
+
+
+def test_texts_lists_and_forms_are_translated_as_translate_does(translator: Translator) -> None:
+    right = translator.translate(LINES)
+    with client(translator) as asked:
+        for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right))):
+            question = {"q": q, **EN_ZH}
+            for answer in (asked.post("/translate", json=question), asked.post("/translate", data=question)):
+                assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
+        found = asked.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh", "alternatives": 2})
+        best, *others = (each.text for each in translator.n_best(LINES[:1], 3)[0])
+        detected = [{"confidence": 100, "language": "en"}]
+        assert found.json() == {"translatedText": [best], "alternatives": [others], "detectedLanguage": detected}
+        assert asked.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
+        counts = asked.get("/metrics").text
+        assert 'minitrans_requests_total{status="200"} 6\n' in counts
+        assert "minitrans_translate_seconds_count 5\n" in counts
+        assert f"minitrans_lines_total {4 * len(LINES) + 1}\n" in counts
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({**EN_ZH}, "q is missing"),
+        ({"q": "a", "target": "zh"}, "source is missing"),
+        ({"q": "a", "source": "en"}, "target is missing"),
+        ({"q": "a", "source": "en", "target": "\ud800"}, "this server translates en to zh"),
+        ({"q": "<b>a</b>", **EN_ZH, "format": "html"}, "only the format text"),
+        ({"q": ["a", 1], **EN_ZH}, "what is no text"),
+        ({"q": "a", "source": ["en"], "target": "zh"}, "source is missing, or no text"),
+        ({"q": "a", **EN_ZH, "alternatives": "many"}, "not a number up to 9"),
+        ({"q": "a", **EN_ZH, "alternatives": 10}, "not a number up to 9"),
+        ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
+        ({"q": "\na b" + " cat" * 60, **EN_ZH}, "pieces, the model takes 39; write one sentence a line"),
+        ([], "neither a form nor a JSON object"),
+    ],
+)
+def test_what_is_wrong_is_told(translator: Translator, asked: Any, told: str) -> None:
+    with client(translator) as server:
+        answer = server.post("/translate", content=json.dumps(asked), headers=JSON)
+        assert (answer.status_code, [*answer.json()]) == (400, ["error"])
+        assert told in answer.json()["error"]
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])
+def test_no_body_is_too_odd(translator: Translator, body: bytes) -> None:
+    with client(translator) as server:
+        for kind in ("application/json", "text/plain"):
+            answer = server.post("/translate", content=body, headers={"Content-Type": kind})
+            assert answer.status_code == 400
+            assert [*answer.json()] == ["error"]
+
+
+def test_limits(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client(translator, rate_limit=2) as server:
+        assert server.post("/translate", content=b"x" * 20_000).status_code == 413
+        assert [server.post("/detect", json={"q": "a"}).status_code for _ in range(2)] == [200, 429]
+        assert server.get("/languages").status_code == 200
+    api = Api([translator], 300, 0, 0)
+    with TestClient(api.app) as server:
+        answer = server.post("/translate", json={"q": "a", **EN_ZH})
+        assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
+        api.is_stopping = lambda: True
+        assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
+
+
+def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
+    api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
+    sent = []
+
+    async def request() -> None:
+        messages = iter([{"type": "http.request", "body": b"q=a&source=en&target=zh"}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            return next(messages)
+
+        async def send(message: Any) -> None:
+            sent.append(message.get("status"))
+
+        scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [], "query_string": b""}
+        await asyncio.wait_for(api.app(scope, receive, send), 20)
+
+    for _ in range(2):  # the second has room, for the first waits no longer
+        asyncio.run(request())
+    assert sent == [499, None] * 2
+
+
+def test_no_file_is_served_and_every_answer_has_a_policy(translator: Translator) -> None:
+    with client(translator) as server:
+        for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd"):
+            assert (server.get(path).status_code, server.get(path).json()) == (404, {"error": "Not Found"})
+        for path in ("/", "/health", "/nothing"):
+            assert "frame-ancestors" in server.get(path).headers["Content-Security-Policy"]
+        long = server.get("/explain", params={"q": "\n".join(["a"] * 9), **EN_ZH})
+        assert long.text.count('"log_prob"') == 5
+        assert server.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_what_the_command_refuses(tiny_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.MonkeyPatch.context() as patch:
+        port = str(taken.getsockname()[1])
+        for argv, told in (
+            ([tiny_run, "--port", port], f"cannot listen on 127.0.0.1, port {port}: Address already in use"),
+            ([tiny_run, "--host", "no.such.host.invalid", "--port", "0"], "cannot listen on no.such.host.invalid"),
+            ([tiny_run.parent, "--port", "0"], "holds no finished run"),
+            ([tiny_run, tiny_run, "--port", "0"], "translates en to zh, as"),
+        ):
+            assert cli.main(["serve", *map(str, argv)]) == 2
+            line = capsys.readouterr().err
+            assert (line.count("\n"), told in line) == (1, True), line
+        patch.setitem(sys.modules, "uvicorn", None)
+        patch.delitem(sys.modules, "minitrans.server.run", raising=False)
+        assert cli.main(["serve", str(tiny_run)]) == 2
+        assert "install minitrans with its extra `serve`" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def server(tiny_run: Path) -> Iterator[Served]:
+    with served(tiny_run) as server:
+        yield server
+
+
+def test_the_client_of_libretranslate_works(server: Served, translator: Translator) -> None:
+    api = LibreTranslateAPI(f"http://127.0.0.1:{server.port}")
+    assert api.translate("I love you.", "en", "zh") == translator.translate(["I love you."])[0]
+    assert api.detect("I love you.") == [{"confidence": 100, "language": "en"}]
+    languages = {"en": ("English", ["zh"]), "zh": ("Chinese", [])}
+    assert {each["code"]: (each["name"], each["targets"]) for each in api.languages()} == languages
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        api.translate("I love you.", "zh", "en")
+
+
+def test_many_clients_at_once(server: Served, translator: Translator) -> None:
+    right = dict(zip(LINES[2:], translator.translate(LINES[2:]), strict=True))
+    assert load(server, LINES[2:], 20, 0.5)
+    before = server.memory()
+    replies = load(server, LINES[2:], 20, 2)
+    assert {reply.status for reply in replies} == {200}
+    assert faults(replies, right) == {}
+    assert server.memory() < before + 10
+    control = [replies[0]._replace(text="wrong"), replies[0]._replace(status=500), replies[0]._replace(status=429)]
+    assert faults(control, right) == {"another translation": 1, "status 500": 1}
+
+
+@pytest.mark.slow
+def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_text("\n".join(LINES), encoding="utf-8")
+    assert main([str(tiny_run), "--source", str(tmp_path / "lines"), "--clients", "200", "--seconds", "60"]) == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Signals) -> None:
+    with served(tiny_run, "--char-limit", "100000") as server:
+        address = f"http://127.0.0.1:{server.port}"
+        found: list[str] = []
+
+        def ask() -> None:
+            found.append(LibreTranslateAPI(address).translate("I love you.\n" * 2000, "en", "zh"))
+
+        asking = [threading.Thread(target=ask) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        end, seen = time.monotonic() + 30, 0
+        while seen < 2:  # one is computed and one waits, and not just for the moment before the first is begun
+            counts = urllib.request.urlopen(f"{address}/metrics").read().decode()
+            seen = seen + 1 if "minitrans_waiting_requests 1" in counts else 0
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        server.process.send_signal(number)
+        for thread in asking:
+            thread.join(60)
+        assert server.process.wait(60) == 0
+    assert [text.count("\n") for text in found] == [2000, 2000]
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not (CHROMIUM and shutil.which("bash")), reason="no Chromium here")
+def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_path: Path) -> None:
+    address = f"http://127.0.0.1:{server.port}/"
+    value = "document.getElementById('translation').textContent"
+    with started(CHROMIUM or "", tmp_path) as browser:
+        for width, dark in ((1200, False), (320, True)):
+            browser.open(address, width, dark)
+            assert browser.run("document.activeElement.id") == "text"
+            for typed in ("I love", " you."):
+                browser.send("Input.insertText", text=typed)
+            browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love you.'])[0])}")
+            browser.wait_for("document.querySelector('iframe') !== null")
+            assert browser.run("document.documentElement.scrollWidth <= innerWidth")
+            paper = browser.run("getComputedStyle(document.body).backgroundColor")
+            assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
+        with browser.in_frame():
+            browser.wait_for("document.getElementById('text').textContent === 'I love you.'")
+            assert browser.run("document.querySelectorAll('#map svg').length") == 1
+        browser.run("document.getElementById('text').select()")
+        browser.send("Input.insertText", text="Axolotls " + "sleep " * 40)
+        browser.wait_for("document.getElementById('fault').textContent.includes('pieces')")
+        browser.run("document.getElementById('text').select()")
+        browser.send("Input.insertText", text=" ")
+        browser.wait_for(f"{value} === '' && !document.querySelector('iframe')")
+        assert all("400 (Bad Request)" in error for error in browser.errors)
+        assert all(url.startswith(address) for url in browser.requests)
