@@ -108,6 +108,8 @@ def _as_json(sentence: Explained, n_layers: int) -> dict[str, object]:
     return {
         "text": sentence.text,
         "translation": translation.text,
+        "unknown": translation.unknown,
+        "unsure": translation.unsure,
         "source": attention.source,
         "target": attention.target,
         "log_prob": sentence.log_prob,

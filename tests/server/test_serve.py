@@ -23,6 +23,7 @@ from starlette.testclient import TestClient
 
 from minitrans import cli
 from minitrans.server.app import Api
+from minitrans.server.run import listen
 from minitrans.serving.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
@@ -158,6 +159,8 @@ def test_what_the_command_refuses(tiny_run: Path, capsys: pytest.CaptureFixture[
             assert cli.main(["serve", *map(str, argv)]) == 2
             line = capsys.readouterr().err
             assert (line.count("\n"), told in line) == (1, True), line
+        with listen("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
+            assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         patch.setitem(sys.modules, "uvicorn", None)
         patch.delitem(sys.modules, "minitrans.server.run", raising=False)
         assert cli.main(["serve", str(tiny_run)]) == 2
@@ -234,16 +237,18 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
         for width, dark in ((1200, False), (320, True)):
             browser.open(address, width, dark)
             assert browser.run("document.activeElement.id") == "text"
-            for typed in ("I love", " you."):
+            for typed in ("I love", " axolotls."):
                 browser.send("Input.insertText", text=typed)
-            browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love you.'])[0])}")
+            browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
             browser.wait_for("document.querySelector('iframe') !== null")
             assert browser.run("document.documentElement.scrollWidth <= innerWidth")
             paper = browser.run("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
         with browser.in_frame():
-            browser.wait_for("document.getElementById('text').textContent === 'I love you.'")
+            browser.wait_for("document.getElementById('text').textContent === 'I love axolotls.'")
             assert browser.run("document.querySelectorAll('#map svg').length") == 1
+            doubt = browser.run("document.getElementById('doubt').textContent")
+            assert doubt == "unsure: not in the training data: axolotls"
         browser.run("document.getElementById('text').select()")
         browser.send("Input.insertText", text="Axolotls " + "sleep " * 40)
         browser.wait_for("document.getElementById('fault').textContent.includes('pieces')")

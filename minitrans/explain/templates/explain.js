@@ -504,6 +504,8 @@ function showSentence(number) {
   weights.cached = { decoder: unpack(cached.decoder, t, t), cross: unpack(cached.cross, t, s) };
   byId("text").textContent = sentence.text;
   byId("translation").textContent = sentence.translation;
+  const unknown = sentence.unknown.length ? `: not in the training data: ${sentence.unknown.join(", ")}` : "";
+  byId("doubt").textContent = sentence.unsure ? `unsure${unknown}` : "";
   byId("forbidden").textContent = tiny(sentence.forbidden);
   byId("log-prob").textContent = decimal(sentence.log_prob);
   byId("step").max = t;
