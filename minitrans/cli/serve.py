@@ -14,19 +14,10 @@ def serve_flags(parser: Parser) -> None:
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for a pair of languages")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
     parser.add_argument("--port", type=bounded(int, 0, 65535), default=5000, help="port; 0 is any that is free")
+    chars, requests = bounded(int, 1, 100_000, "all wait for a long one"), bounded(int, 0, 2**31 - 1)
+    parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="characters of a request at most")
     parser.add_argument(
-        "--char-limit",
-        type=bounded(int, 1, 100_000, "all wait for a long one"),
-        default=5000,
-        metavar="N",
-        help="characters of a request at most",
-    )
-    parser.add_argument(
-        "--rate-limit",
-        type=bounded(int, 0, 2**31 - 1),
-        default=0,
-        metavar="N",
-        help="requests of a client in a minute at most; 0 is any number",
+        "--rate-limit", type=requests, default=0, metavar="N", help="requests of a client in a minute at most; 0: any"
     )
     parser.add_argument("--queue", type=count, default=256, metavar="N", help="requests that may wait at most")
     add_common(parser)

@@ -80,10 +80,10 @@ class Api:
             Route("/favicon.ico", lambda _: Response(status_code=204)),
         ]
         answers: dict[Any, Any] = {
-            HTTPException: lambda _, error: _json({"error": error.detail}, error.status_code, error.headers),
-            UserError: lambda _, error: _json({"error": str(error)}, 400),
+            HTTPException: lambda _, error: JSONResponse({"error": error.detail}, error.status_code, error.headers),
+            UserError: lambda _, error: JSONResponse({"error": str(error)}, 400),
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
-            Exception: lambda _, __: _json({"error": "the server failed at this; its log says why"}, 500),
+            Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
         self.app = Counted(Starlette(routes=routes, exception_handlers=answers, lifespan=self._working))
 
@@ -104,34 +104,34 @@ class Api:
             _refuse(f"alternatives is not a number up to {MOST_ALTERNATIVES}; give one")
         detected = self._detected("\n".join(texts))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        split = [_lines(text) for text in texts]
+        split = [text.split("\n") for text in texts]  # each line is translated by itself
         lines = [line for each in split for line in each]
         found = iter(await self._done(request, translator, _Translating(translator, beam), lines))
-        self.app.lines += len(lines)
+        self.app.counts["minitrans_lines_total"] += len(lines)
         ranked = [_joined([next(found) for _ in each]) for each in split]
         answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
         if beam > 1:
             answer["alternatives"] = [others for _, *others in ranked]
-        return _json(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
+        return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
         self._admit(request)
         text = _text(await self._asked(request), "q")
         self._check([text])
-        return _json(self._detected(text))
+        return JSONResponse(self._detected(text))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
         targets = {code: [target for source, target in self._translators if source == code] for code in codes}
-        return _json([{**_named(code), "targets": targets[code]} for code in codes])
+        return JSONResponse([{**_named(code), "targets": targets[code]} for code in codes])
 
     async def _settings(self, _: Request) -> Response:
         source, target = next(iter(self._translators))
         lacking = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
         limits = {"charLimit": self._char_limit, "frontendTimeout": 500, "supportedFilesFormat": []}
-        return _json({**limits, **lacking, "language": {"source": _named(source), "target": _named(target)}})
+        return JSONResponse({**limits, **lacking, "language": {"source": _named(source), "target": _named(target)}})
 
     async def _page(self, _: Request) -> Response:
         script = render("serve.js")
@@ -146,7 +146,7 @@ class Api:
         text = _text(asked, "q")
         self._check([text])
         translator = self._translator(_text(asked, "source"), _text(asked, "target"))
-        lines = [line for line in _lines(text) if line.strip()][:EXPLAINED]
+        lines = [line for line in text.split("\n") if line.strip()][:EXPLAINED]
 
         def draw(lines: Sequence[str]) -> list[str]:  # equal to no other: requests for pages are done one by one
             return [explain(translator, lines).html] * len(lines)
@@ -155,10 +155,11 @@ class Api:
         return HTMLResponse(html, headers=OUTER)
 
     async def _health(self, _: Request) -> Response:
-        return _json({"status": "stopping"}, 503) if self.is_stopping() else _json({"status": "ok"})
+        return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
-        text = self.app.text(len(self._queue.waiting()))
+        counts = {**self.app.counts, "minitrans_waiting_requests": len(self._queue.waiting())}
+        text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
     # -- what they share --------------------------------------------------------------------------------------------
@@ -241,9 +242,6 @@ class Api:
             answer.cancel()
 
 
-_json = JSONResponse
-
-
 def _refuse(message: str) -> NoReturn:
     raise HTTPException(400, message)
 
@@ -252,11 +250,6 @@ def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
     found = asked.get(name)
     return found if found and isinstance(found, str) else _refuse(f"{name} is missing, or no text; give it")
-
-
-def _lines(text: str) -> list[str]:
-    """A text's lines, each of which is translated by itself."""
-    return text.replace("\r\n", "\n").split("\n")
 
 
 def _joined(lines: Sequence[Sequence[str]]) -> list[str]:

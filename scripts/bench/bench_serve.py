@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Benchmark of `minitrans serve`: how long clients wait for a sentence, beside the same model in a plain loop.
 
-Each client asks for one sentence after the other on a connection of its own. Percentiles are in milliseconds; memory is
-the server's resident one when the clients have ended. An answer that is neither 200 nor 429, or not what `translate`
-gives, makes the exit code 1.
+Each client asks for one sentence after the other on a connection of its own, and its Python shares the cores with the
+server. Memory is the server's resident one when the clients have ended. An answer that is neither 429 nor what
+`translate` gives makes the exit code 1.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -28,12 +27,11 @@ MOST = 100_000  # requests of a client
 
 
 class Served(NamedTuple):
-    """A server's process, its address, and the languages it is asked for."""
+    """A server's process, its port, and the languages it is asked for."""
 
     process: subprocess.Popen[str]
     port: int
-    source: str
-    target: str
+    languages: dict[str, str]
 
     def memory(self) -> float:
         """Resident MB."""
@@ -42,7 +40,7 @@ class Served(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What a client was answered, and after how many seconds."""
+    """What was answered to a line, and after how many seconds."""
 
     line: str
     status: int
@@ -52,42 +50,46 @@ class Reply(NamedTuple):
 
 @contextlib.contextmanager
 def served(run: Path, *flags: str) -> Iterator[Served]:
-    """A server on a free port; at the end it has to stop by itself at SIGTERM."""
+    """A server on a free port, which is told to stop at the end."""
     sizes = json.loads((run / "model.json").read_text())
     command = [sys.executable, "-m", "minitrans", "serve", str(run), "--port", "0", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            told = next((line for line in process.stderr if "http://" in line), "")
+            told = next(line for line in process.stderr if "http://" in line)
             port = int(told.partition("127.0.0.1:")[2].split()[0])
-            yield Served(process, port, sizes["source"], sizes["target"])
+            yield Served(process, port, {name: sizes[name] for name in ("source", "target")})
         finally:
             process.terminate()
-            process.wait(60)
 
 
-def ask(connection: http.client.HTTPConnection, line: str, source: str, target: str) -> Reply:
-    """One request."""
-    start = time.perf_counter()
-    body = json.dumps({"q": line, "source": source, "target": target})
-    connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
-    answer = connection.getresponse()
-    found = json.loads(answer.read())
-    return Reply(line, answer.status, found.get("translatedText", ""), time.perf_counter() - start)
+def repeated(ask: Callable[[str], Reply], lines: Sequence[str], seconds: float) -> list[Reply]:
+    """What is answered to one line after the other in that time."""
+    end = time.monotonic() + seconds
+    replies = []
+    for line in islice(cycle(lines), MOST):
+        replies.append(ask(line))
+        if time.monotonic() > end:
+            break
+    return replies
 
 
 def load(server: Served, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
-    """What so many clients are answered in that time; each begins at another line."""
+    """What so many clients are answered; each begins at another line."""
     replies: list[Reply] = []
-    end = time.monotonic() + seconds
 
     def client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        for line in islice(cycle(lines), number, number + MOST):
-            if time.monotonic() > end:
-                break
-            replies.append(ask(connection, line, server.source, server.target))
-        connection.close()
+        first = number % len(lines)
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)) as connection:
+
+            def ask(line: str) -> Reply:
+                start, body = time.perf_counter(), json.dumps({"q": line, **server.languages})
+                connection.request("POST", "/translate", body, {"Content-Type": "application/json"})
+                answer = connection.getresponse()
+                text = json.loads(answer.read()).get("translatedText", "")
+                return Reply(line, answer.status, text, time.perf_counter() - start)
+
+            replies.extend(repeated(ask, [*lines[first:], *lines[:first]], seconds))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(n_clients)]
     for thread in threads:
@@ -97,20 +99,16 @@ def load(server: Served, lines: Sequence[str], n_clients: int, seconds: float) -
     return replies
 
 
-def faults(replies: Sequence[Reply], right: dict[str, str]) -> Counter[str]:
-    """How often something else came than the right translation or 429, by what it was."""
-    wrong = (reply for reply in replies if reply.status != 429)
-    return Counter(
-        f"status {reply.status}" if reply.status != 200 else "another translation"
-        for reply in wrong
-        if reply.status != 200 or reply.text != right[reply.line]
-    )
+def faults(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
+    """Those that are neither 429 nor the right translation."""
+    return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.line])]
 
 
-def row(name: str, seconds: Sequence[float], wall: float, memory: str = "") -> str:
+def row(name: str, replies: Sequence[Reply], seconds: float, memory: str = "") -> str:
     """A line of the table."""
-    cuts = statistics.quantiles(seconds, n=100)
-    return f"| {name} | {len(seconds) / wall:.0f} | {1000 * cuts[49]:.1f} | {1000 * cuts[98]:.1f} | {memory} |"
+    waited = [1000 * reply.seconds for reply in replies if reply.status == 200]
+    cuts = statistics.quantiles(waited, n=100)
+    return f"| {name} | {len(waited) / seconds:.0f} | {cuts[49]:.1f} | {cuts[98]:.1f} | {memory} |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -125,23 +123,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     translator = Translator.load(args.run, compiled="auto")
     right = dict(zip(lines, translator.translate(lines), strict=True))
 
-    print("| | sentences/s | p50, ms | p99, ms | memory, MB |\n|---|---|---|---|---|")
-    seconds, end = [], time.monotonic() + args.seconds
-    for line in islice(cycle(lines), MOST):
+    def ask(line: str) -> Reply:
         start = time.perf_counter()
-        translator.translate([line])
-        seconds.append(time.perf_counter() - start)
-        if time.monotonic() > end:
-            break
-    print(row("plain loop", seconds, sum(seconds)), flush=True)
-    wrong = Counter[str]()
+        return Reply(line, 200, translator.translate([line])[0], time.perf_counter() - start)
+
+    print("| clients | sentences/s | p50, ms | p99, ms | memory, MB |\n|---|---|---|---|---|")
+    print(row("plain loop", repeated(ask, lines, args.seconds), args.seconds), flush=True)
+    wrong: list[Reply] = []
     with served(args.run) as server:
         for n in args.clients:
             replies = load(server, lines, n, args.seconds)
             wrong += faults(replies, right)
-            done = [reply.seconds for reply in replies if reply.status == 200]
-            print(row(f"{n} clients", done, args.seconds, f"{server.memory():.0f}"), flush=True)
-    print(*(f"{n} times {what}" for what, n in wrong.items()), sep="\n")
+            print(row(str(n), replies, args.seconds, f"{server.memory():.0f}"), flush=True)
+    print(f"{len(wrong)} wrong answers", *wrong[:1])
     return 1 if wrong else 0
 
 
