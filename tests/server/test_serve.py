@@ -125,6 +125,16 @@ def test_limits(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None
         assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
 
 
+def test_a_failure_is_told_and_the_server_goes_on(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with client(translator) as server:
+        for status, failing in ((500, True), (200, False)):
+            with monkeypatch.context() as patch:
+                if failing:
+                    patch.setattr(Translator, "n_best", lambda *_: 1 / 0)
+                answer = server.post("/translate", json={"q": "a", **EN_ZH})
+            assert (answer.status_code, "error" in answer.json()) == (status, failing)
+
+
 def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
     sent = []
