@@ -821,6 +821,7 @@ NEEDED = {  # what each command needs at least
     "verify": ["r"],
     "explain": ["r", "a"],
     "export": ["r", "--output", "o"],
+    "serve": ["r"],
 }
 
 
