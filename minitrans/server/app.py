@@ -6,7 +6,6 @@ import json
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
@@ -25,7 +24,6 @@ from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.words import words
 
-MOST_ALTERNATIVES = 9
 EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
@@ -33,17 +31,6 @@ NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian",
 OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
 render = renderer("minitrans.server")
-
-
-@dataclass(frozen=True)
-class _Translating:
-    """The translations of each line, the best first; equal ones translate lines together."""
-
-    translator: Translator
-    beam: int
-
-    def __call__(self, lines: Sequence[str]) -> list[list[str]]:
-        return [[found.text for found in each] for each in self.translator.n_best(lines, self.beam)]
 
 
 class Api:
@@ -96,24 +83,15 @@ class Api:
         source, target = _text(asked, "source"), _text(asked, "target")
         if asked.get("format") not in (None, "", "text"):
             _refuse("only the format text is supported; send it without markup")
-        try:
-            beam = 1 + max(0, int(asked.get("alternatives") or 0))
-        except (TypeError, ValueError, OverflowError):
-            beam = 0
-        if not 1 <= beam <= 1 + MOST_ALTERNATIVES:
-            _refuse(f"alternatives is not a number up to {MOST_ALTERNATIVES}; give one")
         detected = self._detected("\n".join(texts))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
         split = [text.split("\n") for text in texts]  # each line is translated by itself
         lines = [line for each in split for line in each]
-        found = iter(await self._done(request, translator, _Translating(translator, beam), lines))
+        found = iter(await self._done(request, translator, translator.translate, lines))
         self.app.counts["minitrans_lines_total"] += len(lines)
-        ranked = [_joined([next(found) for _ in each]) for each in split]
-        answer: dict[str, list[Any]] = {"translatedText": [best for best, *_ in ranked]}
+        answer: dict[str, list[Any]] = {"translatedText": ["\n".join(next(found) for _ in each) for each in split]}
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
-        if beam > 1:
-            answer["alternatives"] = [others for _, *others in ranked]
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
@@ -250,12 +228,6 @@ def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
     found = asked.get(name)
     return found if found and isinstance(found, str) else _refuse(f"{name} is missing, or no text; give it")
-
-
-def _joined(lines: Sequence[Sequence[str]]) -> list[str]:
-    """A text's translations from those of its lines, the best first; a line that has fewer repeats its last one."""
-    ranks = range(max(map(len, lines)))
-    return [*dict.fromkeys("\n".join(each[min(rank, len(each) - 1)] for each in lines) for rank in ranks)]
 
 
 def _named(code: str) -> dict[str, Any]:

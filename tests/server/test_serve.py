@@ -56,10 +56,9 @@ def test_texts_lists_and_forms_are_translated_as_translate_does(translator: Tran
             question = {"q": q, **EN_ZH}
             for answer in (asked.post("/translate", json=question), asked.post("/translate", data=question)):
                 assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
-        found = asked.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh", "alternatives": 2})
-        best, *others = (each.text for each in translator.n_best(LINES[:1], 3)[0])
+        found = asked.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh"})
         detected = [{"confidence": 100, "language": "en"}]
-        assert found.json() == {"translatedText": [best], "alternatives": [others], "detectedLanguage": detected}
+        assert found.json() == {"translatedText": right[:1], "detectedLanguage": detected}
         assert asked.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
         counts = asked.get("/metrics").text
         assert 'minitrans_requests_total{status="200"} 6\n' in counts
@@ -89,8 +88,6 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": "<b>a</b>", **EN_ZH, "format": "html"}, "only the format text"),
         ({"q": ["a", 1], **EN_ZH}, "what is no text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "source is missing, or no text"),
-        ({"q": "a", **EN_ZH, "alternatives": "many"}, "not a number up to 9"),
-        ({"q": "a", **EN_ZH, "alternatives": 10}, "not a number up to 9"),
         ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
         ({"q": "\na b" + " cat" * 60, **EN_ZH}, "pieces, the model takes 39; write one sentence a line"),
         ([], "neither a form nor a JSON object"),
@@ -130,7 +127,7 @@ def test_a_failure_is_told_and_the_server_goes_on(translator: Translator, monkey
         for status, failing in ((500, True), (200, False)):
             with monkeypatch.context() as patch:
                 if failing:
-                    patch.setattr(Translator, "n_best", lambda *_: 1 / 0)
+                    patch.setattr(Translator, "translate", lambda *_: 1 / 0)
                 answer = server.post("/translate", json={"q": "a", **EN_ZH})
             assert (answer.status_code, "error" in answer.json()) == (status, failing)
 
