@@ -18,7 +18,9 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
+from torch.distributed import DistError
 
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
@@ -191,6 +193,9 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
     _check_processes(trainer)
+    if isinstance(trainer.strategy, DDPStrategy):
+        # Else it sums up gradients in another order after the first step, also after the first of a resumed run.
+        trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
     return trainer
 
 
@@ -237,6 +242,11 @@ def _fit(
         broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
+        if isinstance(error, DistError) or "gloo" in str(error):
+            raise UserError(
+                "a process of this training has ended, or the network between them is down; see the others' messages, "
+                "then the same commands with --resume continue"
+            ) from error
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):  # of a logger
             raise UserError(
                 f"cannot write {config.run_dir}: {error.strerror}; make room, then --resume continues from the last "
@@ -290,5 +300,6 @@ def _quieten_logs() -> None:
         ".*your dataloader is not resumable.*",  # the data module is
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
+        ".*find_unused_parameters=True was specified.*",
     ):
         warnings.filterwarnings("ignore", message)

@@ -29,10 +29,14 @@ def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
     return cli.main(["train", *settings(corpus, run_dir, *flags, max_steps=max_steps)])
 
 
-def start(*command: str | Path, **environment: str) -> "subprocess.Popen[str]":
-    """Start Python with these arguments in a session of its own, one thread for each process."""
+def start(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":
+    """Start Python with these arguments in a session of its own, one thread for each process.
+
+    `machine` names a network namespace that it shall see.
+    """
+    enter = [] if machine is None else ["ip", "netns", "exec", machine]
     return subprocess.Popen(
-        [sys.executable, *map(str, command)],
+        [*enter, sys.executable, *map(str, command)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

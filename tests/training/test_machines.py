@@ -1,0 +1,87 @@
+"""Training on two machines: network namespaces with a cable between them, two processes on each."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from running import assert_same_run, finish, settings, start
+from runs import wait_for_the_end_of
+
+needs_namespaces = pytest.mark.skipif(
+    not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
+)
+PORT = "29500"
+MACHINES = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}  # and their network cards
+FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
+STREAM = "--data.streaming true --data.shuffle_buffer 150"
+
+
+def ip(*command: str) -> None:
+    subprocess.run(["ip", *command], check=True)
+
+
+@pytest.fixture
+def cable() -> Iterator[str]:
+    """Its end at the first machine; both machines go in the end, and it with them."""
+    try:
+        for machine in MACHINES:
+            ip("netns", "add", machine)
+        one, other = MACHINES.values()
+        ip("link", "add", one, "type", "veth", "peer", "name", other)
+        for number, (machine, card) in enumerate(MACHINES.items(), 1):
+            ip("link", "set", card, "netns", machine)
+            ip("-n", machine, "addr", "add", f"10.77.0.{number}/24", "dev", card)
+            for name in (card, "lo"):
+                ip("-n", machine, "link", "set", name, "up")
+        yield one
+    finally:
+        for machine in MACHINES:
+            subprocess.run(["ip", "netns", "del", machine], check=False)
+
+
+def begin(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
+    """Start a training of 60 steps on both."""
+    command = ("-m", "minitrans", "train", *settings(corpus, run_dir, *FLAGS.split(), *STREAM.split(), max_steps=60))
+    meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
+    return [
+        start(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
+        for rank, (machine, card) in enumerate(MACHINES.items())
+    ]
+
+
+def wait_for_checkpoint(run_dir: Path, step: int, process: "Popen[str]") -> None:
+    while not (run_dir / "checkpoints" / f"step-{step}.ckpt").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for process in begin(corpus, whole):
+        finish(process)
+
+    one, other = begin(corpus, broken)
+    wait_for_checkpoint(broken, 7, one)
+    first = next(iter(MACHINES))
+    ip("-n", first, "link", "set", cable, "down")
+    time.sleep(10)
+    assert one.poll() is other.poll() is None
+    ip("-n", first, "link", "set", cable, "up")
+    wait_for_checkpoint(broken, 28, one)
+    os.killpg(other.pid, signal.SIGKILL)
+    other.communicate()
+    wait_for_the_end_of(other.pid)
+    _, err = finish(one, 2)
+    assert "minitrans: error: a process of this training has ended, or the network" in err  # by either of the two
+
+    for process in begin(corpus, broken, "--resume"):
+        finish(process)
+    assert_same_run(whole, broken)
