@@ -18,7 +18,6 @@ MODEL = PACKAGE / "model"
 # Each may import only those before it; a folder's files may also import each other.
 ORDER = [
     "errors",
-    "files",
     "cachecheck",
     "pages",
     "model",

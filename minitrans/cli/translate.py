@@ -47,7 +47,7 @@ def translate_command(args: Namespace) -> int:
     What comes through a pipe is answered at once, and a terminal is prompted. Words that training never showed are
     named on standard error.
     """
-    from minitrans.files import open_aside
+    from minitrans.text.files import open_aside
     from minitrans.text.lines import iter_lines, read_ahead
 
     if args.texts and args.input:

@@ -31,7 +31,7 @@ from minitrans.data.readers import CHUNK, SCHEMA, Split, is_local, open_splits, 
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
-from minitrans.files import open_aside
+from minitrans.text.files import open_aside
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 

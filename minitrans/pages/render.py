@@ -7,13 +7,11 @@ from collections.abc import Callable
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from minitrans.cachecheck.check import number
 
-
-def renderer(package: str) -> Callable[..., Markup]:
+def renderer(package: str, **filters: Callable[..., str]) -> Callable[..., Markup]:
     """What fills a template of a package, which may use those of this folder: given its name, and its data as keywords.
 
-    It returns markup, which other templates take as it is.
+    It returns markup, which other templates take as it is. `filters` are those that Jinja does not have.
     """
     templates = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("minitrans.pages")]),
@@ -22,7 +20,7 @@ def renderer(package: str) -> Callable[..., Markup]:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    templates.filters["number"] = number
+    templates.filters |= filters
 
     def render(template: str, /, **data: object) -> Markup:
         return Markup(templates.get_template(template).render(data))

@@ -20,11 +20,11 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from minitrans.errors import UserError
-from minitrans.files import folder_aside, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import Scores
+from minitrans.text.files import folder_aside, write_file
 from minitrans.text.lines import clean, visible
 from minitrans.text.tokenizer import Tokenizer
 

@@ -1,1 +1,1 @@
-"""Lines of text, read exactly, and the tokenizer that makes piece ids of them."""
+"""Lines of text, read exactly; files, written whole or not at all; the tokenizer that makes piece ids of lines."""

@@ -11,7 +11,7 @@ from typing import Literal, get_args
 import sentencepiece
 
 from minitrans.errors import UserError
-from minitrans.files import write_file
+from minitrans.text.files import write_file
 from minitrans.text.lines import clean
 
 # The ids that training gives; everyone else reads them back from the tokenizer.

@@ -25,7 +25,7 @@ from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.processes import gather, sum_up
 from minitrans.errors import UserError
-from minitrans.files import write_file
+from minitrans.text.files import write_file
 from minitrans.training.config import TrainingConfig
 from minitrans.training.run_folder import BEST, METRICS
 

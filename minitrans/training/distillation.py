@@ -30,9 +30,9 @@ from torch.nn import functional as F
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
-from minitrans.files import open_aside, write_file
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
+from minitrans.text.files import open_aside, write_file
 from minitrans.text.lines import clean, read_ahead, read_lines
 from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision

@@ -25,7 +25,6 @@ from torch.distributed import DistError
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError, brief
-from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import svg
 from minitrans.serving.admission import make_batch_loss
@@ -33,6 +32,7 @@ from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer,
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
+from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card

@@ -8,8 +8,8 @@ from pathlib import Path
 import yaml
 
 from minitrans.errors import UserError
-from minitrans.files import lock, write_file
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_words
+from minitrans.text.files import lock, write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.config import CONFIG, RunConfig, saved_settings
 

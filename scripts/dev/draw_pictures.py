@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from minitrans import Translator
 from minitrans.cachecheck.check import number
 from minitrans.data.batching import collate
 from minitrans.explain.computing import Explained, look
 from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.serving.translator import Translator
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SENTENCE = "I saw a saw."

@@ -19,9 +19,9 @@ from minitrans import cli
 from minitrans.cli.arguments import Parser, count
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
-from minitrans.files import write_file
 from minitrans.serving.scoring import Scores, score, spread
 from minitrans.serving.translator import Translator
+from minitrans.text.files import write_file
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig, parse_config
 

@@ -19,11 +19,11 @@ from running import assert_same_run, last_line, metrics, train, weights
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.files import lock
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
+from minitrans.text.files import lock
 from minitrans.text.words import words
 from minitrans.training import callbacks
 from minitrans.training.callbacks import ValidationTranslations
@@ -348,7 +348,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
     run_dir, new = places / "run", places / "new"
     new.mkdir()
     code = (
-        "import pathlib, sys, time; from minitrans.files import lock\n"
+        "import pathlib, sys, time; from minitrans.text.files import lock\n"
         "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
         "    print('held', flush=True); time.sleep(100)"
     )

@@ -3,15 +3,15 @@
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.check import LOWER, Report, name_of
+from minitrans.cachecheck.check import LOWER, Report, name_of, number
 from minitrans.errors import UserError
-from minitrans.files import write_file
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import renderer
+from minitrans.text.files import write_file
 from minitrans.verify.page import figures
 from minitrans.verify.subject import Subject
 
-render = renderer("minitrans.verify.page")
+render = renderer("minitrans.verify.page", number=number)
 
 
 def make_folder(folder: Path) -> None:
