@@ -1,4 +1,4 @@
-"""Training in two processes, which talk by gloo: as in one with the same global batches."""
+"""Training in several processes, which talk by gloo: as in one with the same global batches."""
 
 import shutil
 import signal
@@ -29,18 +29,18 @@ def checkpoint(run_dir: Path) -> dict[str, Any]:
     return torch.load(newest_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
-def global_batches(patch: pytest.MonkeyPatch) -> list[int]:
-    """Give one process at each step what two would be given; how many batches each plan had is noted in the list."""
+def global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:
+    """Give one process at each step what n would be given; how many batches each plan had is noted in the list."""
     plan, planned = batching.plan_batches, list[int]()
 
-    def pairs_of_batches(*arguments: Any) -> list[IntArray]:
+    def joined(*arguments: Any) -> list[IntArray]:
         batches = plan(*arguments)
         planned.append(len(batches))
-        return [np.concatenate(batches[i : i + 2]) for i in range(0, len(batches), 2)]
+        return [np.concatenate(batches[i : i + n]) for i in range(0, len(batches), n)]
 
     for module in (batching, stream):
-        patch.setattr(module, "plan_batches", pairs_of_batches)
-    patch.setattr(TokenBatchSampler, "__len__", lambda self: (self._n_batches + 1) // 2)
+        patch.setattr(module, "plan_batches", joined)
+    patch.setattr(TokenBatchSampler, "__len__", lambda self: -(-self._n_batches // n))
     return planned
 
 
@@ -48,43 +48,46 @@ STREAM = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
 
 
 @pytest.mark.parametrize(
-    ("way", "read"),
+    ("way", "read", "n"),
     [
-        pytest.param("require", [], marks=needs_compiled),
-        pytest.param("require", STREAM, marks=needs_compiled),
-        pytest.param("off", STREAM, marks=pytest.mark.slow),
+        pytest.param("require", [], 2, marks=needs_compiled),
+        pytest.param("require", STREAM, 2, marks=needs_compiled),
+        pytest.param("off", [], 4, marks=pytest.mark.slow),
+        pytest.param("off", STREAM, 4, marks=pytest.mark.slow),
     ],
 )
-def test_two_processes_train_as_one_with_the_same_global_batches(
-    way: str, read: list[str], corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_several_processes_train_as_one_with_the_same_global_batches(
+    way: str, read: list[str], n: int, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
+    one, several = tmp_path / "one", tmp_path / "several"
     flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "480", *read]
-    command: list[str | Path] = [FLOAT64_RUN, way, *settings(corpus, two), *flags, *TWO]
-    if way == "require":
+    command: list[str | Path] = [FLOAT64_RUN, way, *settings(corpus, several), *flags, *TWO]
+    if n == 2:
         processes = [start(*command)]
     else:  # as on two machines
-        command += ["--trainer.devices", "1", "--trainer.num_nodes", "2"]
+        command += ["--trainer.num_nodes", "2"]
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
         processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
-    planned = global_batches(monkeypatch)
+    planned = global_batches(monkeypatch, n)
     monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
-    assert any(n % 2 for n in planned), "the last step of an epoch or a buffer has to leave a process without rows"
+    assert any(length % n for length in planned), (
+        "the last step of an epoch or a buffer has to leave a process without rows"
+    )
 
     for kind, atol in (("current_model_state", 1e-10), ("state_dict", 1e-7)):  # the latter is averaged, in float32
-        ours, theirs = checkpoint(one)[kind], checkpoint(two)[kind]
+        ours, theirs = checkpoint(one)[kind], checkpoint(several)[kind]
         for name, tensor in ours.items():
             assert (tensor - theirs[name]).abs().max() < atol, name
-    for ours, theirs in zip(metrics(one), metrics(two), strict=True):
+    for ours, theirs in zip(metrics(one), metrics(several), strict=True):
         for name, value in ours.items():
             if value:
                 assert float(value) == pytest.approx(float(theirs[name]), rel=1e-6), name
-    assert (two / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
+    assert (several / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
     # The first process alone writes.
-    assert {path.name for path in two.iterdir()} == {path.name for path in one.iterdir()}
-    assert (two / "README.md").read_text() == (one / "README.md").read_text().replace(str(one), str(two))
+    assert {path.name for path in several.iterdir()} == {path.name for path in one.iterdir()}
+    assert (several / "README.md").read_text() == (one / "README.md").read_text().replace(str(one), str(several))
     assert out.count("run folder: ") == out.count("valid: ") == 1
     assert [err.count(text) for text in ("left out", "precision: fp32", "val loss")] == [1, 1, 2]
 
