@@ -117,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
-    if "OMP_WAIT_POLICY" not in os.environ:  # before PyTorch is imported, whose threads would wait for milliseconds
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before PyTorch is imported: hints of its own
+    if "OMP_WAIT_POLICY" not in os.environ:  # likewise: its threads would wait for milliseconds
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
     try:
         with ended_by_sigterm():

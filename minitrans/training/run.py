@@ -300,6 +300,5 @@ def _quieten_logs() -> None:
         ".*your dataloader is not resumable.*",  # the data module is
         ".*Experiment logs directory .* exists and is not empty.*",
         ".*LeafSpec.*is deprecated.*",
-        ".*find_unused_parameters=True was specified.*",
     ):
         warnings.filterwarnings("ignore", message)
