@@ -1,4 +1,4 @@
-"""The notebook: its cells run in order, what they assert holds, and nothing that a run leaves behind is stored in it."""
+"""The notebook: its cells run in order, what they assert holds, and no outputs are stored in it."""
 
 import json
 from pathlib import Path
