@@ -18,10 +18,9 @@ def test_it_is_stored_as_nobody_has_run_it() -> None:
 
 def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    plt.switch_backend("agg")
     scope: dict[str, object] = {}
     for cell in CELLS:
         exec(compile("".join(cell["source"]).replace(WHOLE, SHORT), cell["id"], "exec"), scope)
-    plt.close("all")
     assert scope["STEPS"] == 2
