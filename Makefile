@@ -15,9 +15,12 @@ demo: $(RUN)/model.json
 		"The axolotl is sleeping."
 	$(BIN)/minitrans verify $(RUN)
 	@echo
-	@echo 'Done. Your model is in $(RUN). To translate sentences of your own with it, type:'
+	@echo 'Done. Your model is in $(RUN). In this shell, once:'
 	@echo '    . $(BIN)/activate'
+	@echo 'Then translate sentences of your own, see how one comes about, or try the model on a page in your browser:'
 	@echo '    minitrans translate $(RUN)'
+	@echo '    minitrans explain $(RUN) "I love you." -o page.html'
+	@echo '    minitrans serve $(RUN)'
 
 # A run that was interrupted goes on where it stopped.
 $(RUN)/model.json: configs/en-zh.yaml $(wildcard data/en-zh/*.*) | .venv/ready

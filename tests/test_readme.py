@@ -72,8 +72,11 @@ def test_a_shell_runs_what_it_says_is_done_with_a_run(clone: Path) -> None:
 def test_the_demo_ends_with_what_a_shell_runs(clone: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
-    assert len(lines) == 2
-    type_into_shell(lines, clone)
+    activate, *lines = lines
+    assert [line.split()[1] for line in lines] == ["translate", "explain", "serve"]
+    assert all(cli.parse_command(shlex.split(line)[1:]) for line in lines)
+    type_into_shell([activate, *lines[:-1]], clone)  # a server would not end
+    assert (clone / "page.html").exists()
 
 
 def test_it_shows_every_command() -> None:

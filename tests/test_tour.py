@@ -1,0 +1,26 @@
+"""The notebook: its cells run in order, what they assert holds, and no outputs are stored in it."""
+
+import json
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+TOUR = json.loads((Path(__file__).parents[1] / "docs/tour.ipynb").read_text(encoding="utf-8"))
+CELLS = [cell for cell in TOUR["cells"] if cell["cell_type"] == "code"]
+WHOLE, SHORT = '800, "train", "valid"', '2, "train[:3000]", "valid[:4]"'
+
+
+def test_it_is_stored_as_nobody_has_run_it() -> None:
+    assert {(*cell["outputs"], cell["execution_count"]) for cell in CELLS} == {(None,)}
+    assert len({cell["id"] for cell in TOUR["cells"]}) == len(TOUR["cells"])
+
+
+def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("tempfile.mkdtemp", lambda: str(tmp_path))
+    plt.switch_backend("agg")
+    scope: dict[str, object] = {}
+    for cell in CELLS:
+        exec(compile("".join(cell["source"]).replace(WHOLE, SHORT), cell["id"], "exec"), scope)
+    assert scope["STEPS"] == 2
