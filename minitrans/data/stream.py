@@ -11,7 +11,7 @@ from datasets import Dataset
 from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, deal_out, plan_batches
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.data.processes import gather, share
-from minitrans.data.readers import open_train, read_tables
+from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
@@ -98,8 +98,9 @@ class StreamLoader:
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:
-        encoded = self._tokenizer.encode_batch(lines[share(len(lines))])
-        return Rows.of(list(chain.from_iterable(gather(encoded))))
+        own = lines[share(len(lines))]  # and few at a time as lists, which take four times the memory
+        rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
+        return Rows.joined([*chain.from_iterable(gather(rows))])
 
     def _batch(self, src: Rows, tgt: Rows, rows: IntArray) -> Batch:
         ids = self._tokenizer.pad_id, self._tokenizer.bos_id, self._tokenizer.eos_id
