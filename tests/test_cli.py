@@ -25,6 +25,7 @@ from minitrans.cachecheck.check import Caught, Report
 from minitrans.cli.arguments import CORES
 from minitrans.serving.admission import Mode
 from minitrans.serving.translator import Translator
+from minitrans.training.config import SECTIONS
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotages import SABOTAGES
@@ -795,6 +796,19 @@ def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
 def test_flags_may_stand_between_texts(tiny_run: Path, capsys: Capture) -> None:
     assert cli.main(["translate", str(tiny_run), "I love you.", "--threads", "1", "I love you."]) == 0
     assert capsys.readouterr().out.count("\n") == 2
+
+
+def test_settings_are_listed_section_by_section(capsys: Capture) -> None:
+    def listed(*words: str) -> set[str]:
+        with pytest.raises(SystemExit, match=r"^0$"):
+            cli.main(["train", "--help", *words])
+        out = capsys.readouterr().out
+        assert words or out.count("\n") < 40  # a screen
+        return {flag.partition(".")[0] for flag in re.findall(r"^  --(\w+\.\w+)", out, re.M)}
+
+    assert listed() == set()
+    for section in SECTIONS:
+        assert listed(section) == {section}
 
 
 @pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])

@@ -12,6 +12,7 @@ import ctranslate2
 import torch
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
+from jinja2 import Template
 from torch import nn
 
 from minitrans.errors import UserError
@@ -22,6 +23,7 @@ from minitrans.model.transformer import Transformer
 from minitrans.serving.bundle import TOKENIZER, Bundle
 from minitrans.text.files import folder_aside, write_file
 
+README = Path(__file__).with_name("templates") / "engine.md"  # how to translate with the folder; a test runs its code
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 TOLERANCE = 1e-3  # what rounding to float32 may change in the log-probability of a token, in nats or as a share of it
 
@@ -49,7 +51,10 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"(at most {TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(aside / TOKENIZER)
-        write_file(aside / "README.md", _readme(bundle))
+        sizes = {"max_len": bundle.model.config.max_len, "batch_tokens": BATCH_TOKENS}
+        names = {"source": bundle.source, "target": bundle.target, "tokenizer": TOKENIZER}
+        readme = Template(README.read_text(encoding="utf-8"), keep_trailing_newline=True)
+        write_file(aside / "README.md", readme.render(sizes | names))
 
 
 def pieces_of(bundle: Bundle) -> list[str]:
@@ -202,57 +207,3 @@ def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(lines)]
     return tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources))
-
-
-def _readme(bundle: Bundle) -> str:
-    """How to load the folder and translate as we do; a test runs the code."""
-    config = bundle.model.config
-    return f"""# {bundle.source} -> {bundle.target}, for CTranslate2
-
-A translation Transformer trained and exported with minitrans. To use it, `pip install ctranslate2 sentencepiece`;
-neither minitrans nor PyTorch is needed:
-
-```python
-import re
-import unicodedata
-
-import ctranslate2
-import sentencepiece
-
-FOLDER = "."  # this one
-MAX_LEN = {config.max_len}  # tokens of a source or target, with the end of sentence
-
-tokenizer = sentencepiece.SentencePieceProcessor(model_file=f"{{FOLDER}}/{TOKENIZER}")
-engine = ctranslate2.Translator(FOLDER, compute_type="float32", inter_threads=2, intra_threads=1)
-
-
-def clean(line):  # as in training: Unicode NFC; control characters and every kind of white space as single spaces
-    line = re.sub(r"[\\x00-\\x1f\\x7f-\\x9f\\u2581]", " ", unicodedata.normalize("NFC", line))
-    return " ".join(re.sub(r"[\\ud800-\\udfff]", "\\ufffd", line).split())
-
-
-def translate(lines):
-    sources = [tokenizer.encode(clean(line), out_type=str)[: MAX_LEN - 1] for line in lines]
-    results = engine.translate_batch(
-        sources,
-        beam_size=1,
-        min_decoding_length=0,
-        max_decoding_length=MAX_LEN,
-        max_input_length=0,
-        max_batch_size={BATCH_TOKENS},
-        batch_type="tokens",
-    )
-    targets = [result.hypotheses[0][: 2 * len(source) + 12] for source, result in zip(sources, results)]
-    return [clean(tokenizer.decode(target)) for target in targets]
-
-
-print(translate(["..."]))
-```
-
-- It gives what `minitrans translate` gives, token for token, but where rounding decides between two tokens that are
-  equally likely. The engine appends the end of sentence to each source; the limit of `2 * len(source) + 12` tokens is
-  that of minitrans.
-- `compute_type="int8"` is faster, takes a quarter of the memory, and translates a little differently.
-- `inter_threads` is how many batches are translated at once: set it to the number of cores.
-- Beam search, `beam_size=5`, is CTranslate2's own, and ranks differently from that of minitrans.
-"""

@@ -210,9 +210,16 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
         SystemExit: After --help or --print-config, with code 0.
     """
-    prog = f"minitrans {command}"
+    prog, helping = f"minitrans {command}", not {"-h", "--help"}.isdisjoint(argv)
     parser = ArgumentParser(
-        prog=prog, description=description, print_config="--print-config", exit_on_error=False, allow_abbrev=False
+        prog=prog,
+        usage=f"{prog} [--config FILE] [--SECTION.SETTING VALUE ...] [...]",
+        description=description,
+        epilog=f"Settings stand in the file, or are flags such as --model.d_model 256. `{prog} --help SECTION` lists "
+        f"those of a section: {', '.join(SECTIONS)}.",
+        print_config="--print-config",
+        exit_on_error=False,
+        allow_abbrev=False,
     )
     parser.add_argument("--config", action="config", help="YAML file with settings; flags after it override it")
     parser.add_argument(
@@ -225,7 +232,8 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
         parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
     for section, kind in SECTIONS.items():
-        parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
+        if section in argv or not helping:  # all of them would fill many screens
+            parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
     for file in _given(argv, "--config"):
         _check_file(parser, file)
     try:
