@@ -5,6 +5,7 @@ usage; 130 interrupted.
 """
 
 import contextlib
+import ctypes
 import errno
 import os
 import signal
@@ -113,10 +114,19 @@ def forget_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def end_with_the_first_process() -> None:
+    """Let Linux end this process of a training with the one that has started it, also while it waits for that one."""
+    set_signal_at_parents_death = 1  # Linux's prctl.h
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
+    if "LOCAL_RANK" in os.environ:
+        end_with_the_first_process()
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before PyTorch is imported: hints of its own
     if "OMP_WAIT_POLICY" not in os.environ:  # likewise: its threads would wait for milliseconds
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)

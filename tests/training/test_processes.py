@@ -13,6 +13,7 @@ from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from losses import loss_of
 from running import finish, interrupt, metrics, settings, start, train
+from runs import wait_for_the_end_of
 
 from minitrans.data import batching, stream
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
@@ -133,6 +134,23 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     for name, tensor in one["current_model_state"].items():
         assert torch.equal(tensor, other["current_model_state"][name]), name
     assert (whole / "metrics.csv").read_text() == (broken / "metrics.csv").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux ends a process with its parent")
+def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path) -> None:
+    first = start("-m", "minitrans", "train", *settings(corpus, tmp_path / "run", *TWO))
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+
+    def has_begun(pid: str) -> bool:  # and is no copy of the first any more
+        process = Path("/proc") / pid
+        return "__main__" in (process / "cmdline").read_text() and "libtorch" in (process / "maps").read_text()
+
+    while not any(map(has_begun, children.read_text().split())):
+        assert first.poll() is None
+    first.kill()
+    first.communicate(timeout=60)  # until the second has closed its end as well
+    wait_for_the_end_of(first.pid)
 
 
 @pytest.mark.slow
