@@ -226,3 +226,10 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
             assert tensor.dtype == torch.int64
             width = max(map(len, rows))
             assert tensor.tolist() == [row + [3] * (width - len(row)) for row in rows]
+
+
+@pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
+def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
+    joined, expected = Rows.joined([Rows.of(part) for part in parts]), Rows.of([row for part in parts for row in part])
+    for found, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
+        assert (found.dtype, found.tolist()) == (right.dtype, right.tolist())
