@@ -19,7 +19,7 @@ import re
 import reprlib
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from itertools import zip_longest
 from pathlib import Path
 from textwrap import shorten
@@ -178,16 +178,17 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
         part = tuple(endings[ending] for ending in lines or tables)
-        parts = files.setdefault(_split_of(name), [])
+        parts = files.setdefault(_split_of(name, found), [])
         if parts and [*map(_format, parts[0])] != [*map(_format, part)]:
             raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
         parts.append(part)
     return files
 
 
-def _split_of(name: str) -> str:
-    """Return which split a file belongs to: train-00000-of-00004 and train.en-zh are parts of train."""
-    return re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
+def _split_of(name: str, names: Container[str]) -> str:
+    """Return the split of a file: of valid-00000-of-00004 valid, of train-news train, if no file has that very name."""
+    split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
+    return name if split in names else split
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:

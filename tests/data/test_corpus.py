@@ -434,6 +434,9 @@ def test_splits_in_several_files(tmp_path: Path) -> None:
         "valid": names[4:6],
         "test-2016": names[6:],
     }
+    whole = {"train": [("whole", "x")], "valid": [("whole", "x")]}  # where a split has a file, others are not added
+    found = load_corpus(config(write_pairs(folder, "lines", whole)))
+    assert {split: found[split]["source"][:] for split in whole} == {"train": ["whole"], "valid": ["whole"]}
 
 
 def test_parts_of_local_splits(tmp_path: Path) -> None:
