@@ -28,7 +28,7 @@ from minitrans.serving.translator import Translator
 from minitrans.training.config import SECTIONS
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES
 
 Capture = pytest.CaptureFixture[str]
 

@@ -47,7 +47,7 @@ MODEL_ORDER = [
     "__init__",
 ]
 # The others go by what the admission finds; those of verification are loaded only where the folder is.
-ASKS_COMPILED = {"serving/admission.py", "verify/checks/compiled.py", "verify/sabotages/compiled.py"}
+ASKS_COMPILED = {"serving/admission.py", "verify/checks/compiled.py"}
 
 
 def imports(source: str) -> set[str]:

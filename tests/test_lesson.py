@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import fresh_model, random_subject
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -13,7 +13,7 @@ import pytest
 import minitrans
 from minitrans import cli
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

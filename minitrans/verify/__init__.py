@@ -1,8 +1,8 @@
 """The proof: each claim about attention and cached decoding, measured on the model in hand.
 
 `run(model)` measures a model of ours, `run()` a fresh one with random weights; `self_test()` shows that checks notice
-when the code is wrong. The claims are in `checks` and the faults in `sabotages`, a chapter a file; what the claims are
-measured against is in `oracles`, the model and data they are measured on in `subject`.
+when the code is wrong. The claims are in `checks`, a chapter a file, the faults in `sabotages.toml`; what the claims
+are measured against is in `oracles`, the model and data they are measured on in `subject`.
 
 `check_cache` runs the checks that suit anyone's model, without a look inside: see `minitrans.cachecheck`.
 """

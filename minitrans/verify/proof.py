@@ -10,8 +10,7 @@ from minitrans.errors import unknown
 from minitrans.model.transformer import Transformer
 from minitrans.serving.admission import Mode, is_measured
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.sabotage import Sabotage
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 COMPILED = "compiled."  # what the ids of checks and sabotages of compiled code begin with

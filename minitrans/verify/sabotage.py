@@ -1,34 +1,21 @@
-"""What a sabotage is: wrong code in the place of right code of this package."""
+"""What a sabotage is: an edit of this package's source, in the running process alone."""
 
-import sys
+import inspect
+import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
-from unittest import mock
+from importlib.util import find_spec
+from pathlib import Path
+from pkgutil import resolve_name
+from types import CodeType, FunctionType
+from typing import Any
 
 from minitrans.cachecheck.fault import Fault
+from minitrans.errors import UserError
 
-Code = TypeVar("Code", bound=Callable[..., Any])
-
-
-class Patch:
-    """Puts wrong code in the place of right code until the sabotage ends."""
-
-    def __init__(self, stack: ExitStack) -> None:
-        """Undo everything when `stack` closes."""
-        self._stack = stack
-
-    def __call__(self, owner: object, name: str, wrong: object) -> None:
-        """Replace an attribute of a class or module."""
-        self._stack.enter_context(mock.patch.object(owner, name, wrong))
-
-    def everywhere(self, function: Callable[..., object], wrong: Callable[..., object]) -> None:
-        """Replace a function in every module of the package that knows it, but for the sabotages themselves."""
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("minitrans.") and not module_name.startswith("minitrans.verify.sabotages"):
-                for name in [name for name, value in vars(module).items() if value is function]:
-                    self(module, name, wrong)
+NEEDS = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by what an id begins with
 
 
 @dataclass(frozen=True)
@@ -36,41 +23,48 @@ class Sabotage(Fault):
     """A fault that the code has.
 
     Attributes:
-        apply: Replaces the code.
+        edits: For each edit a function below `minitrans`, as "module:name", a piece of its source, and what takes the
+            place of that piece, wherever it stands in the function.
     """
 
-    apply: Callable[[Patch], None]
+    edits: list[tuple[str, str, str]]
 
     @contextmanager
     def applied(self) -> Iterator[Callable[[Any], Any]]:
-        """The code has the fault until the block ends; a subject that is made in it need not be changed."""
+        """The code has the fault until the block ends; a subject that is made in it need not be changed.
+
+        Raises:
+            UserError: A piece is not there, since the code has been edited for good.
+        """
+        sources: dict[FunctionType, str] = {}
+        for name, right, wrong in self.edits:
+            function = inspect.unwrap(resolve_name(f"minitrans.{name}"))
+            source = sources.setdefault(function, textwrap.dedent(inspect.getsource(function)))
+            if right not in source:
+                raise UserError(f"{self.id} edits {right!r} in {name}, where it isn't; edit verify/sabotages.toml too")
+            sources[function] = source.replace(right, wrong.removeprefix("\n"))
         with ExitStack() as stack:
-            self.apply(Patch(stack))
+            for function, source in sources.items():
+                stack.callback(setattr, function, "__code__", function.__code__)
+                function.__code__ = compiled(source, function)
             yield lambda subject: subject
 
 
-def into(registry: list[Sabotage]) -> Callable[..., Callable[[Code], Code]]:
-    """Returns the decorator that adds sabotages to the registry.
+def compiled(source: str, function: FunctionType) -> CodeType:
+    """The code of an edited function, with the free variables that it has now, such as `__class__`."""
+    name, free = function.__name__, ", ".join(function.__code__.co_freevars)
+    around = f"def around({free}):\n global {name}\n{textwrap.indent(source, ' ')}"
+    code = compile(around, f"<{function.__qualname__}, sabotaged>", "exec", dont_inherit=True)
+    for inside in ("around", name):
+        code = next(each for each in code.co_consts if isinstance(each, CodeType) and each.co_name == inside)
+    return code
 
-    The decorator takes the sabotage's id and what is wrong, in one sentence; then what the decorated function stands in
-    for: a function, wherever the package knows it, or a class or module and the name of what is in it. If nothing is
-    named, the decorated function takes a `Patch`, and replaces the code itself.
-    """
 
-    def sabotage(id_: str, fault: str, *replaced: Any) -> Callable[[Code], Code]:
-        def register(wrong: Code) -> Code:
-            def apply(patch: Patch) -> None:
-                match replaced:
-                    case ():
-                        wrong(patch)
-                    case (function,):
-                        patch.everywhere(function, wrong)
-                    case owner, name:
-                        patch(owner, name, wrong)
+def load_sabotages() -> list[Sabotage]:
+    """Read them, without those of what is not installed."""
+    table = tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8"))
+    there = {kind: find_spec(module) is not None for kind, module in NEEDS.items()}
+    return [Sabotage(id_, **fields) for id_, fields in table.items() if there.get(id_.split(".")[0], True)]
 
-            registry.append(Sabotage(id_, fault, apply))
-            return wrong
 
-        return register
-
-    return sabotage
+SABOTAGES = load_sabotages()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from minitrans.cachecheck.check import FLOAT64, name_of, number
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """

@@ -25,7 +25,7 @@ from minitrans.verify.oracles import (
     torch_transformer,
     weights_of,
 )
-from minitrans.verify.sabotages import SABOTAGES
+from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import Subject, make_subject
 
 DIFFERENT = 1e-6  # a changed weight moves the numbers by far more than rounding does
