@@ -12,7 +12,6 @@ import ctranslate2
 import torch
 from ctranslate2.specs import TransformerSpec
 from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, TransformerEncoderSpec
-from jinja2 import Template
 from torch import nn
 
 from minitrans.errors import UserError
@@ -20,20 +19,20 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import length_limit
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
+from minitrans.pages.render import renderer
 from minitrans.serving.bundle import TOKENIZER, Bundle
 from minitrans.text.files import folder_aside, write_file
 
-README = Path(__file__).with_name("templates") / "engine.md"  # how to translate with the folder; a test runs its code
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 TOLERANCE = 1e-3  # what rounding to float32 may change in the log-probability of a token, in nats or as a share of it
 
+render = renderer("minitrans.serving")
+
 
 def export(bundle: Bundle, folder: Path) -> None:
-    """Write the folder: CTranslate2's files, the tokenizer, and a README.md that says how to translate with them.
+    """Write a new folder, whole or not at all, from a trained model, float32, on the CPU.
 
-    Args:
-        bundle: A trained model, float32, on the CPU.
-        folder: Where to; nothing may be there yet. It appears whole or not at all.
+    It holds CTranslate2's files, the tokenizer, and a README.md that says how to translate with them.
 
     Raises:
         UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: its
@@ -51,10 +50,8 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"(at most {TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(aside / TOKENIZER)
-        sizes = {"max_len": bundle.model.config.max_len, "batch_tokens": BATCH_TOKENS}
-        names = {"source": bundle.source, "target": bundle.target, "tokenizer": TOKENIZER}
-        readme = Template(README.read_text(encoding="utf-8"), keep_trailing_newline=True)
-        write_file(aside / "README.md", readme.render(sizes | names))
+        readme = render("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
+        write_file(aside / "README.md", f"{readme}\n")
 
 
 def pieces_of(bundle: Bundle) -> list[str]:
@@ -63,13 +60,9 @@ def pieces_of(bundle: Bundle) -> list[str]:
 
 
 def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id: int) -> None:
-    """Write CTranslate2's own files into an existing folder.
+    """Write CTranslate2's own files into an existing folder, from a model that is float32 and on the CPU.
 
-    Args:
-        folder: Where to.
-        model: float32, on the CPU.
-        pieces: The text of every piece id, each another.
-        unk_id: Id that CTranslate2 reads for a text that is no piece.
+    `pieces` has the text of every piece id, each another; `unk_id` is what CTranslate2 reads for a text that is none.
     """
     spec = transformer_spec(model, pieces, unk_id)
     spec.validate()
@@ -148,16 +141,10 @@ def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
 
 
 def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -> Any:
-    """Load an exported model.
+    """What `export` or `save_engine` wrote as a `ctranslate2.Translator`, its weights converted to `compute_type`.
 
-    Args:
-        folder: What `export` or `save_engine` wrote.
-        compute_type: Arithmetic: float32, int8, ... The weights are converted on loading.
-        threads: Batches that are translated at once, each by one thread. (Several threads for a batch are slower by
-            far where PyTorch, in the same process, has threads of its own.)
-
-    Returns:
-        A `ctranslate2.Translator`.
+    It translates as many batches at once as it has threads. (Several threads for a batch are slower by far where
+    PyTorch, in the same process, has threads of its own.)
     """
     ours = torch.get_num_threads()
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
@@ -175,16 +162,9 @@ def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Seque
 def engine_decode(
     engine: Any, pieces: Sequence[str], max_len: int, sources: Sequence[Sequence[int]]
 ) -> list[list[int]]:
-    """What `greedy_decode` does, done by the engine.
+    """What `greedy_decode` does, done by the engine: the target tokens of each source, without BOS and EOS.
 
-    Args:
-        engine: From `load_engine`.
-        pieces: The text of every piece id.
-        max_len: The model's.
-        sources: Piece ids without EOS, at most max_len - 1. An empty one is not decoded.
-
-    Returns:
-        For each source its target tokens, without BOS and EOS.
+    Sources have no EOS, and at most max_len - 1 tokens; an empty one is not decoded. `pieces` are as for `save_engine`.
     """
     limits = [length_limit(len(source) + 1, max_len) for source in sources]
     results = engine.translate_batch(
@@ -197,9 +177,8 @@ def engine_decode(
         batch_type="tokens",
     )
     ids = {piece: i for i, piece in enumerate(pieces)}
-    return [
-        [ids[piece] for piece in result.hypotheses[0][:limit]] for result, limit in zip(results, limits, strict=True)
-    ]
+    found = (result.hypotheses[0][:limit] for result, limit in zip(results, limits, strict=True))
+    return [[ids[piece] for piece in row] for row in found]
 
 
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:

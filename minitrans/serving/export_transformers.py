@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 import transformers
-from huggingface_hub import EvalResult, ModelCard, ModelCardData
+import yaml
+from markupsafe import Markup
 from sentencepiece.sentencepiece_model_pb2 import ModelProto  # type: ignore[attr-defined]  # made by protobuf
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as FastTokenizer
@@ -22,6 +23,7 @@ from torch import Tensor
 from minitrans.errors import UserError
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
+from minitrans.pages.render import renderer
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import Scores
 from minitrans.text.files import folder_aside, write_file
@@ -30,10 +32,17 @@ from minitrans.text.tokenizer import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
-CARD = str(Path(__file__).with_name("templates") / "model_card.md")
 BATCH = 64  # lines that are translated at once
 TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
 MOST_WORDS = 20_000  # of those that training showed, how many the proof tokenizes
+
+
+def _quoted(text: str) -> Markup:
+    """A text as YAML takes it on one line, for a text: `no` without quotes is false."""
+    return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
+
+
+render = renderer("minitrans.serving", quoted=_quoted)
 
 # What `text.lines.clean` makes one space of, and SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
@@ -73,11 +82,9 @@ class Engine(NamedTuple):
 
 
 def export(bundle: Bundle, folder: Path) -> None:
-    """Write the folder: the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
+    """Write a new folder, whole or not at all, from a trained model, float32, on the CPU.
 
-    Args:
-        bundle: A trained model, float32, on the CPU.
-        folder: Where to; nothing may be there yet. It appears whole or not at all.
+    It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
 
     Raises:
         UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: its
@@ -105,11 +112,7 @@ def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Seque
 
 
 def save_model(folder: Path, model: Transformer) -> None:
-    """Write the weights, the sizes, and how to decode.
-
-    Raises:
-        ValueError: Blenderbot has no setting for the sizes.
-    """
+    """Write the weights, the sizes, and how to decode; it is a ValueError if Blenderbot has no setting for a size."""
     c = model.config
     if c.n_heads * c.head_size != c.d_model:
         raise ValueError(f"its heads must have the size d_model / n_heads, and model.d_head is {c.d_head}")
@@ -134,13 +137,9 @@ def save_model(folder: Path, model: Transformer) -> None:
     )
     theirs = transformers.BlenderbotForConditionalGeneration(config)
     theirs.load_state_dict(their_weights(model))
+    special["suppress_tokens"] = [c.pad_id, c.bos_id]  # never chosen, but they keep their share of the probability
     theirs.generation_config = transformers.GenerationConfig(
-        **special,
-        suppress_tokens=[c.pad_id, c.bos_id],  # never chosen, but they keep their share of the probability, as here
-        max_new_tokens=c.max_len,
-        num_beams=1,
-        do_sample=False,
-        use_cache=True,
+        **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
     )
     theirs.save_pretrained(folder)
     weights = folder / "model.safetensors"
@@ -213,14 +212,8 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|0x[0-9A-F]{2})>)"), "isolated")
     fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), looks_special])
     fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
-    fast.decoder = decoders.Sequence(
-        [
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Replace(Regex(SPACES), " "),
-            decoders.Replace(Regex("^ | $"), ""),
-        ]
-    )
+    cleaned = [decoders.Replace(Regex(SPACES), " "), decoders.Replace(Regex("^ | $"), "")]
+    fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *cleaned])
     return fast
 
 
@@ -252,16 +245,14 @@ def prove(engine: Engine, bundle: Bundle) -> None:
 
     model = copy.deepcopy(bundle.model).double()
     model.positions = bundle.model.positions.double()  # those that were written, not the exact ones
+    stepper = CachedStepper(model)
     if not (distance := _distance(engine, model)) <= TOLERANCE:
         _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
     src_ids = random_rows(model, (24, 1, 9, 15))
-    ours = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
-    if engine_decode(engine, bundle, src_ids) != ours:
+    if engine_decode(engine, bundle, src_ids) != [found.ids for found in greedy_decode(stepper, src_ids)]:
         _refuse("greedy decoding finds other tokens")
     src_ids = random_rows(model, (9, 9))
-    if engine_decode(engine, bundle, src_ids, 5) != [
-        found[0].ids for found in beam_search(CachedStepper(model), src_ids, 5)
-    ]:
+    if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
         _refuse("5 beams find other tokens")
 
 
@@ -292,16 +283,9 @@ def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:
 
 
 def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1) -> list[list[int]]:
-    """What `greedy_decode` and `beam_search` do, done by the engine.
+    """What `greedy_decode` and `beam_search` do, done by the engine: each row's best tokens, without BOS and EOS.
 
-    Args:
-        engine: From `load_engine`.
-        bundle: What was exported.
-        src_ids: int64 (B, S), padded on the right; with several beams, of one length: it has one limit for all rows.
-        beam: How many beams.
-
-    Returns:
-        For each row its best target tokens, without BOS and EOS.
+    `src_ids` is int64 (B, S), padded on the right; with several beams, of one length: there is one limit for all rows.
     """
     c = bundle.model.config
     limits = length_limits(src_ids, c)
@@ -330,26 +314,7 @@ def write_card(
 ) -> None:
     """Write the README.md of an exported folder as the hub reads it; a test runs its code.
 
-    Args:
-        folder: Where to.
-        bundle: The model.
-        license: As the hub writes it, say "apache-2.0"; None where it is not known.
-        scores: By test set what the exported model has been measured to be worth; None before that.
+    The license is as the hub writes it, say "apache-2.0". `scores` are by test set what the exported model is worth.
     """
-    name = f"{bundle.source}-{bundle.target}"
-    results = [
-        EvalResult("translation", test_set, test_set, metric, round(value, 2), metric_args={"signature": signature})
-        for test_set, s in (scores or {}).items()
-        for metric, value, signature in (("bleu", s.bleu, s.bleu_signature), ("chrf", s.chrf, s.chrf_signature))
-    ]
-    data = ModelCardData(
-        language=[bundle.source, bundle.target],
-        license=license,
-        library_name="transformers",
-        pipeline_tag="translation",
-        tags=["translation", "minitrans"],
-        model_name=name,
-        eval_results=results or None,
-    )
-    names: dict[str, Any] = {"source": bundle.source, "target": bundle.target, "max_len": bundle.model.config.max_len}
-    write_file(folder / "README.md", str(ModelCard.from_template(data, CARD, **names)))
+    card = render("model_card.md", bundle=bundle, license=license, scores=scores or {})
+    write_file(folder / "README.md", f"{card}\n")

@@ -22,7 +22,15 @@ from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving import export_transformers
 from minitrans.serving.bundle import Bundle
-from minitrans.serving.export_transformers import engine_decode, engine_translate, export, fast_tokenizer, load_engine
+from minitrans.serving.export_transformers import (
+    engine_decode,
+    engine_translate,
+    export,
+    fast_tokenizer,
+    load_engine,
+    write_card,
+)
+from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
@@ -138,6 +146,15 @@ def test_its_card_translates_as_we_do_where_our_package_is_not_installed(tiny_ru
     given = json.dumps(LINES).encode()
     done = subprocess.run(command, input=given, stdout=subprocess.PIPE, cwd=tmp_path / "engine", check=True)
     assert json.loads(done.stdout) == translator.translate(LINES)
+
+
+def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
+    bundle = untrained(tokenizer_of("bpe"), "en", "no")
+    named, scores = "测试: '🤖' \"<&>\\\u2028# " + "x" * 200, score(["a"], ["a"], "en")
+    write_card(tmp_path, bundle, named, {named: scores, "null": scores})
+    data = front_matter(tmp_path)
+    assert (data["license"], data["model-index"][0]["name"]) == (named, "en-no")
+    assert [result["dataset"]["name"] for result in data["model-index"][0]["results"]] == [named, "null"]
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
