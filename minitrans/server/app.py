@@ -4,21 +4,22 @@ import asyncio
 import contextlib
 import json
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
-from minitrans.server.metrics import Counted
 from minitrans.server.queue import Queue, Work
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import clean
@@ -27,6 +28,13 @@ from minitrans.text.words import words
 EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
+# Of all that brings no other.
+HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
 # A page's own policy stands in it; these parts of one are heeded in a header alone.
 OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
@@ -34,25 +42,21 @@ render = renderer("minitrans.server")
 
 
 class Api:
-    """What the paths answer; an error is {"error": "..."}.
+    """An application, as ASGI has it; an error is answered {"error": "..."}.
 
     Attributes:
-        app: The application.
         is_stopping: Whether new requests are refused.
     """
 
     def __init__(self, translators: Sequence[Translator], char_limit: int, rate_limit: int, most_waiting: int) -> None:
         """Take a translator for each pair of languages, and what a request, a client and all together may ask for.
 
-        Args:
-            translators: No two for the same pair.
-            char_limit: Characters of a request, of all its texts together.
-            rate_limit: Requests of a client in a minute; 0: any number.
-            most_waiting: Requests that wait.
+        These are characters of all texts of a request, requests in a minute (0: any number), and requests that wait.
         """
         self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
         self._char_limit, self._rate_limit = char_limit, rate_limit
         self._minute, self._clients = 0, Counter[str]()
+        self._counts = defaultdict[str, float](int)  # since the start, by Prometheus' names
         self._queue = Queue(most_waiting)
         self.is_stopping: Callable[[], bool] = lambda: False
         routes = [
@@ -72,14 +76,29 @@ class Api:
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
-        self.app = Counted(Starlette(routes=routes, exception_handlers=answers, lifespan=self._working))
+        self._app = Starlette(routes=routes, exception_handlers=answers, lifespan=self._working)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; it is counted, and the answer gets those of `HEADERS` that it does not bring."""
+        start = time.perf_counter()
+
+        async def answer(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._counts[f'minitrans_requests_total{{status="{message["status"]}"}}'] += 1
+                if scope["path"] == "/translate":
+                    self._counts["minitrans_translate_seconds_count"] += 1
+                    self._counts["minitrans_translate_seconds_sum"] += time.perf_counter() - start
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, answer)
 
     async def _translate(self, request: Request) -> Response:
-        self._admit(request)
         asked = await self._asked(request)
         q = asked.get("q") or _refuse("q is missing; give a text, or a list of texts")
         texts: list[str] = q if isinstance(q, list) else [q]
-        self._check(texts)
         source, target = _text(asked, "source"), _text(asked, "target")
         if asked.get("format") not in (None, "", "text"):
             _refuse("only the format text is supported; send it without markup")
@@ -88,17 +107,14 @@ class Api:
         split = [text.split("\n") for text in texts]  # each line is translated by itself
         lines = [line for each in split for line in each]
         found = iter(await self._done(request, translator, translator.translate, lines))
-        self.app.counts["minitrans_lines_total"] += len(lines)
+        self._counts["minitrans_lines_total"] += len(lines)
         answer: dict[str, list[Any]] = {"translatedText": ["\n".join(next(found) for _ in each) for each in split]}
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        self._admit(request)
-        text = _text(await self._asked(request), "q")
-        self._check([text])
-        return JSONResponse(self._detected(text))
+        return JSONResponse(self._detected(_text(await self._asked(request), "q")))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
@@ -119,10 +135,8 @@ class Api:
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first lines."""
-        self._admit(request)
-        asked = request.query_params
+        asked = await self._asked(request)
         text = _text(asked, "q")
-        self._check([text])
         translator = self._translator(_text(asked, "source"), _text(asked, "target"))
         lines = [line for line in text.split("\n") if line.strip()][:EXPLAINED]
 
@@ -136,7 +150,7 @@ class Api:
         return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
-        counts = {**self.app.counts, "minitrans_waiting_requests": len(self._queue.waiting())}
+        counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.waiting())}
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
@@ -148,25 +162,32 @@ class Api:
         yield
         working.cancel()
 
-    def _admit(self, request: Request) -> None:
-        """Refuse a client's request if it is one too many in this minute, or if the server stops."""
+    async def _asked(self, request: Request) -> dict[str, Any]:
+        """A request's parameters, of JSON, a form or the address; or it is refused, as one too many or as too long."""
         if self.is_stopping():
-            raise HTTPException(503, "the server stops; ask again when it is back")
+            _refuse("the server stops; ask again when it is back", 503)
         minute = int(time.monotonic() // 60)
         if minute != self._minute:
             self._minute, self._clients = minute, Counter()
         client = request.client.host if request.client else ""
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
-            raise HTTPException(429, f"more than {self._rate_limit} requests in a minute; ask again in the next")
+            _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
+        asked = await self._body(request) if request.method == "POST" else dict(request.query_params)
+        q = asked.get("q") or ""
+        texts = q if isinstance(q, list) else [q]
+        if not all(isinstance(text, str) for text in texts):
+            _refuse("q holds what is no text; give a text, or a list of texts")
+        if (n := len("\n".join(texts))) > self._char_limit:
+            _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
+        return asked
 
-    async def _asked(self, request: Request) -> dict[str, Any]:
-        """A request's parameters, of JSON or a form."""
+    async def _body(self, request: Request) -> dict[str, Any]:
         body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
         async for chunk in request.stream():
             body += chunk
             if len(body) > most:
-                raise HTTPException(413, f"the request has more than {most} bytes; send less at once")
+                _refuse(f"the request has more than {most} bytes; send less at once", 413)
         try:
             if request.headers.get("Content-Type", "").startswith("application/json"):
                 found = json.loads(body)
@@ -176,14 +197,6 @@ class Api:
         except (ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
-
-    def _check(self, texts: Sequence[Any]) -> None:
-        """Refuse what is no text, or too much of it."""
-        if not all(isinstance(text, str) for text in texts):
-            _refuse("q holds what is no text; give a text, or a list of texts")
-        n = len("\n".join(texts))
-        if n > self._char_limit:
-            _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
 
     def _translator(self, source: str, target: str) -> Translator:
         pairs = ", ".join(f"{source} to {target}" for source, target in self._translators)
@@ -208,7 +221,7 @@ class Api:
         try:
             answer = self._queue.put(work, lines)
         except asyncio.QueueFull:
-            raise HTTPException(429, "too many requests wait; ask again in a while") from None
+            _refuse("too many requests wait; ask again in a while", 429)
         gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -220,8 +233,8 @@ class Api:
             answer.cancel()
 
 
-def _refuse(message: str) -> NoReturn:
-    raise HTTPException(400, message)
+def _refuse(message: str, status: int = 400) -> NoReturn:
+    raise HTTPException(status, message)
 
 
 def _text(asked: Any, name: str) -> str:

@@ -30,16 +30,10 @@ def serve(api: Api, listening: socket.socket) -> None:
     Raises:
         KeyboardInterrupt: At that end, where one of these signals raises it.
     """
-    server = uvicorn.Server(
-        uvicorn.Config(
-            api.app,
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            ws="none",
-            limit_concurrency=500,  # connections; one more is answered 503
-            timeout_graceful_shutdown=30,
-        )
+    config = uvicorn.Config(
+        api, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=30
     )
+    config.limit_concurrency = 500  # connections; one more is answered 503
+    server = uvicorn.Server(config)
     api.is_stopping = lambda: server.should_exit
     server.run([listening])

@@ -42,7 +42,7 @@ def translator(tiny_run: Path) -> Translator:
 def client(
     translator: Translator, char_limit: int = 300, rate_limit: int = 0, waiting: int = 9
 ) -> Iterator[TestClient]:
-    with TestClient(Api([translator], char_limit, rate_limit, waiting).app, raise_server_exceptions=False) as client:
+    with TestClient(Api([translator], char_limit, rate_limit, waiting), raise_server_exceptions=False) as client:
         yield client
 
 
@@ -69,7 +69,7 @@ def test_texts_lists_and_forms_are_translated_as_translate_does(translator: Tran
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
     german = replace(translator.bundle, source="de", words=frozenset({"ich", "liebe", "dich"}))
-    with TestClient(Api([translator, Translator(german)], 300, 0, 9).app) as server:
+    with TestClient(Api([translator, Translator(german)], 300, 0, 9)) as server:
         found = server.post("/detect", json={"q": "Ich liebe sie"}).json()
         assert found == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]
         answer = server.post("/translate", json={"q": "Ich liebe sie", "source": "auto", "target": "zh"}).json()
@@ -115,7 +115,7 @@ def test_limits(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None
         assert [server.post("/detect", json={"q": "a"}).status_code for _ in range(2)] == [200, 429]
         assert server.get("/languages").status_code == 200
     api = Api([translator], 300, 0, 0)
-    with TestClient(api.app) as server:
+    with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH})
         assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
         api.is_stopping = lambda: True
@@ -146,7 +146,7 @@ def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> N
             sent.append(message.get("status"))
 
         scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [], "query_string": b""}
-        await asyncio.wait_for(api.app(scope, receive, send), 20)
+        await asyncio.wait_for(api(scope, receive, send), 20)
 
     for _ in range(2):  # the second has room, for the first waits no longer
         asyncio.run(request())
