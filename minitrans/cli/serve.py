@@ -1,6 +1,6 @@
 """The command `serve`: translations over HTTP."""
 
-import contextlib
+import socket
 import sys
 from argparse import Namespace
 
@@ -27,7 +27,6 @@ def serve_command(args: Namespace) -> int:
     """Serve LibreTranslate's API, and a page to try the models on, until Ctrl-C or SIGTERM."""
     try:
         from minitrans.server.app import Api
-        from minitrans.server.run import listen, serve
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; install minitrans with its extra `serve`") from error
     from minitrans.serving.translator import Translator
@@ -47,6 +46,21 @@ def serve_command(args: Namespace) -> int:
         pairs = ", ".join(f"{source} to {target}" for source, target in runs)
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"
         print(f"serving {pairs} at {where} (Ctrl-C ends)", file=sys.stderr, flush=True)
-        with contextlib.suppress(KeyboardInterrupt):  # all that was taken has been answered
-            serve(api, listening)
+        api.serve(listening)
     return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on a host's port, 0 for any that is free.
+
+    Raises:
+        UserError: There is no such address here, or it is in use.
+    """
+    try:
+        listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, UnicodeError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or "it is no host's name"
+        raise UserError(f"cannot listen on {host}, port {port}: {why}; give another --host or --port") from error
+    # Connections inherit it. asyncio sets it on none whose protocol number is 0; a body would wait 40 ms for an ACK.
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listening

@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 from urllib.parse import parse_qs
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -29,12 +31,8 @@ EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as d
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
 # Of all that brings no other.
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-}
+HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 # A page's own policy stands in it; these parts of one are heeded in a header alone.
 OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
@@ -73,6 +71,7 @@ class Api:
         answers: dict[Any, Any] = {
             HTTPException: lambda _, error: JSONResponse({"error": error.detail}, error.status_code, error.headers),
             UserError: lambda _, error: JSONResponse({"error": str(error)}, 400),
+            asyncio.QueueFull: lambda _, error: JSONResponse({"error": str(error)}, 429),
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
@@ -94,6 +93,17 @@ class Api:
             await send(message)
 
         await self._app(scope, receive, answer)
+
+    def serve(self, listening: socket.socket) -> None:
+        """Serve until SIGTERM or Ctrl-C, and then, for up to half a minute, until all that was taken is answered."""
+        config = uvicorn.Config(
+            self, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=30
+        )
+        config.limit_concurrency = 500  # connections; one more is answered 503
+        server = uvicorn.Server(config)
+        self.is_stopping = lambda: server.should_exit
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run([listening])
 
     async def _translate(self, request: Request) -> Response:
         asked = await self._asked(request)
@@ -218,10 +228,7 @@ class Api:
         for number, line in enumerate(lines, 1):
             if (n := len(translator.bundle.tokenizer.encode(line))) > most:  # it would be cut
                 _refuse(f"line {number} of q has {n} pieces, the model takes {most}; write one sentence a line")
-        try:
-            answer = self._queue.put(work, lines)
-        except asyncio.QueueFull:
-            _refuse("too many requests wait; ask again in a while", 429)
+        answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)

@@ -35,7 +35,7 @@ class Queue:
         """
         self._requests = self.waiting()
         if len(self._requests) >= self._most:
-            raise asyncio.QueueFull
+            raise asyncio.QueueFull("too many requests wait; ask again in a while")
         answer: Answer = asyncio.get_running_loop().create_future()
         self._requests.append(_Request(work, lines, answer))
         self._more.set()

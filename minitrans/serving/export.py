@@ -123,10 +123,7 @@ def _fill_attention(spec: Any, norm: nn.LayerNorm, attention: MultiHeadAttention
 
 @torch.no_grad()
 def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
-    """The largest difference in a token's log-probability, by the engine and by the model, on two ragged rows.
-
-    It is relative to the log-probability where that is above one nat.
-    """
+    """The largest difference in a token's log-probability, relative where that is above one nat, on two ragged rows."""
     c = model.config
     ordinary = [i for i in range(c.vocab_size - 1, 0, -1) if i not in (c.pad_id, c.bos_id, c.eos_id)]
     differences = []

@@ -36,14 +36,6 @@ BATCH = 64  # lines that are translated at once
 TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
 MOST_WORDS = 20_000  # of those that training showed, how many the proof tokenizes
 
-
-def _quoted(text: str) -> Markup:
-    """A text as YAML takes it on one line, for a text: `no` without quotes is false."""
-    return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
-
-
-render = renderer("minitrans.serving", quoted=_quoted)
-
 # What `text.lines.clean` makes one space of, and SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
 SPACES = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
@@ -72,6 +64,14 @@ HOSTILE = (
     "".join(map(chr, range(0x21, 0x250))),
     " ".join(map(chr, range(0x3000, 0x3100))),
 )
+
+
+def _quoted(text: str) -> Markup:
+    """A text as a YAML string on one line; without quotes, `no` would be false."""
+    return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
+
+
+render = renderer("minitrans.serving", quoted=_quoted)
 
 
 class Engine(NamedTuple):
@@ -149,12 +149,10 @@ def save_model(folder: Path, model: Transformer) -> None:
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     """Write the tokenizer, and how to use it."""
     tokenizer = bundle.tokenizer
-    names = {
-        f"{name}_token": tokenizer.piece(getattr(tokenizer, f"{name}_id")) for name in ("pad", "bos", "eos", "unk")
-    }
+    ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(
         tokenizer_object=fast_tokenizer(tokenizer),
-        **names,
+        **{f"{name}_token": tokenizer.piece(id_) for name, id_ in ids.items()},
         model_max_length=bundle.model.config.max_len,
         padding_side="right",
         split_special_tokens=True,  # what looks like one in a text is text

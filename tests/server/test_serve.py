@@ -23,8 +23,8 @@ from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
 from minitrans import cli
+from minitrans.cli.serve import listen
 from minitrans.server.app import Api
-from minitrans.server.run import listen
 from minitrans.serving.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
@@ -182,7 +182,7 @@ def test_what_the_command_refuses(tiny_run: Path, capsys: pytest.CaptureFixture[
         with listen("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
             assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         patch.setitem(sys.modules, "uvicorn", None)
-        patch.delitem(sys.modules, "minitrans.server.run", raising=False)
+        patch.delitem(sys.modules, "minitrans.server.app", raising=False)
         assert cli.main(["serve", str(tiny_run)]) == 2
         assert "install minitrans with its extra `serve`" in capsys.readouterr().err
 
