@@ -163,6 +163,80 @@ def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path
     assert not target.exists()
 
 
+LINES = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
+
+
+@pytest.mark.parametrize("way", [[], ["--sample", "5"], ["--beam", "2", "--n-best", "2"], ["--scores"]])
+def test_parts_put_together_are_the_whole(
+    tiny_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
+    source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
+    source.write_bytes(LINES.encode())
+    command = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
+    assert cli.main([*command, str(whole)]) == 0
+    told = caplog.messages.copy()
+    assert [message[:7] for message in told] == ["line 4:", "line 7:"]
+    for n in (1, 3, 20):
+        caplog.clear()
+        joined = b""
+        for k in range(1, n + 1):
+            assert cli.main([*command, str(part), "--part", f"{k}/{n}"]) == 0
+            joined += part.read_bytes()
+        assert joined == whole.read_bytes()
+        assert caplog.messages == told
+
+
+INTERRUPTED = """
+import os, sys
+from minitrans import cli
+from minitrans.serving.workers import Workers
+
+def interrupted(workers, work, lines, first_line):
+    if "plugh" in lines:
+        os.kill(os.getpid(), int(sys.argv[1]))
+    return run(workers, work, lines, first_line)
+
+run, Workers.run = Workers.run, interrupted
+cli.translate.CHUNK_LINES = 1
+sys.exit(cli.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(("part", "n_done"), [([], 6), (["--part", "2/2"], 2)])
+def test_an_interrupted_translation_goes_on(
+    tiny_run: Path,
+    number: int,
+    code: int,
+    part: list[str],
+    n_done: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
+    source.write_bytes(LINES.encode())
+    command = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
+    assert cli.main([*command, str(whole)]) == 0
+    command += [str(target), "--resume"]
+    killed = [sys.executable, "-c", INTERRUPTED, str(int(number)), *command]
+    assert subprocess.run(killed, capture_output=True, check=False, timeout=120).returncode == code
+    assert not target.exists()
+    kept = partial.read_bytes()
+    assert kept == b"".join(whole.read_bytes().splitlines(keepends=True)[:n_done])
+    partial.write_bytes(kept + "我".encode()[:-1])
+    caplog.clear()
+    assert cli.main(command) == 0
+    assert target.read_bytes() == whole.read_bytes()
+    assert caplog.messages == ["line 7: not in the training data: plugh"]
+    assert not partial.exists()
+    caplog.clear()
+    target.write_bytes(b"as it was")
+    assert cli.main(command) == 0
+    assert caplog.messages == [f"{target} is there already; nothing is left to do"]
+    assert target.read_bytes() == b"as it was"
+
+
 def test_a_long_line_is_named_on_standard_error(tiny_run: Path) -> None:
     done = run_command("translate", tiny_run, stdin=b"I love you.\n" + b"cat " * 10_000 + b"\nI love you.\n")
     assert done.returncode == 0
@@ -392,6 +466,10 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     assert through_pipe == plain.stdout
     assert b"4099/4099" in written  # the bar, which is gone in the end
     assert "\n".join(screen(written)).split() == warning
+
+    part = "--input", source, "--part", "1/2"
+    written, _ = on_a_terminal("translate", tiny_run, *part, stdin=source, stdout=False)
+    assert b"4098/4098" in written
 
     written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
     assert b"4099/4099" in written
@@ -755,6 +833,18 @@ WRONG = [
     ("translate RUN a --scores --sample 2", "--scores does not go together with --sample or --n-best, which has score"),
     ("translate RUN a --scores --n-best 1", "--scores does not go together with --sample or --n-best, which has score"),
     ("translate RUN a --input f", "texts and --input are both given; give one"),
+    *(
+        (f"translate RUN --input one --part {text}", f"--part: it must be K/N, as 2/8, with K from 1 to N, not {text};")
+        for text in ("0/2", "3/2", "2", "/", "1/x", "1/2/3", "1.0/2")
+    ),
+    ("translate RUN --part 1/2", "--part and --resume read a regular file; give its path with --input"),
+    ("translate RUN a --part 1/2", "--part and --resume read a regular file; give its path with --input"),
+    ("translate RUN --input pipe --part 1/2", "--part and --resume read a regular file; give its path with --input"),
+    ("translate RUN --input . --output d --resume", "--part and --resume read a regular file; give its path with --in"),
+    ("translate RUN --input one --resume", "--resume needs --output, and a line for every line, so no --n-best; chan"),
+    ("translate RUN --input one --output d --resume --n-best 1", "--resume needs --output, and a line for every line"),
+    ("translate RUN --input two --output long --resume", "long.partial is of another file or part: it has 3 lines, an"),
+    ("translate RUN --input two --output long --resume --part 1/2", "it has 3 lines, and there are 1 to translate; re"),
     ("evaluate RUN --source two --reference one", "two has 2 lines, one has 1; make them equal"),
     ("evaluate RUN --source empty --reference empty", "empty is empty; there is nothing to score"),
     ("verify --sabotage position.restart", "no sabotage position.restart (see --list); the nearest is positions.resta"),
@@ -768,8 +858,9 @@ def test_what_is_wrong_is_told_in_one_line(
     words: str, told: str, tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in (("one", "a\n"), ("two", "a\nb\n"), ("empty", "")):
+    for name, text in (("one", "a\n"), ("two", "a\nb\n"), ("empty", ""), ("long.partial", "a\nb\nc\n")):
         Path(name).write_text(text)
+    os.mkfifo("pipe")
     assert told in fails(capsys, *words.replace("RUN", str(tiny_run)).split())
 
 

@@ -2,10 +2,12 @@
 
 import contextlib
 import logging
+import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded, count
@@ -28,6 +30,9 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
     parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
     parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
+    parser.add_argument("--part", type=part, metavar="K/N", help="translate the K-th of N parts of --input")
+    resume = "keep what is done in OUTPUT.partial; started again with the same run and flags, go on from there"
+    parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
     parser.add_argument(
         "--n-best", type=count, metavar="N", help="write the best N of K: number of the line, score, text"
@@ -41,6 +46,14 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument("--seed", type=bounded(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 
 
+def part(text: str) -> tuple[int, int]:
+    """K and N of the text K/N."""
+    k, _, n = text.partition("/")
+    if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
+        raise ArgumentTypeError(f"it must be K/N, as 2/8, with K from 1 to N, not {text}")
+    return int(k), int(n)
+
+
 def translate_command(args: Namespace) -> int:
     """Translate texts from arguments, a file or standard input, line by line.
 
@@ -48,7 +61,7 @@ def translate_command(args: Namespace) -> int:
     named on standard error.
     """
     from minitrans.text.files import open_aside
-    from minitrans.text.lines import iter_lines, read_ahead
+    from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -58,8 +71,16 @@ def translate_command(args: Namespace) -> int:
         raise UserError("--sample does not go together with --beam or --n-best; give one of them")
     if args.scores and (args.sample or args.n_best):
         raise UserError("--scores does not go together with --sample or --n-best, which has scores; give one of them")
+    if (args.part or args.resume) and not os.path.isfile(args.input or ""):
+        raise UserError("--part and --resume read a regular file; give its path with --input")
+    if args.resume and (args.n_best or not args.output):
+        raise UserError("--resume needs --output, and a line for every line, so no --n-best; change the flags")
+    if args.resume and os.path.exists(args.output):
+        logger.warning("%s is there already; nothing is left to do", args.output)
+        return 0
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
+        numbers = ALL
         if args.texts:
             chunks: Iterable[Sequence[str]] = [args.texts]
         elif not args.input and sys.stdin is None:
@@ -69,19 +90,31 @@ def translate_command(args: Namespace) -> int:
         else:
             name = args.input or "standard input"
             stream = open_input(args.input or sys.stdin.fileno(), name)
+            if args.part or args.resume:
+                numbers = seek_part(stack.enter_context(stream), *(args.part or (1, 1)))
+            if args.resume:
+                out = stack.enter_context(open_aside(args.output, resume=True))
+                done = sum(1 for _ in out)
+                if done > len(numbers):
+                    why = f"it has {done} lines, and there are {len(numbers)} to translate"
+                    raise UserError(f"{args.output}.partial is of another file or part: {why}; remove it")
+                numbers = numbers[done:]
+                for _ in range(done):
+                    stream.readline()
             if sys.stderr.isatty():
-                bar = make_bar(stream)
-            chunks = read_ahead(stream, name, args.processes * CHUNK_LINES)
+                bar = make_bar(stream, numbers)
+            chunks = read_ahead(stream, name, args.processes * CHUNK_LINES, numbers)
         workers = stack.enter_context(start_workers(args.run, args))
-        out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
+        if not args.resume:
+            out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
         dialogue = not (args.texts or args.input or args.output) and sys.stdin.isatty() and sys.stdout.isatty()
-        done = 0
+        number = numbers.start
         for chunk in chunks:
             with bar as progress:  # not while standard output is written, which may be the same terminal
-                lines = workers.run(partial(written, args=args, dialogue=dialogue), chunk, done + 1)
-                done += len(chunk)
+                lines = workers.run(partial(written, args=args, dialogue=dialogue), chunk, number)
+                number += len(chunk)
                 if progress:
-                    progress.update(progress.task_ids[0], completed=done)
+                    progress.advance(progress.task_ids[0], len(chunk))
             out.writelines(line.encode() + b"\n" for line in lines)
             out.flush()
     return 0
@@ -110,8 +143,8 @@ def written(
         yield from translator.translate(lines, args.beam, length_penalty=args.length_penalty, **how)
 
 
-def make_bar(stream: BinaryIO) -> "Progress":
-    """A bar on standard error, for as many lines as a file has; those of a pipe nobody knows."""
+def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
+    """A bar on standard error, for as many lines of these numbers as a file has; those of a pipe nobody knows."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
@@ -120,7 +153,7 @@ def make_bar(stream: BinaryIO) -> "Progress":
     total = None
     if stream.seekable():
         start = stream.tell()
-        total = sum(1 for _ in stream)
+        total = sum(1 for _ in islice(stream, len(numbers)))
         stream.seek(start)
     bar.add_task("translating", total=total)
     return bar

@@ -12,17 +12,30 @@ from minitrans.errors import UserError
 
 
 @contextmanager
-def open_aside(path: str | Path) -> Iterator[BinaryIO]:
+def open_aside(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
     Whenever the machine stops, `path` is the old file or the new one, whole.
 
+    Args:
+        path: File to write.
+        resume: If the block fails, keep what is written in `path`.partial. If that is there, open it at its beginning,
+            less half a line at its end, to be read and then written on.
+
     Raises:
-        UserError: The file cannot be written.
+        UserError: The file cannot be written, or another process is writing `path`.partial.
     """
-    aside = Path(f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
+    aside = Path(f"{path}.partial" if resume else f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
     try:
-        with open(aside, "wb") as file:
+        with open(aside, "a+b" if resume else "wb") as file:
+            if resume:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise UserError(f"another process is writing {aside}; wait for its end") from error
+                file.seek(0)
+                file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
+                file.seek(0)
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
@@ -30,8 +43,9 @@ def open_aside(path: str | Path) -> Iterator[BinaryIO]:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        with suppress(OSError):  # it has its new name by now, or could not be made
-            aside.unlink()
+        if not resume:
+            with suppress(OSError):  # it has its new name by now, or could not be made
+                aside.unlink()
 
 
 def write_file(path: str | Path, content: bytes | str) -> None:

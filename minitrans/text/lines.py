@@ -6,6 +6,7 @@ import os
 import queue
 import re
 import stat
+import sys
 import threading
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -20,24 +21,26 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST = 1 << 22  # bytes of a line; more is no text, and perhaps a few kilobytes that unpack to gigabytes
+ALL = range(1, sys.maxsize)  # numbers of the lines of a whole file
 LONG = 2_000  # characters; of shorter lines no number of marks on a letter takes long to put in order
 _MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
 
 
-def iter_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL) -> Iterator[str]:
     r"""Yield the lines of a binary stream one by one, as they arrive.
 
     Only `\n` ends a line, so line n of a source file stays beside line n of its translation: `str.splitlines` would
-    also split at U+2028, U+0085 and others. One `\r` before the `\n` and a byte-order mark at the start are dropped.
+    also split at U+2028, U+0085 and others. One `\r` before the `\n` and a byte-order mark before line 1 are dropped.
 
     Args:
         stream: An open binary file, or anything else that yields bytes up to and including each `\n`.
         name: What to call the stream in a message.
+        numbers: Those of the lines to read, of which the first comes next.
 
     Raises:
         UserError: A line is not valid UTF-8, or longer than any text.
     """
-    for number, raw in enumerate(_pieces(stream), start=1):
+    for number, raw in zip(numbers, _pieces(stream), strict=False):
         if len(raw) > LONGEST:
             raise UserError(f"{name}, line {number}: it has more than {LONGEST} bytes; break it into sentences")
         if number == 1:
@@ -59,7 +62,30 @@ def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
     return stream
 
 
-def read_ahead(stream: BinaryIO, name: str, most: int) -> Iterator[list[str]]:
+def seek_part(stream: BinaryIO, k: int, n: int) -> range:
+    """Go to the k-th of n parts of a file, as `split -n l/k/n` deals it out, and return the numbers of its lines.
+
+    All are of as many bytes, with what remains in the last one, and a line is in the part in which it begins.
+    """
+    size = stream.seek(0, os.SEEK_END)
+    share = max(1, size // n)
+    last = _lines_before(stream, size if k == n else min(k * share, size))
+    before = _lines_before(stream, min((k - 1) * share, size))
+    if before:
+        any(piece.endswith(b"\n") for piece in _pieces(stream))  # reads to the end of the last of them
+    return range(before + 1, last + 1)
+
+
+def _lines_before(stream: BinaryIO, end: int) -> int:
+    """How many lines begin before byte `end` of a file. The stream is left at the byte before that."""
+    stream.seek(0)
+    found = 1 if end else 0
+    while block := stream.read(min(1 << 20, max(end - 1, 0) - stream.tell())):
+        found += block.count(b"\n")
+    return found
+
+
+def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL) -> Iterator[list[str]]:
     """Yield the lines of an open file in lists, as `iter_lines` reads them.
 
     A list from a regular file is full, but for the last one. Anything else, such as a pipe, gives the lines that have
@@ -69,6 +95,7 @@ def read_ahead(stream: BinaryIO, name: str, most: int) -> Iterator[list[str]]:
         stream: Read, and closed at its end, by a thread of its own, which is up to `most` lines ahead of the caller.
         name: What to call it in a message.
         most: Length of a full list.
+        numbers: Those of the lines to read, of which the first comes next.
 
     Raises:
         UserError: The stream cannot be read, or a line is not valid UTF-8; all lines before it have been yielded.
@@ -76,16 +103,16 @@ def read_ahead(stream: BinaryIO, name: str, most: int) -> Iterator[list[str]]:
     lines: queue.Queue[str | Exception | None] = queue.Queue(most)
     fill = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     # A daemon, for it may be waiting for a line when the program ends.
-    threading.Thread(target=_put_lines, args=(lines, stream, name), daemon=True).start()
+    threading.Thread(target=_put_lines, args=(lines, stream, name, numbers), daemon=True).start()
     return _take_lines(lines, most, fill)
 
 
-def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str) -> None:
+def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str, numbers: range) -> None:
     """Put each line, and then None, or what went wrong."""
     end: Exception | None = None
     try:
         with stream:
-            for line in iter_lines(stream, name):
+            for line in iter_lines(stream, name, numbers):
                 lines.put(line)
     except OSError as error:
         end = UserError(f"cannot read {name}: {error.strerror}; give the path of a readable text file")

@@ -18,6 +18,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
 
 
+def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
+    path, partial = tmp_path / "a.txt", tmp_path / "a.txt.partial"
+    for there, written in ((b"", b"one\nhal"), (b"one\n", b"two\n\n\xe6")):
+        with contextlib.suppress(ZeroDivisionError), open_aside(path, resume=True) as file:
+            assert file.read() == there
+            file.write(written)
+            with pytest.raises(UserError, match=r"another process is writing .*a\.txt\.partial; wait for its end"):
+                open_aside(path, resume=True).__enter__()
+            raise ZeroDivisionError
+        assert [p.name for p in tmp_path.iterdir()] == ["a.txt.partial"]
+        assert partial.read_bytes() == there + written
+    with open_aside(path, resume=True) as file:
+        assert list(file) == [b"one\n", b"two\n", b"\n"]
+        file.write(b"end")
+    assert path.read_bytes() == b"one\ntwo\n\nend"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
 def test_a_path_that_cannot_be_is_the_users_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for name, why in (("nowhere", "No such file or directory"), ("file", "Not a directory")):

@@ -1,9 +1,13 @@
 import io
 import os
+import re
+import shutil
+import subprocess
 import threading
 import time
 import unicodedata
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import LONGEST, clean, iter_lines, read_ahead, read_lines, visible
+from minitrans.text.lines import LONGEST, clean, iter_lines, read_ahead, read_lines, seek_part, visible
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
 
@@ -58,6 +62,49 @@ def test_lines_come_as_they_arrive() -> None:
 def test_unreadable_path(tmp_path: Path, name: str, why: str) -> None:
     with pytest.raises(UserError, match=f"cannot read .*{why}"):
         read_lines(tmp_path / name)
+
+
+# No end, no line, lines without text, carriage returns, one line, one that is longer than a part, byte-order marks.
+HOSTILE = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
+HOSTILE += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
+pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
+
+
+@given(st.sampled_from(HOSTILE) | pieces.map(b"".join), st.integers(1, 7))
+def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> None:
+    dealt: list[list[bytes]] = [[] for _ in range(n)]
+    for line in re.finditer(rb"[^\n]*\n|[^\n]+", content):
+        dealt[min(line.start() // max(1, len(content) // n), n - 1)].append(line[0])
+    before, lines = 0, []
+    for k, want in enumerate(dealt, 1):
+        stream = io.BytesIO(content)
+        numbers = seek_part(stream, k, n)
+        assert numbers == range(before + 1, before + 1 + len(want))
+        start = stream.tell()
+        assert list(islice(stream, len(numbers))) == want
+        stream.seek(start)
+        lines += list(iter_lines(stream, "input", numbers))
+        before += len(want)
+    assert lines == lines_of(content)
+
+
+@pytest.mark.skipif(not shutil.which("split"), reason="no split here")
+@pytest.mark.parametrize("content", HOSTILE)
+def test_parts_are_those_of_split(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    for n in range(1, 8):
+        path.write_bytes(content * n)  # equal shares: what remains, later versions give to the first parts
+        for k in range(1, n + 1):
+            with path.open("rb") as stream:
+                got = b"".join(islice(stream, len(seek_part(stream, k, n))))
+            assert got == subprocess.run(["split", "-n", f"l/{k}/{n}", path], capture_output=True, check=True).stdout
+
+
+def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> None:
+    stream = io.BytesIO(b"a\n" * 5 + b"\xff\n" + b"a\n" * 4)
+    numbers = seek_part(stream, 2, 3)
+    with pytest.raises(UserError, match="input, line 6: byte 1 is not valid UTF-8"):
+        list(iter_lines(stream, "input", numbers))
 
 
 def pipe() -> tuple[BinaryIO, BinaryIO]:
@@ -111,7 +158,7 @@ def test_lines_that_come_fast_are_taken_together() -> None:
 def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
 
-    def count(stream: BinaryIO, name: str) -> Iterator[str]:
+    def count(stream: BinaryIO, name: str, numbers: range) -> Iterator[str]:
         for i in range(1000):
             read.append(i)
             yield str(i)
@@ -144,7 +191,7 @@ def test_invalid_utf8_names_file_line_and_byte_and_what_comes_before_is_given(tm
 def test_a_stream_that_cannot_be_read_is_told(
     fault: Exception, told: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(stream: BinaryIO, name: str) -> Iterator[str]:
+    def fail(stream: BinaryIO, name: str, numbers: range) -> Iterator[str]:
         yield "a"
         raise fault
 
