@@ -7,7 +7,6 @@ import sys
 from argparse import ArgumentTypeError, Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded, count
@@ -96,8 +95,7 @@ def translate_command(args: Namespace) -> int:
                 out = stack.enter_context(open_aside(args.output, resume=True))
                 done = sum(1 for _ in out)
                 if done > len(numbers):
-                    why = f"it has {done} lines, and there are {len(numbers)} to translate"
-                    raise UserError(f"{args.output}.partial is of another file or part: {why}; remove it")
+                    raise UserError(f"{args.output}.partial has {done} lines for {len(numbers)} of text; remove it")
                 numbers = numbers[done:]
                 for _ in range(done):
                     stream.readline()
@@ -153,7 +151,7 @@ def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
     total = None
     if stream.seekable():
         start = stream.tell()
-        total = sum(1 for _ in islice(stream, len(numbers)))
+        total = sum(1 for _ in zip(numbers, stream, strict=False))
         stream.seek(start)
     bar.add_task("translating", total=total)
     return bar

@@ -15,12 +15,8 @@ from minitrans.errors import UserError
 def open_aside(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
-    Whenever the machine stops, `path` is the old file or the new one, whole.
-
-    Args:
-        path: File to write.
-        resume: If the block fails, keep what is written in `path`.partial. If that is there, open it at its beginning,
-            less half a line at its end, to be read and then written on.
+    Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
+    `path`.partial if the block fails; the next time it is read from its beginning, less half a line, and written on.
 
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
