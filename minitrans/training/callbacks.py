@@ -1,13 +1,16 @@
-"""What happens around the training steps: translating the validation split and showing progress."""
+"""What happens around the training steps: writing the curve, translating the validation split, showing progress."""
 
+import csv
+import io
 import logging
 import time
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
-from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
@@ -67,6 +70,45 @@ class ValidationTranslations(Callback):
             if isinstance(board, TensorBoardLogger):
                 text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
                 board.experiment.add_text("samples", text, trainer.global_step - 1)
+
+
+class StepMetrics(Callback):
+    """Logs loss and learning rate; Lightning would log a step only after its checkpoint.
+
+    A checkpoint holds the rows of metrics.csv up to it, and a run that is resumed begins with these.
+    """
+
+    def __init__(self, path: Path, every: int) -> None:
+        """Take where metrics.csv is, and in how many steps a row is logged; 0 for none."""
+        self.path, self.every = path, every
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Note where the step begins, and its learning rate."""
+        self.step, self.rate = trainer.global_step, trainer.optimizers[0].param_groups[0]["lr"]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the step, unless gradients are still being summed up."""
+        step = trainer.global_step
+        if step > self.step and self.every and step % self.every == 0:
+            row = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train_")}
+            row |= {"lr-AdamW": self.rate, "epoch": trainer.current_epoch}
+            for log in trainer.loggers:
+                log.log_metrics(row, step - 1)
+                log.save()
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add metrics.csv so far."""
+        checkpoint["metrics"] = self.path.read_text() if self.path.is_file() else ""
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Write the rows of metrics.csv up to here anew."""
+        for log in trainer.loggers:
+            if isinstance(log, CSVLogger) and trainer.is_global_zero:
+                rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))
+                log.experiment.metrics.extend({name: value for name, value in row.items() if value} for row in rows)
+                log.save()
 
 
 class TrainingProgress(ProgressBar):

@@ -1,6 +1,5 @@
-"""Checkpoints: what a run goes on from, whatever ended it, and its best weights."""
+"""Checkpoints: what a run goes on from, whatever ended it, and its best weights; and what ends it early."""
 
-import csv
 import io
 import logging
 import math
@@ -9,15 +8,15 @@ import signal
 import sys
 import time
 import zipfile
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import Tensor
 
@@ -27,7 +26,7 @@ from minitrans.data.processes import gather, sum_up
 from minitrans.errors import UserError
 from minitrans.text.files import write_file
 from minitrans.training.config import TrainingConfig
-from minitrans.training.run_folder import BEST, METRICS
+from minitrans.training.run_folder import BEST
 
 logger = logging.getLogger("minitrans")
 
@@ -108,26 +107,76 @@ def step_of(path: Path) -> int:
     return int(path.stem.removeprefix("step-"))
 
 
-class Checkpoints(Checkpoint):
-    """Writes `step-N.ckpt`, of which the last few are kept, and `best.ckpt`, and logs the training curve before.
+class StopSignals(Callback):
+    """Hears Ctrl-C and SIGTERM, after which `Checkpoints` lets the step end, writes a checkpoint and stops.
 
-    A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
-    before it, so that a resumed run repeats nothing and leaves nothing out. It holds the rows of metrics.csv up to it.
-
-    On Ctrl-C or SIGTERM it finishes the step, writes a checkpoint and stops. A second signal stops at once, and loses
-    what came after the last checkpoint. Of several processes the first of each machine listens, and all stop with it.
-
-    It also stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones. The loss is
-    looked at a step late, or the processor would wait for an accelerator at every step.
+    A second signal stops at once, and loses what came after the last checkpoint. Of several processes the first of each
+    machine listens, and all stop with it.
     """
 
-    def __init__(self, folder: Path, config: TrainingConfig, log_every: int) -> None:
-        """Take the folder, the settings that say when, and in how many steps a row of metrics is logged."""
-        self.folder, self.config, self.log_every = folder, config, log_every
-        self.best = -math.inf
-        self.due = self.stop = self.asked = False
+    heard = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Listen; when training ends, Lightning gives all signals back."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self._hear if trainer.local_rank == 0 else signal.SIG_IGN)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self.heard:
+            raise KeyboardInterrupt
+        self.heard = True
+        print("stopping after this step; once more to stop at once", file=sys.stderr)
+
+
+class StopIfNotFinite(Callback):
+    """Stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones.
+
+    The loss is looked at a step late, or the processor would wait for an accelerator at every step.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder of the checkpoints, of which the last good one is named."""
+        self.folder = folder
         self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
-        self.previous: dict[int, Any] = {}
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the loss of the step before, and keep that of this one."""
+        self._check(trainer, weights=[])
+        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Look at the loss of the last step and at the weights."""
+        self._check(trainer, weights=pl_module.parameters())
+
+    def _check(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
+        if self.last is None:
+            return
+        step, loss, batch = self.last
+        if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
+            data, good = trainer.datamodule, _checkpoints(self.folder)  # type: ignore[attr-defined]
+            assert isinstance(data, TranslationDataModule)
+            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
+            raise UserError(
+                f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
+                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
+                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
+            )
+
+
+class Checkpoints(Checkpoint):
+    """Writes `step-N.ckpt`, of which the last few are kept, and `best.ckpt`.
+
+    A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
+    before it, so that a resumed run repeats nothing and leaves nothing out.
+    """
+
+    def __init__(self, folder: Path, config: TrainingConfig, signals: StopSignals) -> None:
+        """Take the folder, the settings that say when, and the signals after which one is the last."""
+        self.folder, self.config, self.signals = folder, config, signals
+        self.best = -math.inf
+        self.due = self.stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put right what Lightning does not do by itself in a run that is resumed."""
@@ -139,43 +188,21 @@ class Checkpoints(Checkpoint):
         trainer.should_stop = early.wait_count >= early.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the clock, and listen for the signals."""
+        """Start the clock."""
         self.step, self.saved_at = trainer.global_step, time.monotonic()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            handler = self._ask if trainer.local_rank == 0 else signal.SIG_IGN
-            self.previous[number] = signal.signal(number, handler)
-
-    def _ask(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
-            raise KeyboardInterrupt
-        self.asked = True
-        print("stopping after this step; once more to stop at once", file=sys.stderr)
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Note the learning rate of the step."""
-        self.rate = trainer.optimizers[0].param_groups[0]["lr"]
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Log the step; write a checkpoint if one is due, unless a validation comes first."""
-        self._check(trainer)
-        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
+        """Write a checkpoint if one is due, unless a validation comes first."""
         if trainer.global_step == self.step:  # gradients are being summed up, which no checkpoint holds
             return
         self.step = trainer.global_step
-        if self.log_every and self.step % self.log_every == 0:
-            row = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train_")}
-            row |= {"lr-AdamW": self.rate, "epoch": trainer.current_epoch}
-            for log in trainer.loggers:
-                log.log_metrics(row, self.step - 1)
-                log.save()
         if self.step == trainer.estimated_stepping_batches:
             trainer.should_stop = True  # Lightning validates as it stops: the very last step, wherever it falls
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
-        asked, late = map(bool, sum_up([self.asked, late], pl_module.device))
-        self.stop |= asked
-        self.due |= asked or late or self.step % self.config.checkpoint_every == 0
+        self.stop, late = map(bool, sum_up([self.signals.heard, late], pl_module.device))
+        self.due |= self.stop or late or self.step % self.config.checkpoint_every == 0
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         if not trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher):
@@ -185,14 +212,12 @@ class Checkpoints(Checkpoint):
         """Keep the weights if none were better; write a checkpoint if one is due."""
         bleu = trainer.callback_metrics["val_bleu"].item()
         if bleu > self.best:
-            self._check(trainer, weights=True)
             self.best = bleu
             trainer.save_checkpoint(self.folder / BEST)
         self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
         if self.due or trainer.should_stop:
-            self._check(trainer, weights=True)
             self.due = False
             trainer.save_checkpoint(self.folder / f"step-{self.step}.ckpt")
             self.saved_at = time.monotonic()
@@ -204,43 +229,12 @@ class Checkpoints(Checkpoint):
         if self.stop:
             raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
 
-    def _check(self, trainer: Trainer, weights: bool = False) -> None:
-        """Stop if the loss of the last step that was kept, or a weight, is not finite."""
-        if self.last is None:
-            return
-        step, loss, batch = self.last
-        finite = bool(loss.isfinite())
-        if weights:
-            finite &= all(bool(p.isfinite().all()) for p in trainer.lightning_module.parameters())
-        if not finite:
-            data, good = trainer.datamodule, _checkpoints(self.folder)  # type: ignore[attr-defined]
-            assert isinstance(data, TranslationDataModule)
-            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
-            raise UserError(
-                f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
-                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
-                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
-            )
-
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the best BLEU, and metrics.csv so far."""
+        """Add the best BLEU."""
         checkpoint["best"] = self.best
-        path = self.folder.parent / METRICS
-        checkpoint["metrics"] = path.read_text() if path.is_file() else ""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Take the best BLEU, and write the rows of metrics.csv up to here anew."""
+        """Take the best BLEU."""
         self.best = checkpoint["best"]
         # The data module alone has the place in the data; in earlier versions a loader had it too.
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
-        for log in trainer.loggers:
-            if isinstance(log, CSVLogger) and trainer.is_global_zero:
-                rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))
-                log.experiment.metrics.extend({name: value for name, value in row.items() if value} for row in rows)
-                log.save()
-
-    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Give the signals back."""
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)
-        self.previous.clear()

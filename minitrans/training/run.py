@@ -34,9 +34,17 @@ from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
 from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training.callbacks import TrainingProgress, ValidationTranslations
+from minitrans.training.callbacks import StepMetrics, TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
-from minitrans.training.checkpoints import CheckpointFiles, Checkpoints, newest_checkpoint, read_checkpoint, step_of
+from minitrans.training.checkpoints import (
+    CheckpointFiles,
+    Checkpoints,
+    StopIfNotFinite,
+    StopSignals,
+    newest_checkpoint,
+    read_checkpoint,
+    step_of,
+)
 from minitrans.training.config import RunConfig, check_memory
 from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
@@ -167,20 +175,23 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     precision = choose_precision(config.training.precision, config.trainer["accelerator"])
     decay = config.training.ema_decay
     every = max(1, round(0.01 / (1 - decay)))  # steps that move the average by a hundredth: often enough
-    translations = ValidationTranslations(config.compiled)
+    translations, signals = ValidationTranslations(config.compiled), StopSignals()
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
         EarlyStopping("val_bleu", mode="max", patience=config.training.patience, check_on_train_epoch_end=False),
         TrainingProgress(translations, str(precision)),
-        Checkpoints(run_dir / CHECKPOINTS, config.training, 50 if log_every is None else log_every),
+        StopIfNotFinite(run_dir / CHECKPOINTS),
+        StepMetrics(run_dir / METRICS, every=50 if log_every is None else log_every),
+        signals,
+        Checkpoints(run_dir / CHECKPOINTS, config.training, signals),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=step_of(checkpoint) if checkpoint else None
     )
     try:
         trainer = Trainer(
-            **config.trainer | {"log_every_n_steps": 0},  # we do it, before the checkpoint
+            **config.trainer | {"log_every_n_steps": 0},  # `StepMetrics` does it
             precision=OF_TRAINER[precision.name],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import zipfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from torch import Tensor
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.training import run
 from minitrans.training.checkpoints import Checkpoints, DamagedError, newest_checkpoint, read_checkpoint
+from minitrans.training.config import parse_config
 from minitrans.training.module import TranslationModule, rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
@@ -139,6 +142,16 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
         assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
         assert_same_run(whole, run_dir)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_signals_are_given_back(killed: bool, corpus: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    if killed:
+        kill_at_step(monkeypatch, 1)
+    with pytest.raises(KilledError) if killed else nullcontext():
+        run.train(parse_config(settings(corpus, tmp_path / "run", max_steps=2)))
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize("flags", [(), ("--training.patience", "1", "--trainer.val_check_interval", "4")])
@@ -340,7 +353,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
 def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
-    fail(monkeypatch, "checkpoints.CSVLogger.save", OSError(errno.ENOSPC, "No space left on device"))
+    fail(monkeypatch, "callbacks.CSVLogger.save", OSError(errno.ENOSPC, "No space left on device"))
     assert train(corpus, tmp_path / "run") == 2
     assert last_line(capsys) == (
         f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, then --resume continues "
