@@ -39,7 +39,6 @@ class ValidationTranslations(Callback):
     """
 
     def __init__(self, compiled: Mode) -> None:
-        """Take whether compiled code may translate."""
         self.compiled = compiled
         self.samples: list[tuple[str, str]] = []
 
@@ -73,13 +72,12 @@ class ValidationTranslations(Callback):
 
 
 class StepMetrics(Callback):
-    """Logs loss and learning rate; Lightning would log a step only after its checkpoint.
+    """Logs loss and learning rate of `every` few steps, 0 for none; Lightning would do so only after the checkpoint.
 
     A checkpoint holds the rows of metrics.csv up to it, and a run that is resumed begins with these.
     """
 
     def __init__(self, path: Path, every: int) -> None:
-        """Take where metrics.csv is, and in how many steps a row is logged; 0 for none."""
         self.path, self.every = path, every
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
@@ -118,7 +116,6 @@ class TrainingProgress(ProgressBar):
     """
 
     def __init__(self, translations: ValidationTranslations, first_line: str) -> None:
-        """Take the callback whose samples are shown, and what to say before the first step."""
         super().__init__()
         self.translations, self.first_line = translations, first_line
         self.console = Console(stderr=True, highlight=False)

@@ -9,21 +9,14 @@ from minitrans.training.config import RunConfig
 
 
 def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], step: int) -> str:
-    """Markdown: data, sizes, training and scores of a finished run.
-
-    Args:
-        config: The run's settings.
-        bundle: The finished model.
-        scores: By split, `valid` first.
-        step: Optimizer step of the weights that were kept.
-    """
+    """Markdown: data, sizes, training and scores, by split, of a finished run, whose best weights are of a step."""
     sizes = bundle.model.config
+    valid = scores["valid"]
     n_parameters = sum(p.numel() for p in bundle.model.parameters())
     rows = [
         f"| {split} | {s.sentences:,} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f}% |"
         for split, s in scores.items()
     ]
-    any_scores = next(iter(scores.values()))
     return f"""# {bundle.source} -> {bundle.target}
 
 A translation Transformer trained with minitrans on `{visible(config.data.path)}`.
@@ -44,6 +37,6 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
-Greedy decoding. BLEU: `{any_scores.bleu_signature}`; chrF: `{any_scores.chrf_signature}`. Only `valid` was used to \
+Greedy decoding. BLEU: `{valid.bleu_signature}`; chrF: `{valid.chrf_signature}`. Only `valid` was used to \
 choose the weights, and the score below which a translation is marked "unsure".
 """

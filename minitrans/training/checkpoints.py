@@ -2,7 +2,6 @@
 
 import io
 import logging
-import math
 import pickle
 import signal
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import TorchCheckpointIO
 from torch import Tensor
 
@@ -135,7 +134,6 @@ class StopIfNotFinite(Callback):
     """
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder of the checkpoints, of which the last good one is named."""
         self.folder = folder
         self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
 
@@ -172,10 +170,8 @@ class Checkpoints(Checkpoint):
     before it, so that a resumed run repeats nothing and leaves nothing out.
     """
 
-    def __init__(self, folder: Path, config: TrainingConfig, signals: StopSignals) -> None:
-        """Take the folder, the settings that say when, and the signals after which one is the last."""
-        self.folder, self.config, self.signals = folder, config, signals
-        self.best = -math.inf
+    def __init__(self, folder: Path, config: TrainingConfig, early: EarlyStopping, signals: StopSignals) -> None:
+        self.folder, self.config, self.early, self.signals = folder, config, early, signals
         self.due = self.stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -183,9 +179,7 @@ class Checkpoints(Checkpoint):
         # It loses its way where an epoch ends, unless it counts steps.
         trainer.fit_loop.epoch_loop.max_steps = int(trainer.estimated_stepping_batches)
         # It forgets that a run has stopped early.
-        early = trainer.early_stopping_callback
-        assert early is not None
-        trainer.should_stop = early.wait_count >= early.patience
+        trainer.should_stop = self.early.wait_count >= self.early.patience
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start the clock."""
@@ -210,9 +204,7 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the weights if none were better; write a checkpoint if one is due."""
-        bleu = trainer.callback_metrics["val_bleu"].item()
-        if bleu > self.best:
-            self.best = bleu
+        if self.early.wait_count == 0:  # so many validations ago there was a better one, or the first
             trainer.save_checkpoint(self.folder / BEST)
         self._save(trainer)
 
@@ -229,12 +221,6 @@ class Checkpoints(Checkpoint):
         if self.stop:
             raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Add the best BLEU."""
-        checkpoint["best"] = self.best
-
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Take the best BLEU."""
-        self.best = checkpoint["best"]
-        # The data module alone has the place in the data; in earlier versions a loader had it too.
+        """Leave the place in the data to the data module; in earlier versions a loader had it too."""
         checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)

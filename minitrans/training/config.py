@@ -169,28 +169,23 @@ class RunConfig:
             raise UserError(str(error)) from error
 
 
-def memory() -> int:
-    """Bytes of memory that this process can have, as far as the system tells."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)[0]]
-    with suppress(OSError, ValueError):  # it is there in a container that has a limit
-        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(limit for limit in limits if limit > 0)
-
-
-def check_memory(sizes: TransformerConfig) -> None:
+def check_memory(c: TransformerConfig) -> None:
     """Compare what a model and its optimizer will take with what this machine has, before any of it is taken.
 
     Raises:
         UserError: It is not enough, or the table of positions is larger than what a run folder may ask for.
     """
-    c = sizes
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), resource.getrlimit(resource.RLIMIT_AS)[0]]
+    with suppress(OSError, ValueError):  # it is there in a container that has a limit
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    memory = min(limit for limit in limits if limit > 0)
     layer = 4 * c.d_model * (3 * c.n_heads * c.head_size + c.d_ff)  # one of the encoder and one of the decoder
     n_parameters = c.n_layers * layer + c.vocab_size * c.d_model * (1 if c.tie_embeddings else 3)
     needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
-    if needed > memory():
+    if needed > memory:
         raise UserError(
             f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
-            f"{memory() / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
+            f"{memory / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
         )
     if c.max_len * c.d_model > POSITIONS:
         raise UserError(
@@ -254,11 +249,7 @@ def _given(argv: Sequence[str], flag: str) -> list[str]:
 
 
 def _check_file(parser: ArgumentParser, file: str) -> None:
-    """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting.
-
-    Raises:
-        UserError: It cannot be read, or has a setting that is unknown or wrong.
-    """
+    """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting."""
     tree = read_settings(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")

@@ -69,11 +69,9 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
 
 
 def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Make all that the model learns from, as far as it is not there yet; yields and faults are those of `distill`.
+    """Make all that the model of `config` learns from, into a folder, as far as it is not there yet.
 
-    Args:
-        config: The settings of the model.
-        folder: Where teachers and students go, and the corpora, into `corpus`.
+    What it yields and raises is that of `distill`.
     """
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
@@ -145,7 +143,7 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in (sources, targets))
     src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
     found = np.zeros(len(src))
-    quick = choose_precision("auto", "cpu").name == "bf16"
+    quick = choose_precision("auto", "cpu")[0] == "bf16"
     for rows in plan_batches(src_lengths, tgt_lengths, BATCH_TOKENS, None):
         special = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
         batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *special)

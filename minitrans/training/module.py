@@ -56,7 +56,6 @@ class TranslationModule(LightningModule):
     """
 
     def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss) -> None:
-        """Take the model, the settings of its optimizer, and what computes the loss of a batch."""
         super().__init__()
         self.model = model
         self.config = config
@@ -124,11 +123,7 @@ class TranslationModule(LightningModule):
         checkpoint["rng_states"] = gather(rng_states())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the state of the random numbers.
-
-        Raises:
-            UserError: The checkpoint is of another number of processes.
-        """
+        """Restore the state of the random numbers, unless the checkpoint is of another number of processes."""
         states = checkpoint["rng_states"]
         if len(states) != n_processes():
             raise UserError(

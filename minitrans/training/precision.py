@@ -1,6 +1,6 @@
 """The arithmetic of a run: what the user asks for, or what its device is fast at."""
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from lightning.pytorch.accelerators import MPSAccelerator
@@ -14,27 +14,8 @@ OF_TRAINER: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-tru
 _BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names of what gains more than rounding to bfloat16 costs
 
 
-class Precision(NamedTuple):
-    """An arithmetic and why.
-
-    Attributes:
-        name: bf16, fp32 or fp16.
-        reason: In a few words.
-    """
-
-    name: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"precision: {self.name} ({self.reason})"
-
-
-def choose_precision(setting: Setting, accelerator: str) -> Precision:
-    """The arithmetic to train in.
-
-    Args:
-        setting: auto leaves it to the device.
-        accelerator: Lightning's name of the device, auto and gpu included.
+def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
+    """The arithmetic to train in on what Lightning calls `accelerator`, and why, in a few words.
 
     Raises:
         UserError: The device has no such arithmetic.
@@ -43,24 +24,21 @@ def choose_precision(setting: Setting, accelerator: str) -> Precision:
     if setting == "fp16" and device == "cpu":
         raise UserError("training.precision is fp16, which works only on a GPU; choose auto, bf16 or fp32")
     if setting != "auto":
-        return Precision(setting, "as set")
+        return setting, "as set"
     match device:
         case "cuda" if torch.cuda.is_bf16_supported(including_emulation=False):
-            return Precision("bf16", "this GPU computes in bfloat16")
+            return "bf16", "this GPU computes in bfloat16"
         case "cuda":
-            return Precision("fp16", "this GPU has no bfloat16")
-        case "cpu" if unit := _bf16_unit():
-            return Precision("bf16", f"this processor multiplies bfloat16: {unit}")
+            return "fp16", "this GPU has no bfloat16"
         case "cpu":
-            return Precision("fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_UNITS)}")
+            # Versions of torch before 2.10 cannot tell.
+            found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+            for unit in _BF16_UNITS:
+                if found.get(unit):
+                    return "bf16", f"this processor multiplies bfloat16: {unit}"
+            return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_UNITS)}"
         case _:
-            return Precision("fp32", f"the safe one on {device}")
-
-
-def _bf16_unit() -> str | None:
-    """What this processor multiplies bfloat16 with, if anything; older versions of torch cannot tell."""
-    capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-    return next((unit for unit in _BF16_UNITS if capabilities.get(unit)), None)
+            return "fp32", f"the safe one on {device}"
 
 
 def _device(accelerator: str) -> str:

@@ -165,26 +165,23 @@ def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) ->
 
 
 def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
-    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand.
-
-    Raises:
-        UserError: Settings that Lightning refuses, or would take without an end.
-    """
+    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand."""
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
-    precision = choose_precision(config.training.precision, config.trainer["accelerator"])
+    precision, reason = choose_precision(config.training.precision, config.trainer["accelerator"])
     decay = config.training.ema_decay
     every = max(1, round(0.01 / (1 - decay)))  # steps that move the average by a hundredth: often enough
     translations, signals = ValidationTranslations(config.compiled), StopSignals()
+    early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
         EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
-        EarlyStopping("val_bleu", mode="max", patience=config.training.patience, check_on_train_epoch_end=False),
-        TrainingProgress(translations, str(precision)),
+        early,
+        TrainingProgress(translations, f"precision: {precision} ({reason})"),
         StopIfNotFinite(run_dir / CHECKPOINTS),
         StepMetrics(run_dir / METRICS, every=50 if log_every is None else log_every),
         signals,
-        Checkpoints(run_dir / CHECKPOINTS, config.training, signals),
+        Checkpoints(run_dir / CHECKPOINTS, config.training, early, signals),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=step_of(checkpoint) if checkpoint else None
@@ -192,7 +189,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     try:
         trainer = Trainer(
             **config.trainer | {"log_every_n_steps": 0},  # `StepMetrics` does it
-            precision=OF_TRAINER[precision.name],
+            precision=OF_TRAINER[precision],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
             plugins=[CheckpointFiles()],
@@ -203,7 +200,12 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         )
     except Exception as error:  # whatever Lightning says of a device that is not there, or settings that exclude others
         raise UserError(f"trainer: {' '.join(str(error).split())}") from error
-    _check_processes(trainer)
+    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
+    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:  # they would wait for each other for ever
+        raise UserError(
+            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
+            "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
+        )
     if isinstance(trainer.strategy, DDPStrategy):
         # Else it sums up gradients in another order after the first step, also after the first of a resumed run.
         trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
@@ -218,16 +220,6 @@ def _check_devices(settings: dict[str, Any]) -> None:
     most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")
     if n_devices > most:
         raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
-
-
-def _check_processes(trainer: Trainer) -> None:
-    """Refuse several machines that would wait for each other for ever."""
-    alone = isinstance(getattr(trainer.strategy, "cluster_environment", None), LightningEnvironment)
-    if trainer.num_nodes > 1 and alone and "MASTER_ADDR" not in os.environ:
-        raise UserError(
-            f"trainer.num_nodes is {trainer.num_nodes}, and no MASTER_ADDR in the environment says where they meet; "
-            "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
-        )
 
 
 def _fit(
@@ -279,10 +271,9 @@ def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
     processes = [*launcher.procs]
     launcher.procs.clear()  # or the thread that watches them kills this process as well
     deadline = time.monotonic() + patience
-    while not (codes := [code for process in processes if (code := process.poll()) is not None]):
-        if not processes or time.monotonic() >= deadline:
-            break
+    while processes and all(process.poll() is None for process in processes) and time.monotonic() < deadline:
         time.sleep(0.05)
+    codes = [process.returncode for process in processes if process.returncode is not None]
     for process in processes:
         process.kill()
     return codes

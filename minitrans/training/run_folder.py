@@ -1,7 +1,7 @@
 """The folder of a run: what may be written into it, and removed from it, by one training at a time."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
@@ -71,26 +71,23 @@ def _check_resumed(config: RunConfig) -> None:
             )
 
 
-@contextlib.contextmanager
-def _new_folder(run_dir: Path) -> Iterator[None]:
-    """Make a run folder, unless it is there and empty, and hold it."""
-    try:
-        run_dir.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
-    with lock(run_dir / MARK):
-        if (run_dir / CONFIG).exists():  # of another training, begun meanwhile
-            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-        yield
-
-
 def begin_run(
     config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: frozenset[str] | None
 ) -> None:
-    """Begin the run folder, in place of the run that is there; `words` are the first that it knows."""
+    """Begin the run folder, in place of the run that is there; `words` are the first that it knows.
+
+    Raises:
+        UserError: It cannot be written, or another training has begun in it meanwhile.
+    """
     run_dir = config.run_dir
     if not is_there:
-        held.enter_context(_new_folder(run_dir))
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
+        held.enter_context(lock(run_dir / MARK))
+        if (run_dir / CONFIG).exists():
+            raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
     _remove(run_dir, FILES)
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours

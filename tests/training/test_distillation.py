@@ -17,7 +17,6 @@ from minitrans.serving.bundle import Bundle
 from minitrans.serving.translator import Translation, Translator
 from minitrans.text.lines import read_lines
 from minitrans.training import distillation
-from minitrans.training.precision import Precision
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
@@ -128,7 +127,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distillation, "choose_precision", lambda *_: Precision("fp32", "for the test"))
+    monkeypatch.setattr(distillation, "choose_precision", lambda *_: ("fp32", "for the test"))
 
 
 SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]

@@ -66,7 +66,7 @@ def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
 ) -> None:
     machine.has(*units.split(), **devices)
     for accelerator in accelerators.split():
-        assert str(choose_precision(setting, accelerator)) == said
+        assert "precision: {} ({})".format(*choose_precision(setting, accelerator)) == said
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
@@ -77,7 +77,7 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
         monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before torch 2.10
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", capabilities)
-    assert choose_precision("auto", "cpu").name == "fp32"
+    assert choose_precision("auto", "cpu")[0] == "fp32"
 
 
 def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
@@ -113,4 +113,4 @@ def test_torch_is_asked_what_it_can_answer() -> None:
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(torch.cpu.get_capabilities().get(unit, False), bool)
-    assert choose_precision("auto", "cpu").name in SETTINGS
+    assert choose_precision("auto", "cpu")[0] in SETTINGS

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ from minitrans.text.words import words
 from minitrans.training import callbacks
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.module import TranslationModule
-from minitrans.training.run_folder import _new_folder
+from minitrans.training.run_folder import begin_run
 
 Capture = pytest.CaptureFixture[str]
 IN_USE = "is in use by another process; wait for its end"
@@ -347,6 +348,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
 ) -> None:
     run_dir, new = places / "run", places / "new"
     new.mkdir()
+    begun = mock.Mock(run_dir=new, text=""), False, ExitStack(), mock.Mock(), None
     code = (
         "import pathlib, sys, time; from minitrans.text.files import lock\n"
         "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
@@ -358,11 +360,10 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
             assert IN_USE in refuses(capsys, corpus, run_dir, flag)
-        with pytest.raises(UserError, match=IN_USE), _new_folder(new):  # begun after the other has looked
-            pass
+        with pytest.raises(UserError, match=IN_USE):
+            begin_run(*begun)  # after the other has looked
         process.kill()
-    with _new_folder(new):
-        pass
+    begin_run(*begun)
     assert train(corpus, run_dir, "--resume", max_steps=200) == 0
     assert train(corpus, run_dir, "--overwrite", max_steps=5) == 0
 
