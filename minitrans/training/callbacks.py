@@ -133,7 +133,6 @@ class TrainingProgress(ProgressBar):
         )
         self.task = self.bar.add_task("training", total=1, loss=float("nan"), speed=0.0)
         self.seconds = 0.0
-        self.step_began = 0.0
         self.began_at: tuple[float, int] | None = None  # when the first step ended, and which step that was
         self.say_at = 0.0  # when the next line is due
 

@@ -124,20 +124,7 @@ WORDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of one run, and where it goes.
-
-    Attributes:
-        seed: Decides the initial weights, the order of the data and the dropout.
-        compiled: Whether compiled code computes.
-        model: Settings of `TransformerConfig`, without what the tokenizer decides.
-        tokenizer: How to train the tokenizer.
-        data: The corpus and its batches.
-        training: The optimizer and its schedule.
-        trainer: Settings of Lightning's Trainer.
-        run_dir: The run folder.
-        resume: Resume the run in the folder.
-        overwrite: Replace the run in the folder.
-    """
+    """All settings of one run, and where it goes; of the model, those that the tokenizer does not decide."""
 
     seed: int
     compiled: Mode
@@ -194,12 +181,7 @@ def check_memory(c: TransformerConfig) -> None:
 
 
 def parse_config(argv: Sequence[str], command: str = "train", description: str = "") -> RunConfig:
-    """Merge YAML and flags, and check them.
-
-    Args:
-        argv: The flags that follow the command. One after --config overrides what that file says.
-        command: The command, train or distill.
-        description: What it does, for --help.
+    """Merge YAML and the flags of `train` or `distill`, of which later ones override, and check them.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
