@@ -1,9 +1,10 @@
-"""What happens around the training steps: writing the curve, translating the validation split, showing progress."""
+"""What happens around the training steps: the numbers are watched and logged, `valid` is translated, progress shown."""
 
 import csv
 import io
 import logging
 import time
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,18 @@ from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from torch import Tensor
 
+from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.processes import gather, share
+from minitrans.errors import UserError
 from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import visible
+from minitrans.training.checkpoints import written_checkpoints
 from minitrans.training.module import TranslationModule
 
 logger = logging.getLogger("minitrans")
@@ -69,6 +74,42 @@ class ValidationTranslations(Callback):
             if isinstance(board, TensorBoardLogger):
                 text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
                 board.experiment.add_text("samples", text, trainer.global_step - 1)
+
+
+class StopIfNotFinite(Callback):
+    """Stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones.
+
+    The loss is looked at a step late, or the processor would wait for an accelerator at every step.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Look at the loss of the step before, and keep that of this one."""
+        self._check(trainer, weights=[])
+        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Look at the loss of the last step and at the weights."""
+        self._check(trainer, weights=pl_module.parameters())
+
+    def _check(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
+        if self.last is None:
+            return
+        step, loss, batch = self.last
+        if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
+            data, good = trainer.datamodule, written_checkpoints(self.folder)  # type: ignore[attr-defined]
+            assert isinstance(data, TranslationDataModule)
+            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
+            raise UserError(
+                f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
+                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
+                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
+            )
 
 
 class StepMetrics(Callback):

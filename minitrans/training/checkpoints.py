@@ -1,4 +1,4 @@
-"""Checkpoints: what a run goes on from, whatever ended it, and its best weights; and what ends it early."""
+"""Checkpoints: what a run goes on from, whatever ended it, and its best weights."""
 
 import io
 import logging
@@ -7,8 +7,6 @@ import signal
 import sys
 import time
 import zipfile
-from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,11 +15,8 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import TorchCheckpointIO
-from torch import Tensor
 
-from minitrans.data.batching import Batch
-from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.processes import gather, sum_up
+from minitrans.data.processes import sum_up
 from minitrans.errors import UserError
 from minitrans.text.files import write_file
 from minitrans.training.config import TrainingConfig
@@ -83,7 +78,7 @@ def newest_checkpoint(folder: Path) -> Path:
     Raises:
         UserError: There is none, or one holds what might run code.
     """
-    for path in _checkpoints(folder):
+    for path in written_checkpoints(folder):
         try:
             read_checkpoint(path)
             return path
@@ -92,7 +87,7 @@ def newest_checkpoint(folder: Path) -> Path:
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 
-def _checkpoints(folder: Path) -> list[Path]:
+def written_checkpoints(folder: Path) -> list[Path]:
     """The checkpoints to go on from, the newest first."""
     return sorted((path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=step_of, reverse=True)
 
@@ -121,42 +116,6 @@ class StopSignals(Callback):
             raise KeyboardInterrupt
         self.heard = True
         print("stopping after this step; once more to stop at once", file=sys.stderr)
-
-
-class StopIfNotFinite(Callback):
-    """Stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones.
-
-    The loss is looked at a step late, or the processor would wait for an accelerator at every step.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.last: tuple[int, Tensor, Batch] | None = None  # step, loss, batch
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Look at the loss of the step before, and keep that of this one."""
-        self._check(trainer, weights=[])
-        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
-
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Look at the loss of the last step and at the weights."""
-        self._check(trainer, weights=pl_module.parameters())
-
-    def _check(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
-        if self.last is None:
-            return
-        step, loss, batch = self.last
-        if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
-            data, good = trainer.datamodule, _checkpoints(self.folder)  # type: ignore[attr-defined]
-            assert isinstance(data, TranslationDataModule)
-            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
-            raise UserError(
-                f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
-                f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
-                f"{good[0] if good else 'none'}; check these lines, or train again with a lower training.learning_rate"
-            )
 
 
 class Checkpoints(Checkpoint):
@@ -210,7 +169,7 @@ class Checkpoints(Checkpoint):
             trainer.save_checkpoint(self.folder / f"step-{self.step}.ckpt")
             self.saved_at = time.monotonic()
             if trainer.is_global_zero:
-                written = _checkpoints(self.folder)
+                written = written_checkpoints(self.folder)
                 kept = [path for path in written if step_of(path) <= self.step][: self.config.keep_checkpoints]
                 for path in {*written} - {*kept}:  # a later one is damaged, or this run would have begun with it
                     path.unlink()

@@ -34,12 +34,11 @@ from minitrans.serving.scoring import Scores, by_line, score
 from minitrans.serving.translator import Translator
 from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training.callbacks import StepMetrics, TrainingProgress, ValidationTranslations
+from minitrans.training.callbacks import StepMetrics, StopIfNotFinite, TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
 from minitrans.training.checkpoints import (
     CheckpointFiles,
     Checkpoints,
-    StopIfNotFinite,
     StopSignals,
     newest_checkpoint,
     read_checkpoint,

@@ -555,8 +555,6 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     module = TranslationModule(model, config.training, batch_loss)
     with contextlib.suppress(EnoughError):
         run._fit(trainer, module, workload.data, config, None)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined]
-        callback.teardown(trainer, module, "fit")  # gives the signals back, which Lightning omits after an exception
 
     bare, whole = (np.reshape(times[WARMUP:], (rounds, steps)).mean(1) for times in (in_turn.bare, in_turn.trainer))
     return {
