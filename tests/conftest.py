@@ -26,6 +26,7 @@ from minitrans.cachecheck.check import Report
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving import admission
+from minitrans.serving.translator import Translator
 from minitrans.verify import proof  # which registers all checks and sabotages
 
 for name, n in (("few", 25), ("many", 100)):  # examples; `make test-all` asks for many
@@ -128,13 +129,14 @@ def as_numpy(module: nn.Module) -> Weights:
     return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 
-def always(model: Transformer, token: int) -> Transformer:
-    """Make the model's likeliest token the same at every position."""
+def always(model: Transformer, *tokens: int) -> Transformer:
+    """Make the model's likeliest tokens the same at every position, the first one the likeliest."""
     with torch.no_grad():
         model.decoder.norm.weight.zero_()
         model.decoder.norm.bias.fill_(1.0)
         model.output.weight.zero_()
-        model.output.weight[token] = 1.0
+        for rank, token in enumerate(tokens):
+            model.output.weight[token] = 1.0 - 0.1 * rank
     return model
 
 
@@ -159,6 +161,12 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run_dir = folder / "run"
     assert cli.main(["train", *tiny_settings(folder), "--run-dir", str(run_dir)]) == 0
     return run_dir
+
+
+@pytest.fixture(scope="session")
+def translator(tiny_run: Path) -> Translator:
+    """Of the tiny run, by the plain model; tests leave it as it is."""
+    return Translator.load(tiny_run)
 
 
 @pytest.fixture(scope="session")

@@ -4,13 +4,14 @@ Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabul
 """
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.nn import functional as F
 
 from minitrans.errors import UserError
@@ -19,7 +20,7 @@ from minitrans.model.decoding import likeliest_tokens
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle
-from minitrans.serving.translator import Attention, Translation, Translator
+from minitrans.serving.translator import Attention, Translation, Translator, stacked
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -119,9 +120,9 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     logits = model.output(hidden)  # (1, T, V)
-    among = _stacked(trace.self_weights for trace in encoder)
-    within = _stacked(trace.self_weights for trace in decoder)
-    across = _stacked(trace.cross_weights for trace in decoder)
+    among = stacked(trace.self_weights for trace in encoder)[:, 0]
+    within = stacked(trace.self_weights for trace in decoder)[:, 0]
+    across = stacked(trace.cross_weights for trace in decoder)[:, 0]
     n, length = len(source), tgt_in.size(1)
 
     cache = model.init_cache(memory, src_mask, length)
@@ -132,9 +133,9 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
         held = cache.length
         hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
         of_step = model.output(hidden)  # (1, 1, V)
-        of_self = _stacked(trace.self_weights for trace in traces)
-        cached_decoder[:, :, t, : of_self.size(-1)] = of_self[:, :, 0]
-        cached_cross[:, :, t] = _stacked(trace.cross_weights for trace in traces)[:, :, 0]
+        of_self = stacked(trace.self_weights for trace in traces)[:, 0, :, 0]
+        cached_decoder[:, :, t, : of_self.size(-1)] = of_self
+        cached_cross[:, :, t] = stacked(trace.cross_weights for trace in traces)[:, 0, :, 0]
         log_p, ids = likeliest_tokens(of_step[:, 0], N_LIKELIEST, model.config)
         of_decoder = cached_decoder[:, :, t] - attention.decoder[:, :, t]
         of_cross = cached_cross[:, :, t, :n] - attention.cross[:, :, t]
@@ -181,9 +182,13 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
     }
     n = model.config.n_heads
     src_ids, tgt_in, tgt_out = (ids.expand(n, -1) for ids in (src_ids, tgt_in, tgt_out))  # row h: head h is off
+    off = torch.eye(n, dtype=torch.bool, device=src_ids.device)[:, None, :, None]
+
+    def switch_off(_: Module, inputs: tuple[Tensor]) -> Tensor:
+        return inputs[0].unflatten(-1, (n, -1)).masked_fill(off, 0.0).flatten(-2)
 
     def log_probs(attention: MultiHeadAttention) -> Tensor:
-        handle = attention.w_o.register_forward_pre_hook(lambda _, inputs: (_one_off_each_row(inputs[0], n),))
+        handle = attention.w_o.register_forward_pre_hook(switch_off)
         found = _log_probs(model(src_ids, tgt_in), tgt_out)
         handle.remove()
         return found.cpu()
@@ -191,22 +196,10 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
 
 
-def _one_off_each_row(heads: Tensor, n: int) -> Tensor:
-    """Concatenated heads (n, T, n * Dh), head h of row h zeroed: W_o gets nothing from it."""
-    split = heads.unflatten(-1, (n, -1))
-    off = torch.eye(n, dtype=torch.bool, device=heads.device)[:, None, :, None]
-    return split.masked_fill(off, 0.0).flatten(-2)
-
-
 def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
     """Of each row of ids, int64 (B, T), under logits (B, T, V): (B,), float32 at least."""
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
     return log_p.gather(-1, ids[..., None]).sum((1, 2))
-
-
-def _stacked(layers: Iterable[Tensor | None]) -> Tensor:
-    """Each layer's weights of one sentence, (1, H, Tq, Tk) -> (L, H, Tq, Tk)."""
-    return torch.cat([weights for weights in layers if weights is not None]).cpu()
 
 
 def _largest(x: Tensor) -> float:

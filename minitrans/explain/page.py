@@ -31,8 +31,35 @@ class Explanation:
 
     @cached_property
     def html(self) -> str:
-        """The page; `page` says what it raises."""
-        return page(self.sentences)
+        """The page of the sentences, in as many of the last layers as there is room for.
+
+        Raises:
+            UserError: The first sentence is too long for a page.
+        """
+        sentences, config = self.sentences, self.sentences[0].config
+        n_layers, n_sentences = fitting([_size(sentence) for sentence in sentences], config.n_layers)
+        if not n_sentences:
+            n_pieces = len(sentences[0].attention.source)
+            raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
+        script = render("explain.js")
+        data = {
+            "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
+            "heads": config.n_heads,
+            "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
+        }
+        found = render(
+            "explain.html",
+            config=config,
+            languages=sentences[0].languages,
+            n_layers=n_layers,
+            n_shown=n_sentences,
+            n_sentences=len(sentences),
+            # No "<" is left: what a text holds cannot end the element that holds it.
+            data=Markup(json.dumps(data).replace("<", "\\u003c")),
+            script=script,
+            script_hash=script_hash(script),
+        )
+        return str(found)  # no markup: a frame has to escape it
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file.
@@ -51,44 +78,10 @@ class Explanation:
         return str(Markup(frame).format(self.html))
 
 
-def page(sentences: Sequence[Explained]) -> str:
-    """The page of these sentences, in as many of the last layers as there is room for.
-
-    Raises:
-        UserError: The first sentence is too long for a page.
-    """
-    config = sentences[0].config
-    n_layers, n_sentences = fitting([_size(sentence) for sentence in sentences], config.n_layers)
-    if not n_sentences:
-        n_pieces = len(sentences[0].attention.source)
-        raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
-    script = render("explain.js")
-    data = {
-        "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
-        "heads": config.n_heads,
-        "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
-    }
-    found = render(
-        "explain.html",
-        config=config,
-        languages=sentences[0].languages,
-        n_layers=n_layers,
-        n_shown=n_sentences,
-        n_sentences=len(sentences),
-        # No "<" is left: what a text holds cannot end the element that holds it.
-        data=Markup(json.dumps(data).replace("<", "\\u003c")),
-        script=script,
-        script_hash=script_hash(script),
-    )
-    return str(found)  # no markup: a frame has to escape it
-
-
 def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     """How many of the last layers, at least one, and with them how many of the first sentences fit on a page.
 
-    Args:
-        sizes: Bytes that one layer of each sentence takes.
-        n_layers: How many layers there are.
+    One layer of each sentence takes as many bytes as `sizes` says, and there are `n_layers`.
     """
     shown = max(1, min(n_layers, MOST_BYTES // sum(sizes)))
     fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MOST_BYTES]

@@ -1,7 +1,8 @@
 """A translation and its cross-attention as lines of text."""
 
-import unicodedata
 from collections.abc import Iterator
+
+from rich.cells import cell_len
 
 from minitrans.explain.computing import Explained
 from minitrans.text.lines import clean
@@ -12,11 +13,8 @@ SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 def draw(found: Explained, width: int) -> Iterator[str]:
     """The text, its translation, and the last layer's cross-attention, mean of its heads.
 
-    A row is a piece that was written, a column a piece of the source; columns that do not fit stand below the others.
-
-    Args:
-        found: What to draw.
-        width: How many characters fit into a line.
+    A row is a piece that was written, a column a piece of the source; columns that do not fit into a line of `width`
+    characters stand below the others.
     """
     eos = found.attention.source[-1]
     sources, rows = (
@@ -24,13 +22,13 @@ def draw(found: Explained, width: int) -> Iterator[str]:
         for pieces in (found.attention.source, found.attention.target[1:])
     )
     weights = found.attention.cross[-1].float().mean(0).tolist()
-    left = max(map(_width, rows)) + 1
+    left = max(map(cell_len, rows)) + 1
     yield f"{clean(found.text)} → {found.translation.text}"
-    for columns in _fitting([_width(source) for source in sources], width - left):
+    for columns in _fitting([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):
-            cells = (_shade(of_row[k]) * _width(sources[k]) for k in columns)
-            yield f"{row}{' ' * (left - _width(row))}{' '.join(cells)}".rstrip()
+            cells = (_shade(of_row[k]) * cell_len(sources[k]) for k in columns)
+            yield f"{row}{' ' * (left - cell_len(row))}{' '.join(cells)}".rstrip()
 
 
 def _fitting(widths: list[int], room: int) -> Iterator[range]:
@@ -51,8 +49,3 @@ def _shade(weight: float) -> str:
 def _label(piece: str) -> str:
     """A piece without what a terminal would obey, and with a mark for its space."""
     return clean(piece.replace("\u2581", "␣")) or "?"
-
-
-def _width(text: str) -> int:
-    """How many characters of a terminal a text takes; a Chinese one takes two, a combining one none."""
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

@@ -4,10 +4,10 @@ A page that shows them is made from `base.html`, which holds their colours and t
 """
 
 import math
-import unicodedata
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
+from rich.cells import cell_len
 from torch import Tensor
 
 from minitrans.pages.render import renderer
@@ -63,11 +63,7 @@ def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) 
 def _grid(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: int = 28) -> dict[str, object]:
     """What `grid.svg` draws around cells: labels to the left and above. Lengths are in pixels, from the grid's corner.
 
-    Args:
-        rows: Labels of the rows.
-        columns: Labels of the columns, which rise to the right by `angle` degrees.
-        angle: See above; 90 is upright.
-        above: Room above the labels, for a title.
+    Those of the columns rise to the right by `angle` degrees; `above` them there is room for a title.
     """
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     left = max(map(_width, rows), default=0) + 8
@@ -87,7 +83,7 @@ def _grid(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: i
 
 def _width(text: str) -> float:
     """About how many pixels a label takes."""
-    return LETTER * sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return LETTER * cell_len(text)
 
 
 def _short(text: str) -> str:

@@ -99,17 +99,11 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
     config, source, target, n_words, threshold, digests = _load_sizes(folder / SIZES)
     tokenizer = load_tokenizer(folder)
-    if config.vocab_size != tokenizer.vocab_size:
-        raise UserError(
-            f"{folder}: the model has {config.vocab_size} pieces, the tokenizer {tokenizer.vocab_size}; "
-            "the files come from different runs"
-        )
-    for name in ("pad_id", "bos_id", "eos_id"):
-        if getattr(config, name) != getattr(tokenizer, name):
-            raise UserError(
-                f"{folder}: {name} is {getattr(config, name)} in the model, {getattr(tokenizer, name)} in the "
-                "tokenizer; the files come from different runs"
-            )
+    for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
+        ours, theirs = getattr(config, name), getattr(tokenizer, name)
+        if ours != theirs:
+            differs = f"{name} is {ours} in the model, {theirs} in the tokenizer"
+            raise UserError(f"{folder}: {differs}; the files come from different runs")
     words = None if n_words is None else load_words(folder)
     if words is not None and len(words) != n_words:
         raise UserError(f"{folder / WORDS} is damaged ({len(words)} words, not {n_words}); train the run again")
@@ -178,18 +172,14 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Th
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
 
-def _fits(config: TransformerConfig, n_numbers: int) -> bool:
-    """Whether a model of these sizes may take memory: a file of so many numbers confirms its large matrices."""
-    layer = config.d_model * (config.d_ff + config.n_heads * config.head_size)  # a dozen of these, at most
-    return config.n_layers * layer + config.vocab_size * config.d_model <= n_numbers
-
-
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
+    layer = config.d_model * (config.d_ff + config.n_heads * config.head_size)  # a dozen of these, at most
+    large = config.n_layers * layer + config.vocab_size * config.d_model  # numbers that the file has to confirm
     try:
         with safe_open(path, framework="pt") as file:
             found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
             wrong = ["n_layers"] * (config.n_layers > len(found))  # or making so many would take for ever
-            wrong += ["the number of weights"] * (not _fits(config, sum(map(prod, found.values()))))
+            wrong += ["the number of weights"] * (large > sum(map(prod, found.values())))
             if not wrong:
                 model = Transformer(config)
                 expected = {name: list(p.shape) for name, p in model.named_parameters()}

@@ -51,13 +51,13 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     chrf = None if np.mean(equal) >= EXACT else LOW_CHRF
     wrong = _wrong(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown else t.score for t in translations])
-    candidates, n_below = np.unique(np.sort(scores), return_index=True)
-    wrong_below = np.append(0, np.cumsum(wrong[np.argsort(scores)]))[n_below]
-    right_below = n_below - wrong_below
-    youden = wrong_below / max(1, wrong.sum()) - right_below / max(1, (~wrong).sum())
-    youden[np.isinf(candidates)] = -np.inf
-    best = int(np.argmax(youden))
-    return None if np.isinf(youden[best]) else Threshold(float(candidates[best]), chrf)
+    candidates = np.unique(scores[np.isfinite(scores)])
+    if not candidates.size:
+        return None
+    wrong_below, right_below = (
+        np.searchsorted(np.sort(scores[which]), candidates) / max(1, which.sum()) for which in (wrong, ~wrong)
+    )
+    return Threshold(float(candidates[np.argmax(wrong_below - right_below)]), chrf)
 
 
 def judge(translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold) -> Marks:

@@ -201,11 +201,9 @@ class Translator:
 
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
-        nothing: list[int] = []
-        outputs = self._decode(
-            self._sources(lines, first_line), batch_tokens, use_cache, partial(sample, top=top, seed=seed), nothing
-        )
-        return self.bundle.tokenizer.decode_batch(outputs)
+        sources, draw = self._sources(lines, first_line), partial(sample, top=top, seed=seed)
+        found: list[list[int]] = self._decode(sources, batch_tokens, use_cache, draw, [])
+        return self.bundle.tokenizer.decode_batch(found)
 
     def unknown(self, line: str) -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
@@ -227,18 +225,13 @@ class Translator:
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each source; with one beam the greedy translation."""
-        of_blank = Hypothesis([], 0.0, 0.0, 1)
-        if beam == 1:
-            greedy = partial(greedy_decode, length_penalty=length_penalty)
-            found = self._decode(sources, batch_tokens, use_cache, greedy, of_blank)
-            return [[hypothesis] for hypothesis in found]
-        return self._decode(
-            sources,
-            max(1, batch_tokens // beam),
-            use_cache,
-            partial(beam_search, beam=beam, length_penalty=length_penalty),
-            [of_blank],
-        )
+
+        def search(stepper: Stepper[Any], src_ids: Tensor) -> list[list[Hypothesis]]:
+            if beam == 1:
+                return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids, length_penalty)]
+            return beam_search(stepper, src_ids, beam, length_penalty)
+
+        return self._decode(sources, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
 
     def _decode(
         self,
@@ -278,20 +271,17 @@ class Translator:
             memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
             tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
             _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-            kinds = [
-                _stacked(trace.self_weights for trace in encoder),
-                _stacked(trace.self_weights for trace in decoder),
-                _stacked(trace.cross_weights for trace in decoder),
-            ]
+            among = stacked(trace.self_weights for trace in encoder)
+            within = stacked(trace.self_weights for trace in decoder)
+            across = stacked(trace.cross_weights for trace in decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
                 s, t = len(sources[i]), len(ids)
                 found[i] = Attention(
-                    [tokenizer.piece(id_) for id_ in sources[i]],
-                    [tokenizer.piece(id_) for id_ in (tokenizer.bos_id, *ids)],
-                    *(
-                        weights[:, row, :, :q, :k].clone()  # a view would hold the whole batch
-                        for weights, (q, k) in zip(kinds, ((s, s), (t, t), (t, s)), strict=True)
-                    ),
+                    source=[tokenizer.piece(id_) for id_ in sources[i]],
+                    target=[tokenizer.piece(id_) for id_ in (tokenizer.bos_id, *ids)],
+                    encoder=among[:, row, :, :s, :s].clone(),  # a view would hold the whole batch
+                    decoder=within[:, row, :, :t, :t].clone(),
+                    cross=across[:, row, :, :t, :s].clone(),
                 )
         return found
 
@@ -301,18 +291,16 @@ class Translator:
         return ids.to(self.bundle.model.positions.device)
 
     def _sources(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
-        """The ids of each line."""
+        """Ids of each line with EOS at the end, none for a blank line, never more than the model can take."""
         if isinstance(lines, str):
             raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
-        return [self._source_ids(line, number) for number, line in enumerate(lines, first_line)]
-
-    def _source_ids(self, line: str, number: int) -> list[int]:
-        """Ids of a line with EOS at the end, none for a blank line, never more than the model can take."""
-        ids = self.bundle.tokenizer.encode(line)
-        longest = self.bundle.model.config.max_len - 1
-        if len(ids) > longest:
-            logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
-        return [*ids[:longest], self.bundle.tokenizer.eos_id] if ids else []
+        tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
+        sources = []
+        for number, ids in enumerate(map(tokenizer.encode, lines), first_line):
+            if len(ids) > longest:
+                logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
+            sources.append([*ids[:longest], tokenizer.eos_id] if ids else [])
+        return sources
 
     @staticmethod
     def _batches(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
@@ -327,6 +315,6 @@ class Translator:
             yield rows
 
 
-def _stacked(layers: Iterable[Tensor | None]) -> Tensor:
+def stacked(layers: Iterable[Tensor | None]) -> Tensor:
     """Each layer's weights, (B, H, Tq, Tk) -> (L, B, H, Tq, Tk) on the CPU."""
     return torch.stack([weights for weights in layers if weights is not None]).cpu()

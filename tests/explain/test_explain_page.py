@@ -17,16 +17,11 @@ from torch import Tensor
 import minitrans
 from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS
-from minitrans.explain.page import MOST_BYTES, Explanation, fitting, page
+from minitrans.explain.page import MOST_BYTES, Explanation, fitting
 from minitrans.serving.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]
 NASTY = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +125,7 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     )
     numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
     monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", numbers * 16 // 3)
-    html = page([deep, deep])
+    html = Explanation([deep, deep]).html
     assert "it shows the attention of the last 1 of 3 layers." in html
     assert "it shows the first 1 of 2 sentences." in html
     data = data_of(html)

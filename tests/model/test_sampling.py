@@ -67,7 +67,7 @@ def test_a_sample_ends_with_eos_or_at_its_limit(monkeypatch: pytest.MonkeyPatch)
     ends = [min(n + 1, limit) for n, limit in zip(lengths, TARGET_LIMITS, strict=False)]
     assert any(n < limit for n, limit in zip(lengths, TARGET_LIMITS, strict=False))
     assert len(fed) == max(ends) < max(TARGET_LIMITS[:3])
-    stepper = CachedStepper(always(decoding_model(0), token=5))
+    stepper = CachedStepper(always(decoding_model(0), 5))
     vocab_size = stepper.config.vocab_size
     everything = {id_ for row in sample(stepper, SRC_IDS, vocab_size, seed=1) for id_ in row}
     assert everything == {*range(vocab_size)} - {PAD, BOS, EOS}

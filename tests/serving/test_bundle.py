@@ -129,13 +129,10 @@ def told(**changes: object) -> Damage:
 
 
 def sizes(**changes: object) -> Damage:
-    """Change the model's sizes in `model.json`."""
     return told(model=changes)
 
 
 def weights(change: Callable[[dict[str, Tensor]], object]) -> Damage:
-    """Change the dictionary of weights."""
-
     def damage(run: Path) -> None:
         found = load_file(run / WEIGHTS)
         change(found)
@@ -145,7 +142,6 @@ def weights(change: Callable[[dict[str, Tensor]], object]) -> Damage:
 
 
 def content(name: str, new: bytes) -> Damage:
-    """Put something else into a file."""
     return lambda run: (run / name).write_bytes(new)
 
 
@@ -155,7 +151,6 @@ def length(name: str, n: int) -> Damage:
 
 
 def without(name: str) -> Damage:
-    """Remove a file."""
     return lambda run: (run / name).unlink()
 
 
@@ -188,14 +183,14 @@ DAMAGES: list[tuple[Damage, str]] = [
     (sizes(d_modl=3), f"{DAMAGED} .*d_modl"),
     (sizes(n_layers=1.0), f"{DAMAGED} .*n_layers is 1.0"),
     (sizes(d_head="16"), f"{DAMAGED} .*'<'"),
-    (sizes(vocab_size=7), r"the model has 7 pieces, the tokenizer \d{3,}"),
+    (sizes(vocab_size=7), r"vocab_size is 7 in the model, \d{3,} in the tokenizer; the files come from different runs"),
     (sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
     (sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
     (sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
     (sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
     # Sizes of a giant: taking its memory would end the process
     (sizes(d_model=10**9), DAMAGED),
-    (sizes(vocab_size=10**12), "pieces"),
+    (sizes(vocab_size=10**12), "vocab_size is 10{12} in the model"),
     (sizes(n_layers=10**9), NO_FIT),
     (one_layer_for_a_billion, f"{NO_FIT}: n_layers differs"),
     (sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
