@@ -6,12 +6,17 @@ import itertools
 import json
 import os
 import select
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+needs_chromium = pytest.mark.skipif(not (CHROMIUM and shutil.which("bash")), reason="no Chromium here")
 COMMAND = [
     *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe"),
     *(
@@ -148,13 +153,13 @@ class Browser:
 
 
 @contextlib.contextmanager
-def started(chromium: str, folder: Path) -> Iterator[Browser]:
+def started(folder: Path) -> Iterator[Browser]:
     """A browser with a profile in an empty folder."""
     (theirs_in, ours_out), (ours_in, theirs_out) = os.pipe(), os.pipe()
     theirs = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]  # where 3 and 4 are not
     for end in (theirs_in, theirs_out):
         os.close(end)
-    words = [chromium, f"--user-data-dir={folder}", *COMMAND]
+    words = [CHROMIUM, f"--user-data-dir={folder}", *COMMAND]
     shell = ["bash", "-c", f'exec "$0" "$@" 3<&{theirs[0]} 4>&{theirs[1]}', *words]
     with subprocess.Popen(shell, pass_fds=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         for end in theirs:

@@ -1,9 +1,14 @@
-"""Tiny trainings as commands, and their processes."""
+"""Tiny trainings as commands, their processes, and programs that a README shows."""
 
 import contextlib
+import json
 import os
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 CORPUS = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
 
@@ -51,3 +56,15 @@ def wait_for_the_end_of(group: int) -> None:
             os.killpg(group, 0)
             time.sleep(0.01)
         raise AssertionError("a process has been left behind")
+
+
+def run_readme(folder: Path, lines: list[str], missing: str, result: str = "translate(lines)") -> Any:
+    """What the code in a folder's README makes of some lines, where our package and another one are not installed."""
+    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
+    example = 'print(translate(["..."]))'
+    assert example in code
+    code = code.replace(example, f"lines = json.load(sys.stdin)\nprint(json.dumps({result}))")
+    program = f"import json, sys\nsys.modules |= {{'minitrans': None, {missing!r}: None}}\n{code}"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
+    return json.loads(done.stdout)

@@ -1,34 +1,32 @@
 """The page in a browser: by mouse and by keys, wide and narrow, and what it saves."""
 
 import json
-import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import PATIENCE, Browser, started
+from browser import PATIENCE, Browser, needs_chromium, started
 
 import minitrans
 from minitrans.serving.translator import Translator
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
-pytestmark = pytest.mark.skipif(not (CHROMIUM and shutil.which("bash")), reason="no Chromium here")
+pytestmark = needs_chromium
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]
 INSIDE = ("data:image/svg", "blob:", "about:srcdoc")  # asks nobody
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def saved(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    minitrans.explain(Translator.load(tiny_run), TEXTS).save(path)
+    minitrans.explain(translator, TEXTS).save(path)
     return path
 
 
 @pytest.fixture(scope="module")
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with started(CHROMIUM, tmp_path_factory.mktemp("profile")) as browser:
+    with started(tmp_path_factory.mktemp("profile")) as browser:
         yield browser
 
 
@@ -178,9 +176,9 @@ def test_nothing_is_wider_than_the_window(browser: Browser, saved: Path, width: 
         assert browser.run("[...document.querySelectorAll('.picture svg')].every((s) => s.clientWidth > 50)")
 
 
-def test_a_notebooks_frame_works_too(chromium: Browser, tiny_run: Path, tmp_path: Path) -> None:
+def test_a_notebooks_frame_works_too(chromium: Browser, translator: Translator, tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.html"
-    shown = minitrans.explain(Translator.load(tiny_run), TEXTS[0])._repr_html_()
+    shown = minitrans.explain(translator, TEXTS[0])._repr_html_()
     notebook.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{shown}", encoding="utf-8")
     chromium.requests.clear()
     chromium.open(notebook, 1200)

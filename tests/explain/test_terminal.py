@@ -16,8 +16,8 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def found(tiny_run: Path) -> Explained:
-    return minitrans.explain(Translator.load(tiny_run), "I love you.").sentences[0]
+def found(translator: Translator) -> Explained:
+    return minitrans.explain(translator, "I love you.").sentences[0]
 
 
 def with_weights(found: Explained, source: list[str], target: list[str], cross: torch.Tensor) -> Explained:

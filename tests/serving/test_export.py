@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, random_ids, random_model
-from runs import CORPUS
+from conftest import BOS, EOS, PAD, always, random_ids, random_model
+from runs import CORPUS, run_readme
 from torch import nn
 from torch.nn import functional as F
 
@@ -50,15 +48,7 @@ def ours(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
 
 
 def one_track(*best: int) -> Transformer:
-    """A model that always finds the pieces `best` the likeliest, in this order, whatever it reads."""
-    model = random_model(1, tie_embeddings=False).float()
-    with torch.no_grad():
-        model.decoder.norm.weight.zero_()
-        model.decoder.norm.bias.fill_(1.0)
-        model.output.weight.fill_(-1.0)
-        for rank, id_ in enumerate(best):
-            model.output.weight[id_] = 1.0 - 0.1 * rank
-    return model
+    return always(random_model(1, tie_embeddings=False).float(), *best)
 
 
 def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
@@ -140,10 +130,10 @@ def test_tied_matrices_are_written_once(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny run, exported; tests only read it."""
     folder = tmp_path_factory.mktemp("exported") / "deep" / "engine"
-    export(Translator.load(tiny_run).bundle, folder)
+    export(translator.bundle, folder)
     return folder
 
 
@@ -155,8 +145,7 @@ def test_the_folder_holds_all_that_the_engine_needs_and_nothing_is_left_beside_i
     assert json.loads((folder / "config.json").read_text())["unk_token"] == "<unk>"
 
 
-def test_it_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
-    translator = Translator.load(tiny_run)
+def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
     expected = translator.translate(LINES)
     assert engine_translate(load_engine(folder, threads=2), translator.bundle, LINES) == expected
     assert len(set(expected)) > 50
@@ -164,86 +153,57 @@ def test_it_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
     assert [bool(line) for line in eight_bits] == [True, False]
 
 
-def run_readme(folder: Path, lines: list[str]) -> tuple[list[list[int]], list[str]]:
-    """What the code in the folder's README makes of some lines, where neither our package nor PyTorch is installed.
-
-    Returns:
-        The piece ids of the sources, and the translations.
-    """
-    (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
-    example = 'print(translate(["..."]))'
-    assert example in code
-    program = "import json, sys\nsys.modules |= {'minitrans': None, 'torch': None}\n" + code.replace(
-        example,
-        "lines = json.load(sys.stdin)\n"
-        "print(json.dumps([[tokenizer.encode(clean(line)) for line in lines], translate(lines)]))",
-    )
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, input=json.dumps(lines).encode(), stdout=subprocess.PIPE, cwd=folder, check=True)
-    sources, translations = json.loads(done.stdout)
-    return sources, translations
-
-
-def test_its_readme_translates_as_we_do(folder: Path, tiny_run: Path) -> None:
-    translator = Translator.load(tiny_run)
-    assert run_readme(folder, LINES) == (translator.bundle.tokenizer.encode_batch(LINES), translator.translate(LINES))
+def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
+    shown = "[[tokenizer.encode(clean(line)) for line in lines], translate(lines)]"
+    ids = translator.bundle.tokenizer.encode_batch(LINES)
+    assert run_readme(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
 
 
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0}), ("a", {0, 26, 30, 40}), ("<0x0A>", {0})])
 def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
-    with torch.no_grad():  # whatever it reads, it writes this piece for ever
-        vector = bundle.model.output.weight[pieces_of(bundle).index(piece)].mul_(1000)
-        bundle.model.decoder.norm.weight.zero_()
-        bundle.model.decoder.norm.bias.copy_(vector)
+    always(bundle.model, pieces_of(bundle).index(piece))
     export(bundle, tmp_path / "engine")
     expected = Translator(bundle).translate(UGLY)
-    assert run_readme(tmp_path / "engine", UGLY)[1] == expected
+    assert run_readme(tmp_path / "engine", UGLY, "torch") == expected
     assert {len(line) for line in expected} == lengths
 
 
-def test_what_is_there_is_not_overwritten(tiny_run: Path, tmp_path: Path) -> None:
-    bundle = Translator.load(tiny_run).bundle
+def test_what_is_there_is_not_overwritten(translator: Translator, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     for name in ("folder", "file"):
         with pytest.raises(UserError, match=f"{name} is there already; remove it or name another"):
-            export(bundle, tmp_path / name)
+            export(translator.bundle, tmp_path / name)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
 
 
-def test_a_failure_leaves_nothing(tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing(translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("minitrans.serving.export.save_engine", full)
     with pytest.raises(UserError, match=r"cannot write the folder .*engine: No space left on device"):
-        export(Translator.load(tiny_run).bundle, tmp_path / "engine")
+        export(translator.bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_model_without_a_part_is_refused(tiny_run: Path, tmp_path: Path) -> None:
-    bundle = Translator.load(tiny_run).bundle
-    del bundle.model.encoder.norm
-    with pytest.raises(UserError, match=r"^CTranslate2 cannot compute this model: .*'norm'; translate with minitrans"):
-        export(bundle, tmp_path / "engine")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("fault", ["code", "hook", "eps"])
+@pytest.mark.parametrize("fault", ["no part", "code", "hook", "eps"])
 def test_a_model_that_computes_otherwise_is_refused(
     fault: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = Translator.load(tiny_run).bundle
-    if fault == "code":
+    message = r"gives other numbers than this model: log-prob.* \(at most 0.001\)"
+    if fault == "no part":
+        del bundle.model.encoder.norm
+        message = "cannot compute this model: .*'norm'; translate with minitrans"
+    elif fault == "code":
         monkeypatch.setattr(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x)))))
     elif fault == "hook":
         bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: 1.01 * output)
     else:
         bundle.model.encoder.norm.eps = 0.25  # of one norm: CTranslate2 knows one for all
-    with pytest.raises(
-        UserError, match=r"^CTranslate2 gives other numbers than this model: log-prob.* \(at most 0.001\)"
-    ):
+    with pytest.raises(UserError, match=f"^CTranslate2 {message}"):
         export(bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
 

@@ -1,10 +1,7 @@
 """The folder for transformers: read without our code, with our ids, our logits and our tokens, or not written."""
 
-import json
 import random
 import re
-import subprocess
-import sys
 import unicodedata
 from pathlib import Path
 from typing import Any
@@ -12,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import randomize
-from runs import CORPUS
+from conftest import always, randomize
+from runs import CORPUS, run_readme
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
@@ -56,9 +53,9 @@ def untrained(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> B
 
 
 @pytest.fixture(scope="module", params=["en-zh, unigram, trained", "en-zh, bpe", "no-de, bpe, nothing tied"])
-def bundle(request: pytest.FixtureRequest, tiny_run: Path) -> Bundle:
+def bundle(request: pytest.FixtureRequest, translator: Translator) -> Bundle:
     if request.param.endswith("trained"):
-        return Translator.load(tiny_run).bundle
+        return translator.bundle
     if request.param.startswith("en"):
         return untrained(tokenizer_of("bpe"), "en", "zh")
     return untrained(tokenizer_of("bpe", GERMAN, 400), "no", "de", tie_embeddings=False, n_layers=1, max_len=11)
@@ -82,8 +79,7 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
     assert not {"license", "model-index"} & set(data)
 
 
-def test_five_beams_find_what_ours_do(tiny_run: Path, tmp_path: Path) -> None:
-    translator = Translator.load(tiny_run)
+def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) -> None:
     export(translator.bundle, tmp_path / "engine")
     engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
     rows = [torch.tensor([[*tokenizer.encode(line), tokenizer.eos_id]]) for line in SENTENCES[:100]]
@@ -134,18 +130,11 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, s
 # -- the card -------------------------------------------------------------------------------------------------------
 
 
-def test_its_card_translates_as_we_do_where_our_package_is_not_installed(tiny_run: Path, tmp_path: Path) -> None:
-    translator = Translator.load(tiny_run)
+def test_its_card_translates_as_we_do_where_our_package_is_not_installed(
+    translator: Translator, tmp_path: Path
+) -> None:
     export(translator.bundle, tmp_path / "engine")
-    (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "engine" / "README.md").read_text("utf-8"), re.S)
-    example = 'print(translate(["..."]))'
-    assert example in code
-    code = code.replace(example, "print(json.dumps(translate(json.load(sys.stdin))))")
-    program = f"import json, sys\nsys.modules |= {{'minitrans': None, 'sentencepiece': None}}\n{code}"
-    command = [sys.executable, "-c", program]
-    given = json.dumps(LINES).encode()
-    done = subprocess.run(command, input=given, stdout=subprocess.PIPE, cwd=tmp_path / "engine", check=True)
-    assert json.loads(done.stdout) == translator.translate(LINES)
+    assert run_readme(tmp_path / "engine", LINES, "sentencepiece") == translator.translate(LINES)
 
 
 def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
@@ -223,12 +212,7 @@ def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> 
 
 def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
-    with torch.no_grad():
-        bundle.model.decoder.norm.weight.zero_()
-        bundle.model.decoder.norm.bias.fill_(1.0)
-        bundle.model.output.weight.fill_(-1.0)
-        for rank, id_ in enumerate((bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)):
-            bundle.model.output.weight[id_] = 1.0 - 0.1 * rank
+    always(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
     found = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
     assert found == [[300] * 14]

@@ -15,13 +15,11 @@ from hypothesis import strategies as st
 from runs import CORPUS
 from torch import Tensor
 
-from minitrans import Translator
 from minitrans.model import reference
 from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
 from minitrans.serving.bundle import Threshold
-from minitrans.serving.translator import Translation
-from minitrans.serving.translator import Translator as Class
+from minitrans.serving.translator import Translation, Translator
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
 STRANGE = [
@@ -40,25 +38,25 @@ STRANGE += ["<s> </s> <pad>"]
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_run: Path) -> Class:
+def translator(tiny_run: Path) -> Translator:
     return Translator.load(tiny_run, compiled="auto")
 
 
 @pytest.fixture(scope="module")
-def random_translator(translator: Class) -> Class:
+def random_translator(translator: Translator) -> Translator:
     """Of a float64 model of three layers, of which no weight is like another."""
     sizes = replace(translator.bundle.model.config, d_model=12, n_heads=2, d_head=5, d_ff=9, n_layers=3)
     return Translator(replace(translator.bundle, model=randomize(Transformer(sizes), 8)), "auto")
 
 
-def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Class) -> None:
+def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Translator) -> None:
     found = translator.translate(SENTENCES)
     assert [bool(line) for line in found] == [True, False, True, False, True, True]
     assert found[0] == found[5]
     assert translator.translate([]) == []
 
 
-def test_any_text_gives_as_many_lines(translator: Class) -> None:
+def test_any_text_gives_as_many_lines(translator: Translator) -> None:
     found = translator.translate(STRANGE)
     assert len(found) == len(STRANGE)
     for line in found:
@@ -74,7 +72,7 @@ def test_any_text_gives_as_many_lines(translator: Class) -> None:
     check()
 
 
-def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
+def test_beam_search_gives_the_best_of_the_n_best(translator: Translator) -> None:
     n_best = translator.n_best(SENTENCES, 4, length_penalty=0.5)
     assert [len(found) for found in n_best] == [4, 1, 4, 1, 4, 4]
     assert n_best[1] == [Translation("", 0.0)]
@@ -84,7 +82,7 @@ def test_beam_search_gives_the_best_of_the_n_best(translator: Class) -> None:
     assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
 
 
-def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
+def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
     lines = ["", *(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:20]]
     firsts = {}
     for beam, penalty in ((1, 0.0), (1, 1.0), (4, 0.0), (4, 1.0), (4, 3.0)):
@@ -98,32 +96,34 @@ def test_the_length_penalty_decides_the_rank(translator: Class) -> None:
     assert firsts[1, 0.0] == firsts[1, 1.0]
 
 
-def test_words_that_training_never_showed_are_named(translator: Class) -> None:
+def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
     assert translator.bundle.words is not None
     lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "i LOVE you", "", "   ", "\x1b[31m"]
     want = [("xyzzy", "don't", "say", "or", "4711"), (), (), (), ("31m",)]
     want[0] = tuple(word for word in want[0] if word not in translator.bundle.words)
     assert {"xyzzy", "4711"} <= set(want[0])
-    translator = Class(replace(translator.bundle, threshold=None))
+    translator = Translator(replace(translator.bundle, threshold=None))
     assert [translator.unknown(line) for line in lines] == want
     for beam in (1, 3):
         assert [t.unknown for t in translator.translations(lines, beam)] == want
         n_best = translator.n_best(lines, beam)
         assert [{t.unknown for t in found} for found in n_best] == [{unknown} for unknown in want]
         assert [{t.unsure for t in found} for found in n_best] == [{bool(unknown)} for unknown in want]
-    before = Class(replace(translator.bundle, words=None))
+    before = Translator(replace(translator.bundle, words=None))
     assert [before.unknown(line) for line in lines] == [()] * 5
 
 
 @pytest.mark.parametrize("beam", [1, 3])
-def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(translator: Class, beam: int) -> None:
+def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(
+    translator: Translator, beam: int
+) -> None:
     lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:60]
     lines = [line for line in lines if not translator.unknown(line)]
-    translator = Class(replace(translator.bundle, threshold=None))
+    translator = Translator(replace(translator.bundle, threshold=None))
     plain = translator.n_best(lines, beam)
     scores = sorted({t.score for found in plain for t in found})
     middle = scores[len(scores) // 2]
-    doubting = Class(replace(translator.bundle, threshold=Threshold(middle, None)))
+    doubting = Translator(replace(translator.bundle, threshold=Threshold(middle, None)))
     assert [[t.unsure for t in found] for found in doubting.n_best(lines, beam)] == [
         [t.score < middle for t in found] for found in plain
     ]
@@ -132,11 +132,11 @@ def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(t
         for found, others in zip(plain, again, strict=True):
             assert sorted((t.text, t.score < middle) for t in found) == sorted((t.text, t.unsure) for t in others)
     assert not any(t.unsure for found in plain for t in found)
-    doubting = Class(replace(translator.bundle, threshold=Threshold(1.0, None)))
+    doubting = Translator(replace(translator.bundle, threshold=Threshold(1.0, None)))
     assert all(t.unsure for t in doubting.translations(lines, beam))
 
 
-def test_a_translation_without_eos_has_one_token_less(random_translator: Class) -> None:
+def test_a_translation_without_eos_has_one_token_less(random_translator: Translator) -> None:
     """The model writes one word until the limit, each time with the same probability."""
     bundle = random_translator.bundle
     sizes = replace(bundle.model.config, tie_embeddings=False)
@@ -144,7 +144,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Class) 
     mean = sizes.d_model - math.log(math.exp(sizes.d_model) + sizes.vocab_size - 1)
     n = length_limit(len(bundle.tokenizer.encode("I love you.")) + 1, sizes.max_len)
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
-        doubting = Class(replace(bundle, model=model, threshold=Threshold(threshold, None)))
+        doubting = Translator(replace(bundle, model=model, threshold=Threshold(threshold, None)))
         for penalty in (0.0, 1.0):
             (found,) = doubting.translations(["I love you."], length_penalty=penalty)
             assert found.score == pytest.approx(mean * n ** (1 - penalty))
@@ -152,7 +152,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Class) 
 
 
 def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
-    translator: Class, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shapes = []
 
@@ -166,7 +166,7 @@ def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
     assert all(rows * width * 5 <= 200 for rows, width in shapes)
 
 
-def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
+def test_samples_are_as_many_whatever_the_batches(translator: Translator) -> None:
     samples = translator.sample(SENTENCES, 5, seed=3)
     assert [bool(line) for line in samples] == [bool(line) for line in translator.translate(SENTENCES)]
     assert samples == translator.sample(SENTENCES, 5, seed=3, batch_tokens=1)
@@ -174,7 +174,7 @@ def test_samples_are_as_many_whatever_the_batches(translator: Class) -> None:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Class, beam: int) -> None:
+def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Translator, beam: int) -> None:
     found = translator.translations(SENTENCES, beam, length_penalty=0.5)
     assert found[1] == found[3] == Translation("", 0.0, None)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
@@ -194,7 +194,7 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Cla
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_attention_is_that_of_each_layer_and_head(
-    beam: int, random_translator: Class, monkeypatch: pytest.MonkeyPatch
+    beam: int, random_translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against the loops of the reference, which know each layer by its name."""
     model, tokenizer = random_translator.bundle.model, random_translator.bundle.tokenizer
@@ -232,7 +232,7 @@ def test_attention_is_that_of_each_layer_and_head(
             assert not weights.requires_grad
 
 
-def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> None:
+def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -> None:
     lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80]
     shares = [lines[:50], ["", *lines[30:][::-1]]]
 
@@ -251,7 +251,7 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Class) -> Non
         assert list(threads.map(translate, (0, 1))) == alone
 
 
-def test_several_threads_get_what_one_gets(translator: Class) -> None:
+def test_several_threads_get_what_one_gets(translator: Translator) -> None:
     lines = [*(CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80], "", "I love you."]
     alone = translator.translate(lines), translator.n_best(lines, 2), translator.sample(lines, 3, seed=1)
     torch.set_num_threads(3)
@@ -263,7 +263,7 @@ def test_several_threads_get_what_one_gets(translator: Class) -> None:
 @pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize("batch_tokens", [1, 30, 100_000])
 def test_the_order_is_that_of_the_lines_whatever_the_batches(
-    random_translator: Class, beam: int, batch_tokens: int
+    random_translator: Translator, beam: int, batch_tokens: int
 ) -> None:
     """Random weights give each line another translation."""
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
@@ -289,7 +289,7 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
     ],
 )
 def test_a_warning_names_the_line_by_its_number_in_the_file(
-    of: Callable[..., object], translator: Class, caplog: pytest.LogCaptureFixture
+    of: Callable[..., object], translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     of(translator, ["", "cat " * 50, "cat", "cat " * 50], 7)
     n, longest = len(translator.bundle.tokenizer.encode("cat " * 50)), translator.bundle.model.config.max_len - 1
@@ -297,7 +297,7 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
     assert caplog.messages == [f"line 8 {told}", f"line 10 {told}"]
 
 
-def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Class) -> None:
+def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Translator) -> None:
     tokenizer, longest = random_translator.bundle.tokenizer, random_translator.bundle.model.config.max_len
     line = "I love you . The cat is in the kitchen " * 9
     (found,) = random_translator.translations([line], attention=True)
@@ -306,7 +306,7 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
 
-def test_without_a_cache_each_prefix_is_computed_anew(translator: Class, random_translator: Class) -> None:
+def test_without_a_cache_each_prefix_is_computed_anew(translator: Translator, random_translator: Translator) -> None:
     widths: list[int] = []
     hook = random_translator.bundle.model.decoder.register_forward_pre_hook(lambda _, xs: widths.append(xs[0].size(1)))
     found = random_translator.translate(["I love you."], use_cache=False)
@@ -318,7 +318,9 @@ def test_without_a_cache_each_prefix_is_computed_anew(translator: Class, random_
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(tiny_run: Path, translator: Class, dtype: torch.dtype) -> None:
+def test_a_run_is_loaded_in_the_dtype_that_is_asked_for(
+    tiny_run: Path, translator: Translator, dtype: torch.dtype
+) -> None:
     loaded = Translator.load(tiny_run, dtype=dtype, compiled="auto")
     own = translator.bundle.model.state_dict()
     for name, tensor in loaded.bundle.model.state_dict().items():
@@ -338,13 +340,15 @@ def test_a_run_is_loaded_on_the_device_that_is_asked_for(tiny_run: Path) -> None
     assert all(tensor.is_meta for tensor in (*model.parameters(), model.positions))
 
 
-def test_one_text_in_place_of_a_list_is_refused(translator: Class) -> None:
+def test_one_text_in_place_of_a_list_is_refused(translator: Translator) -> None:
     for translate in (translator.translate, lambda text: translator.n_best(text, 2)):
         with pytest.raises(TypeError, match="lines is one text"):
             translate("I love you.")
 
 
-def test_the_n_best_are_different_texts_the_best_of_each(translator: Class, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_n_best_are_different_texts_the_best_of_each(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     piece = translator.bundle.tokenizer.encode("a")
     found = [[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]
     monkeypatch.setattr(Translator, "_search", lambda *_: found)
@@ -352,7 +356,7 @@ def test_the_n_best_are_different_texts_the_best_of_each(translator: Class, monk
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
 
 
-def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Class, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_line_of_a_megabyte_is_cut_in_no_time(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
     for line in ("a" * 1_000_000, "我" * 333_333, "cat " * 250_000, "e" + "\u0301\u0316" * 250_000, "ab" * 500_000):
         began = time.perf_counter()
         assert len(translator.translate([line])) == 1

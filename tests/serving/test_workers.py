@@ -78,20 +78,14 @@ def test_one_process_is_this_one(tiny_run: Path) -> None:
         assert workers.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
 
 
-def test_an_error_of_one_is_raised_here_and_says_where(tiny_run: Path) -> None:
+def test_an_error_of_one_is_raised_here_and_says_where_and_a_death_is_told(tiny_run: Path) -> None:
     with Workers(2, partial(Translator.load, tiny_run)) as workers:
         with pytest.raises(UserError, match="line 6 is too much") as error:
             workers.run(fail, LINES)
         assert str(error.value) == "line 6 is too much"
         assert "in fail" in "".join(traceback.format_exception(error.value))
-
-
-def test_a_worker_that_dies_is_told(tiny_run: Path) -> None:
-    with (
-        Workers(2, partial(Translator.load, tiny_run)) as workers,
-        pytest.raises(UserError, match="a worker process has died"),
-    ):
-        workers.run(die, LINES)
+        with pytest.raises(UserError, match="a worker process has died"):
+            workers.run(die, LINES)
 
 
 @pytest.mark.slow
