@@ -12,14 +12,10 @@ from minitrans.explain.computing import KINDS, Explained, _look, look
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
-from minitrans.serving.translator import Translator
+from minitrans.serving.bundle import Bundle
+from minitrans.serving.translator import Attention, Translator
 
 TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +44,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     assert attention is not None
     attention = attention._replace(target=[attention.target[0], *attention.source[:1] * (len(attention.target) - 1)])
     each = _look(translator.bundle, TEXTS[0], translation, attention)
-    ids = translator.bundle.tokenizer.id_of
-    expected = log_prob(
-        translator.bundle.model, torch.tensor([[*map(ids, attention.source)]]), [*map(ids, attention.target)]
-    )
+    expected = log_prob(translator.bundle, attention)
     assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
 
@@ -78,9 +71,8 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
     def shifted(self: KeyValues, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
         return write(self, k + offset, v - offset, offset)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(KeyValues, "write", shifted)
-        steps = look(Translator(translator.bundle, "off"), TEXTS[:1])[0].steps
+    monkeypatch.setattr(KeyValues, "write", shifted)
+    steps = look(translator, TEXTS[:1])[0].steps
     assert steps[0].weights < 1e-5
     assert max(step.weights for step in steps) > 1e-3
     assert max(step.logits for step in steps) > 1e-3
@@ -99,7 +91,7 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
         return found
 
     monkeypatch.setattr(Transformer, "run_decoder", losing)
-    (each,) = look(Translator(translator.bundle, "off"), TEXTS[:1])
+    (each,) = look(translator, TEXTS[:1])
     assert not any(step.source_kept for step in each.steps)
 
 
@@ -121,17 +113,13 @@ def test_what_no_mask_forbids_any_more_shows(
         return *found, traces
 
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
-    (each,) = look(Translator(translator.bundle, "off"), TEXTS[:1])
+    (each,) = look(translator, TEXTS[:1])
     assert each.forbidden == 2
     assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
 
 
 def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[Explained]) -> None:
     model, each = translator.bundle.model, found[0]
-    ids = translator.bundle.tokenizer.id_of
-    src_ids = torch.tensor([[*map(ids, each.attention.source)]])
-    target = [*map(ids, each.attention.target)]
-    assert [translator.bundle.tokenizer.piece(id_) for id_ in target] == each.attention.target
     for kind in KINDS:
         assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
         side, name = ("encoder" if kind == "encoder" else "decoder"), ("cross_attn" if kind == "cross" else "self_attn")
@@ -142,15 +130,16 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, fo
             kept = columns.detach().clone()
             with torch.no_grad():
                 columns.zero_()
-                expected = log_prob(model, src_ids, target)
+                expected = log_prob(translator.bundle, each.attention)
                 columns.copy_(kept)
             assert float(each.without[kind][0, head]) == pytest.approx(expected, abs=1e-4)
             assert expected != pytest.approx(each.log_prob, abs=1e-6)
 
 
 @torch.no_grad()
-def log_prob(model: Transformer, src_ids: torch.Tensor, target: list[int]) -> float:
-    log_p = model(src_ids, torch.tensor([target[:-1]])).log_softmax(-1)
+def log_prob(bundle: Bundle, attention: Attention) -> float:
+    source, target = (list(map(bundle.tokenizer.id_of, pieces)) for pieces in (attention.source, attention.target))
+    log_p = bundle.model(torch.tensor([source]), torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))
 
 

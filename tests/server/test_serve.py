@@ -1,9 +1,7 @@
 """The server as its clients meet it: LibreTranslate's API, its errors, its limits, a process, a browser."""
 
 import asyncio
-import contextlib
 import json
-import shutil
 import signal
 import socket
 import sys
@@ -18,7 +16,7 @@ from typing import Any
 
 import pytest
 from bench_serve import Served, faults, load, main, served
-from browser import started
+from browser import needs_chromium, started
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
@@ -30,41 +28,32 @@ from minitrans.serving.translator import Translator
 EN_ZH = {"source": "en", "target": "zh"}
 JSON = {"Content-Type": "application/json"}
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
-
-
-@contextlib.contextmanager
-def client(
-    translator: Translator, char_limit: int = 300, rate_limit: int = 0, waiting: int = 9
-) -> Iterator[TestClient]:
-    with TestClient(Api([translator], char_limit, rate_limit, waiting), raise_server_exceptions=False) as client:
+@pytest.fixture
+def client(translator: Translator) -> Iterator[TestClient]:
+    with TestClient(Api([translator], 300, 0, 9), raise_server_exceptions=False) as client:
         yield client
 
 
 # -- the API --------------------------------------------------------------------------------------------------------
 
 
-def test_texts_lists_and_forms_are_translated_as_translate_does(translator: Translator) -> None:
+def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
     right = translator.translate(LINES)
-    with client(translator) as asked:
-        for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right))):
-            question = {"q": q, **EN_ZH}
-            for answer in (asked.post("/translate", json=question), asked.post("/translate", data=question)):
-                assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
-        found = asked.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh"})
-        detected = [{"confidence": 100, "language": "en"}]
-        assert found.json() == {"translatedText": right[:1], "detectedLanguage": detected}
-        assert asked.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
-        counts = asked.get("/metrics").text
-        assert 'minitrans_requests_total{status="200"} 6\n' in counts
-        assert "minitrans_translate_seconds_count 5\n" in counts
-        assert "minitrans_waiting_requests 0\n" in counts
-        assert f"minitrans_lines_total {4 * len(LINES) + 1}\n" in counts
+    for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right))):
+        question = {"q": q, **EN_ZH}
+        for answer in (client.post("/translate", json=question), client.post("/translate", data=question)):
+            assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
+    found = client.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh"})
+    detected = [{"confidence": 100, "language": "en"}]
+    assert found.json() == {"translatedText": right[:1], "detectedLanguage": detected}
+    assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
+    counts = client.get("/metrics").text
+    assert 'minitrans_requests_total{status="200"} 6\n' in counts
+    assert "minitrans_translate_seconds_count 5\n" in counts
+    assert "minitrans_waiting_requests 0\n" in counts
+    assert f"minitrans_lines_total {4 * len(LINES) + 1}\n" in counts
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
@@ -93,24 +82,22 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ([], "neither a form nor a JSON object"),
     ],
 )
-def test_what_is_wrong_is_told(translator: Translator, asked: Any, told: str) -> None:
-    with client(translator) as server:
-        answer = server.post("/translate", content=json.dumps(asked), headers=JSON)
-        assert (answer.status_code, [*answer.json()]) == (400, ["error"])
-        assert told in answer.json()["error"]
+def test_what_is_wrong_is_told(client: TestClient, asked: Any, told: str) -> None:
+    answer = client.post("/translate", content=json.dumps(asked), headers=JSON)
+    assert (answer.status_code, [*answer.json()]) == (400, ["error"])
+    assert told in answer.json()["error"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])
-def test_no_body_is_too_odd(translator: Translator, body: bytes) -> None:
-    with client(translator) as server:
-        for kind in ("application/json", "text/plain"):
-            answer = server.post("/translate", content=body, headers={"Content-Type": kind})
-            assert answer.status_code == 400
-            assert [*answer.json()] == ["error"]
+def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
+    for kind in ("application/json", "text/plain"):
+        answer = client.post("/translate", content=body, headers={"Content-Type": kind})
+        assert answer.status_code == 400
+        assert [*answer.json()] == ["error"]
 
 
-def test_limits(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with client(translator, rate_limit=2) as server:
+def test_limits(translator: Translator) -> None:
+    with TestClient(Api([translator], 300, 2, 9)) as server:
         assert server.post("/translate", content=b"x" * 20_000).status_code == 413
         assert [server.post("/detect", json={"q": "a"}).status_code for _ in range(2)] == [200, 429]
         assert server.get("/languages").status_code == 200
@@ -122,14 +109,13 @@ def test_limits(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None
         assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
 
 
-def test_a_failure_is_told_and_the_server_goes_on(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with client(translator) as server:
-        for status, failing in ((500, True), (200, False)):
-            with monkeypatch.context() as patch:
-                if failing:
-                    patch.setattr(Translator, "translate", lambda *_: 1 / 0)
-                answer = server.post("/translate", json={"q": "a", **EN_ZH})
-            assert (answer.status_code, "error" in answer.json()) == (status, failing)
+def test_a_failure_is_told_and_the_server_goes_on(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    for status, failing in ((500, True), (200, False)):
+        with monkeypatch.context() as patch:
+            if failing:
+                patch.setattr(Translator, "translate", lambda *_: 1 / 0)
+            answer = client.post("/translate", json={"q": "a", **EN_ZH})
+        assert (answer.status_code, "error" in answer.json()) == (status, failing)
 
 
 def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
@@ -153,15 +139,14 @@ def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> N
     assert sent == [499, None] * 2
 
 
-def test_no_file_is_served_and_every_answer_has_a_policy(translator: Translator) -> None:
-    with client(translator) as server:
-        for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd"):
-            assert (server.get(path).status_code, server.get(path).json()) == (404, {"error": "Not Found"})
-        for path in ("/", "/health", "/nothing"):
-            assert "frame-ancestors" in server.get(path).headers["Content-Security-Policy"]
-        long = server.get("/explain", params={"q": "\n".join(["a"] * 9), **EN_ZH})
-        assert long.text.count('"log_prob"') == 5
-        assert server.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
+def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> None:
+    for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd"):
+        assert (client.get(path).status_code, client.get(path).json()) == (404, {"error": "Not Found"})
+    for path in ("/", "/health", "/nothing"):
+        assert "frame-ancestors" in client.get(path).headers["Content-Security-Policy"]
+    long = client.get("/explain", params={"q": "\n".join(["a"] * 9), **EN_ZH})
+    assert long.text.count('"log_prob"') == 5
+    assert client.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
@@ -252,11 +237,11 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 # -- the page -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not (CHROMIUM and shutil.which("bash")), reason="no Chromium here")
+@needs_chromium
 def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
-    with started(CHROMIUM or "", tmp_path) as browser:
+    with started(tmp_path) as browser:
         for width, dark in ((1200, False), (320, True)):
             browser.open(address, width, dark)
             assert browser.run("document.activeElement.id") == "text"
