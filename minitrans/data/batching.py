@@ -64,8 +64,8 @@ def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[in
 
 def deal_out(batches: Sequence[IntArray]) -> list[IntArray]:
     """Return the batches of this process, where all take them in turn, and equally many: the last may have no rows."""
-    own = list(batches[rank() :: n_processes()])
-    return own + [_NO_ROWS] * (-(-len(batches) // n_processes()) - len(own))
+    filled = [*batches, *[_NO_ROWS] * (-len(batches) % n_processes())]
+    return filled[rank() :: n_processes()]
 
 
 class TokenBatchSampler(Sampler[list[int]]):
@@ -81,9 +81,6 @@ class TokenBatchSampler(Sampler[list[int]]):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
-
-    Attributes:
-        taken: Batches taken by this process since the start of epoch 0.
     """
 
     def __init__(
@@ -94,9 +91,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._seed = seed
         self._shuffle = shuffle
         self._n_batches = len(_cuts(_widths(src_lengths, tgt_lengths), batch_tokens)) - 1
-        self._planned_epoch: int | None = None  # planned when its first batch is asked for
-        self._batches: list[IntArray] = []
-        self.taken = 0
+        self._taken = 0  # batches, by this process since the start of epoch 0
 
     def __len__(self) -> int:
         """Number of batches that each process takes in an epoch, the same in all of them."""
@@ -105,19 +100,17 @@ class TokenBatchSampler(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         """Yield the batches of the current epoch that have not been taken yet."""
         if not self._shuffle:
-            self.taken = 0
-        epoch, position = divmod(self.taken, len(self))
-        if epoch != self._planned_epoch:
-            rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
-            self._batches = plan_batches(*self._lengths, self._batch_tokens, rng)
-            self._planned_epoch = epoch
-        for batch in deal_out(self._batches)[position:]:
-            self.taken += 1  # before the yield: whoever is given the batch may save the state
+            self._taken = 0
+        epoch, position = divmod(self._taken, len(self))
+        rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
+        batches = plan_batches(*self._lengths, self._batch_tokens, rng)
+        for batch in deal_out(batches)[position:]:
+            self._taken += 1  # before the yield: whoever is given the batch may save the state
             yield batch.tolist()
 
     def state_dict(self) -> dict[str, int]:
         """Return the epoch and how many of its batches have been taken, both from 0."""
-        epoch, position = divmod(self.taken, len(self))
+        epoch, position = divmod(self._taken, len(self))
         return {"epoch": epoch, "position": position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -131,7 +124,7 @@ class TokenBatchSampler(Sampler[list[int]]):
                 f"the checkpoint was written after {state['position']} batches of an epoch, which has {len(self)} "
                 "now; resume with the data and the data.batch_tokens of the first run"
             )
-        self.taken = state["epoch"] * len(self) + state["position"]
+        self._taken = state["epoch"] * len(self) + state["position"]
 
 
 class Batch(NamedTuple):

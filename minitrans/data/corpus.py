@@ -150,25 +150,19 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     return tokenizer
 
 
-def tokenize_corpus(
-    corpus: DatasetDict, tokenizer: Tokenizer, max_len: int, cache_dir: str | None = None
-) -> DatasetDict:
+def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | None = None) -> DatasetDict:
     """Turn text into piece ids, once: the result is kept on disk for the same text and the same tokenizer.
-
-    Training pairs with a side longer than `max_len`, its EOS (or BOS) counted, are left out and counted in the log;
-    other splits keep every pair.
 
     Args:
         corpus: What `load_corpus` returns.
         tokenizer: Encodes both sides.
-        max_len: Most tokens of either side of a training pair.
         cache_dir: Folder to keep the result in; None is where Hugging Face keeps data sets.
 
     Returns:
         The same splits, with the columns `src_ids` and `tgt_ids`: lists of int32, without special ids.
 
     Raises:
-        UserError: No training pair is short enough, or `cache_dir` cannot be written.
+        UserError: `cache_dir` cannot be written.
     """
     folder = _cache_folder(cache_dir)
     ids = datasets.Sequence(datasets.Value("int32"))
@@ -187,25 +181,23 @@ def tokenize_corpus(
             num_proc=processes if processes > 1 else None,
             desc=f"tokenizing {split}",
         )
-    if "train" in tokenized:
-        tokenized["train"] = drop_long_pairs(tokenized["train"], "training", max_len)
     return tokenized
 
 
-def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, config: DataConfig | None = None) -> Dataset:
+def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None) -> Dataset:
     """Leave out the pairs that a model of `max_len` positions cannot take, and count them in the log.
 
     Args:
         pairs: A split with `src_ids` and `tgt_ids`.
         purpose: What the pairs are for, for the message.
         max_len: Most tokens of either side, EOS (or BOS) counted.
-        config: Its limits of length hold as well.
+        limits: Its limits of length hold as well.
 
     Raises:
         UserError: No pair is left.
     """
     src, tgt = (pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
-    faults = wrong_lengths(src, tgt, max_len, *config.lengths) if config else wrong_lengths(src, tgt, max_len)
+    faults = wrong_lengths(src, tgt, max_len, limits)
     kept = leave_out(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
@@ -234,7 +226,6 @@ def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str
 
 
 def _n_cores() -> int:
-    """Return how many processor cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

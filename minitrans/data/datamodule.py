@@ -67,34 +67,31 @@ class TranslationDataModule(LightningDataModule):
         self._seed = seed
         self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
-        tokenized = tokenize_corpus(used, tokenizer, max_len, config.cache_dir)
-        self._valid = PairBatches(drop_long_pairs(tokenized["valid"], "validation", max_len), tokenizer)
-        self._valid_sampler = self._sampler(self._valid, shuffle=False)
-        self._train_sampler: TokenBatchSampler | StreamLoader
+        tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
+        self._valid, _ = self._loader(drop_long_pairs(tokenized["valid"], "validation", max_len, None), shuffle=False)
+        self._train: DataLoader[Batch] | StreamLoader
+        self._place: TokenBatchSampler | StreamLoader  # in the training data
         if config.streaming:
-            self._train_sampler = StreamLoader(config, tokenizer, max_len, seed, used)
+            self._train = self._place = StreamLoader(config, tokenizer, max_len, seed, used)
         else:
-            train = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train_ids, self._train = train, PairBatches(train, tokenizer)
-            self._train_sampler = self._sampler(self._train, shuffle=True)
+            self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
+            self._train, self._place = self._loader(self._train_ids, shuffle=True)
 
     def train_dataloader(self) -> DataLoader[Batch] | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
-        if isinstance(self._train_sampler, StreamLoader):
-            return self._train_sampler
-        return _loader(self._train, self._train_sampler)
+        return self._train
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Return a loader of `Batch`es, the same in every epoch."""
-        return _loader(self._valid, self._valid_sampler)
+        return self._valid
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the training data, which Lightning saves with a checkpoint."""
-        return self._train_sampler.state_dict()
+        return self._place.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to a saved place in the training data."""
-        self._train_sampler.load_state_dict(state_dict)
+        self._place.load_state_dict(state_dict)
 
     @property
     def splits(self) -> list[str]:
@@ -111,8 +108,8 @@ class TranslationDataModule(LightningDataModule):
 
         None means that they are too many, or that a stream was resumed from a checkpoint that did not keep them.
         """
-        if isinstance(self._train_sampler, StreamLoader):
-            return self._train_sampler.words
+        if isinstance(self._place, StreamLoader):
+            return self._place.words
         known: set[str] | None = set()
         for rows in self._train_ids.select_columns("src_ids").iter(1000):
             known = add_words(known, self.tokenizer.decode_batch(rows["src_ids"]))
@@ -123,15 +120,9 @@ class TranslationDataModule(LightningDataModule):
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pairs(self.config, {*zip(*sides, strict=True)})
 
-    def _sampler(self, batches: PairBatches, shuffle: bool) -> TokenBatchSampler:
+    def _loader(self, pairs: Dataset, shuffle: bool) -> tuple[DataLoader[Batch], TokenBatchSampler]:
+        batches = PairBatches(pairs, self.tokenizer)
         lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
-        return TokenBatchSampler(*lengths, self.config.batch_tokens, self._seed, shuffle)
-
-
-def _loader(batches: PairBatches, sampler: TokenBatchSampler) -> DataLoader[Batch]:
-    """A loader of the sampler's batches.
-
-    It has a generator of its own: a loader draws a number whenever it is started, and a resumed run starts it once
-    more.
-    """
-    return DataLoader(batches, batch_size=None, sampler=sampler, generator=torch.Generator())
+        sampler = TokenBatchSampler(*lengths, self.config.batch_tokens, self._seed, shuffle)
+        # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
+        return DataLoader(batches, batch_size=None, sampler=sampler, generator=torch.Generator()), sampler

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
+from minitrans.data.settings import DataConfig
 from minitrans.text.lines import LONG, clean
 
 logger = logging.getLogger("minitrans")
@@ -83,12 +84,7 @@ def copies(hashes: Hashes) -> BoolArray:
 
 
 def wrong_lengths(
-    src_lengths: IntArray,
-    tgt_lengths: IntArray,
-    max_len: int,
-    min_length: int = 1,
-    max_length: int | None = None,
-    max_length_ratio: float | None = None,
+    src_lengths: IntArray, tgt_lengths: IntArray, max_len: int, limits: DataConfig | None
 ) -> dict[str, BoolArray]:
     """Tell which of the N pairs break which limit of length.
 
@@ -96,20 +92,18 @@ def wrong_lengths(
         src_lengths: (N,) source lengths in tokens, EOS counted.
         tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
         max_len: Most tokens of either side that the model takes.
-        min_length: Fewest tokens of either side.
-        max_length: Most tokens of either side that are wanted.
-        max_length_ratio: Most tokens of the longer side per token of the shorter.
+        limits: What its `min_length`, `max_length` and `max_length_ratio` say holds as well.
     """
     longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}
-    if max_length is not None:
-        wrong[f"longer than data.max_length, {max_length} tokens"] = longer > max_length
-    if min_length > 1:
-        wrong[f"shorter than data.min_length, {min_length} tokens"] = shorter < min_length
-    if max_length_ratio is not None:
-        wrong[f"lengths further apart than data.max_length_ratio, {max_length_ratio:g}"] = (
-            longer > max_length_ratio * shorter
-        )
+    if limits is None:
+        return wrong
+    if limits.max_length is not None:
+        wrong[f"longer than data.max_length, {limits.max_length} tokens"] = longer > limits.max_length
+    if limits.min_length > 1:
+        wrong[f"shorter than data.min_length, {limits.min_length} tokens"] = shorter < limits.min_length
+    if (ratio := limits.max_length_ratio) is not None:
+        wrong[f"lengths further apart than data.max_length_ratio, {ratio:g}"] = longer > ratio * shorter
     return wrong
 
 

@@ -67,11 +67,8 @@ def open_splits(config: DataConfig) -> dict[str, Split]:
 
 
 def open_train(config: DataConfig) -> Split:
-    """Open the whole training split, whose pairs are to be read one after another; raises as `open_splits` does."""
-    splits, train = open_splits(config), config.train_split
-    if train not in splits:
-        raise UserError(f"{config.path} has no {train} split to stream; add it, or name another in data.splits.train")
-    return splits[train]
+    """Open the whole training split, which `load_corpus` has found there; raises as `open_splits` does."""
+    return open_splits(config)[config.train_split]
 
 
 def read_tables(split: Split, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
@@ -106,12 +103,9 @@ def _open_hub(config: DataConfig) -> dict[str, Split]:
         ) from error
     splits = {}
     for split, pairs in found.items():
-        where = f"{config.path}, {split}"
-        if config.streaming:
-            splits[split] = Split(where, pairs, ())
-        else:
-            rows = pairs.to_iterable_dataset().with_format("arrow")
-            splits[split] = Split(where, rows, (pairs._fingerprint,))
+        rows = pairs if config.streaming else pairs.to_iterable_dataset().with_format("arrow")
+        content = () if config.streaming else (pairs._fingerprint,)
+        splits[split] = Split(f"{config.path}, {split}", rows, content)
     return splits
 
 
@@ -192,7 +186,7 @@ def _split_of(name: str, names: Container[str]) -> str:
 
 
 def _in_order(name: str) -> list[tuple[int, str]]:
-    """Sort numbers in a name by their value."""
+    """Make a key that sorts numbers in a name by their value."""
     return [(int(part or 0), text) for part, text in re.findall(r"(\d+)|(\D+)", name)]
 
 
@@ -309,7 +303,6 @@ def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table
 
 
 def _place(names: list[str], column: str, where: str) -> int:
-    """Return the place of a column among all."""
     if column not in names:
         raise UserError(
             f"{where}: no column {column}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "

@@ -69,11 +69,6 @@ class DataConfig:
         return self.source_column or self.source, self.target_column or self.target
 
     @property
-    def lengths(self) -> tuple[int, int | None, float | None]:
-        """Limits of a training pair's lengths, as `wrong_lengths` takes them."""
-        return self.min_length, self.max_length, self.max_length_ratio
-
-    @property
     def train_split(self) -> str:
         """Name that the corpus gives to the training split."""
         return (self.splits or {}).get("train", "train")

@@ -92,7 +92,7 @@ class StreamLoader:
         pairs = pairs.filter(pa.array(~wrong))
         sources, targets = (pairs[side].to_pylist() for side in ("source", "target"))
         src, tgt = (self._encode(lines) for lines in (sources, targets))
-        faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, *self._config.lengths)
+        faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
         self.words = add_words(self.words, (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)

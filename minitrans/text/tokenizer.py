@@ -167,13 +167,11 @@ class Tokenizer:
         `decode` gives `clean(line)` back, whatever the line; only the character U+2581, SentencePiece's mark for a
         space, is read as a space.
         """
-        ids: list[int] = self._processor.encode(_normalize(line))
-        return ids
+        return self._processor.encode(_normalize(line))
 
     def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
         """Return what `encode` gives for each line; many lines are shared out among the processor's cores."""
-        ids: list[list[int]] = self._processor.encode([_normalize(line) for line in lines])
-        return ids
+        return self._processor.encode([_normalize(line) for line in lines])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the clean line that the ids spell.
@@ -191,13 +189,11 @@ class Tokenizer:
 
     def piece(self, id_: int) -> str:
         """Return the text of one piece, with U+2581 for a space: a label, not a translation."""
-        text: str = self._processor.id_to_piece(id_)
-        return text
+        return self._processor.id_to_piece(id_)
 
     def id_of(self, piece: str) -> int:
         """Return the id of what `piece` gives: no two have the same text."""
-        id_: int = self._processor.piece_to_id(piece)
-        return id_
+        return self._processor.piece_to_id(piece)
 
 
 def _normalize(line: str) -> str:
