@@ -1,18 +1,17 @@
 import itertools
-from collections.abc import Iterable
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from corpora import Pairs, config, pairs_in, sources, write_pairs
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.settings import DataConfig
+from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 pytestmark = pytest.mark.filterwarnings(
@@ -24,20 +23,13 @@ pytestmark = pytest.mark.filterwarnings(
 
 WORDS = ["a", "b", "c", "d"]
 TRAIN = [(" ".join(words), " ".join(words[:i] * 2)) for i in (1, 2, 3) for words in itertools.product(WORDS, repeat=3)]
-VALID = [("a b c d", "d c b a"), ("a", "a " * 30), ("b", ""), *TRAIN[::3]]
-Pairs = list[tuple[str, str]]
-
-
-def write(folder: Path, **splits: Pairs) -> Path:
-    for split, pairs in splits.items():
-        for language, side in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in side))
-    return folder
+VALID: Pairs = [("a b c d", "d c b a"), ("a", "a " * 30), ("b", ""), *TRAIN[::3]]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("corpus"), train=TRAIN, valid=VALID, test=VALID[1:], test_2016=VALID[:1])
+    splits = {"train": TRAIN, "valid": VALID, "test": VALID[1:], "test_2016": VALID[:1]}
+    return write_pairs(tmp_path_factory.mktemp("corpus"), "lines", splits)
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +40,15 @@ def tokenizer() -> Tokenizer:
 def data_module(
     folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, **limits: Any
 ) -> TranslationDataModule:
-    config = DataConfig(str(folder), "en", "zh", batch_tokens, cache_dir=str(folder / "cache"), **limits)
-    return TranslationDataModule(config, tokenizer, max_len=20, seed=seed)
-
-
-def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
-    sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
-    return sorted(pair for source, target in sides for pair in zip(source, target, strict=True))
-
-
-def sources(batches: Iterable[Batch]) -> list[object]:
-    return [batch.src_ids.tolist() for batch in batches]
+    settings = config(folder, batch_tokens=batch_tokens, cache_dir=str(folder / "cache"), **limits)
+    return TranslationDataModule(settings, tokenizer, max_len=20, seed=seed)
 
 
 def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokenizer) -> None:
     loader = data_module(folder, tokenizer).train_dataloader()
     batches = list(loader)
     assert len(batches) == len(loader) > 3
-    assert pairs_in(batches, tokenizer) == sorted(TRAIN)
+    assert sorted(pairs_in(batches, tokenizer)) == sorted(TRAIN)
     for batch in batches:
         for tensor in batch:
             assert tensor.dtype == torch.int64
@@ -84,22 +67,8 @@ def test_validation_holds_every_pair_that_fits(
     next(iter(loader))
     first, second = list(loader), list(loader)
     assert len(first) > 3
-    assert pairs_in(first, tokenizer) == sorted([VALID[0], *VALID[2:]])
+    assert sorted(pairs_in(first, tokenizer)) == sorted([VALID[0], *VALID[2:]])
     assert sources(first) == sources(second)
-
-
-def test_the_data_module_keeps_its_place(folder: Path, tokenizer: Tokenizer) -> None:
-    unbroken = data_module(folder, tokenizer).train_dataloader()
-    n_batches = len(list(unbroken))
-    expected = [*sources(data_module(folder, tokenizer).train_dataloader()), *sources(unbroken)]
-    for stop in (1, 3, n_batches - 1, n_batches, n_batches + 2):
-        stopped, resumed = data_module(folder, tokenizer), data_module(folder, tokenizer)
-        loader = stopped.train_dataloader()
-        given = sources(loader) if stop >= n_batches else []
-        assert [*given, *sources(islice(loader, stop - len(given)))] == expected[:stop]
-        assert stopped.state_dict() == {"epoch": stop // n_batches, "position": stop % n_batches}
-        resumed.load_state_dict(stopped.state_dict())
-        assert sources(resumed.train_dataloader()) == expected[stop : (stop // n_batches + 1) * n_batches]
 
 
 def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
@@ -111,19 +80,27 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
 
 def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
     train = [("a", "b"), ("B c\x0b", "target"), ("", "a"), ("long " * 30, "b")]
-    write(tmp_path, train=train, valid=[("valid", "a")], test=[("test", "a")])
+    write_pairs(tmp_path, "lines", {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]})
     assert data_module(tmp_path, tokenizer).words() == set("abc")
 
 
-def test_limits_of_length_hold_in_training_alone(folder: Path, tokenizer: Tokenizer) -> None:
+def test_limits_of_length_hold_in_training_alone(
+    folder: Path, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+) -> None:
     lengths = {pair: sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN}
     longest = sorted({longer for _, longer in lengths.values()})[-2]
     ratio = sorted({longer / shorter for shorter, longer in lengths.values() if longer <= longest})[-2]
     kept = [pair for pair, (shorter, longer) in lengths.items() if longer <= longest and longer <= ratio * shorter]
     assert 0 < len(kept) < len(TRAIN)
     data = data_module(folder, tokenizer, max_length=longest, max_length_ratio=ratio)
-    assert pairs_in(data.train_dataloader(), tokenizer) == sorted(kept)
+    assert sorted(pairs_in(data.train_dataloader(), tokenizer)) == sorted(kept)
     assert sum(len(batch.src_ids) for batch in data.val_dataloader()) == len(VALID) - 1
+    n_longer = sum(longer > longest for _, longer in lengths.values())
+    told = f"left out {n_longer} of {len(TRAIN)} training pairs: longer than data.max_length, {longest} tokens"
+    assert told in caplog.messages
+    faults = "longer than max_len, 20 tokens or shorter than data.min_length, 30 tokens"
+    with pytest.raises(UserError, match=f"none of {len(TRAIN)} training pairs is left: {faults}; set other limits"):
+        data_module(folder, tokenizer, min_length=30)
 
 
 def test_the_seed_decides_the_order(folder: Path, tokenizer: Tokenizer) -> None:

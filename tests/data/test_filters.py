@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data.filters import copies, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
+from minitrans.data.settings import DataConfig
 from minitrans.text.lines import clean
 
 
@@ -49,30 +50,19 @@ def test_sources_that_stand_elsewhere() -> None:
 @pytest.mark.parametrize(
     ("limits", "wrong"),
     [
-        ({}, {"longer than max_len, 9 tokens": [0, 0, 0, 1]}),
-        (
-            {"max_length": 7},
-            {"longer than max_len, 9 tokens": [0, 0, 0, 1], "longer than data.max_length, 7 tokens": [0, 1, 0, 1]},
-        ),
-        (
-            {"min_length": 2},
-            {"longer than max_len, 9 tokens": [0, 0, 0, 1], "shorter than data.min_length, 2 tokens": [1, 0, 0, 0]},
-        ),
-        (
-            {"max_length_ratio": 2.5},
-            {
-                "longer than max_len, 9 tokens": [0, 0, 0, 1],
-                "lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0],
-            },
-        ),
+        ({}, {}),
+        ({"max_length": 7}, {"longer than data.max_length, 7 tokens": [0, 1, 0, 1]}),
+        ({"min_length": 2}, {"shorter than data.min_length, 2 tokens": [1, 0, 0, 0]}),
+        ({"max_length_ratio": 2.5}, {"lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0]}),
     ],
 )
 def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
-    src, tgt = np.array([1, 3, 2, 9]), np.array([3, 8, 5, 10])
-    found = wrong_lengths(src, tgt, 9, **limits)
-    assert {fault: pairs.astype(int).tolist() for fault, pairs in found.items()} == wrong
-    swapped = wrong_lengths(tgt, src, 9, **limits)
-    assert {fault: pairs.astype(int).tolist() for fault, pairs in swapped.items()} == wrong
+    too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1]}
+    one, other = np.array([1, 3, 2, 9]), np.array([3, 8, 5, 10])
+    for src, tgt in ((one, other), (other, one)):
+        for config, expected in ((DataConfig("x", "en", "zh", **limits), too_long | wrong), (None, too_long)):  # type: ignore[arg-type]
+            found = wrong_lengths(src, tgt, 9, config)
+            assert {fault: pairs.astype(int).tolist() for fault, pairs in found.items()} == expected
 
 
 def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,11 +1,8 @@
 """Training from a stream: every pair once in a pass, nothing kept, and a resumed run as the unbroken one."""
 
 import gzip
-import io
 import itertools
 import json
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from functools import partial
@@ -13,11 +10,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from pathlib import Path
 
+import corpora
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, IterableDatasetDict
+from corpora import Pairs, long_pairs, pairs_in, printed_by, sources, tells_memory, write_pairs
+from datasets import Dataset
 from lightning.pytorch.callbacks import ModelCheckpoint
 from test_datamodule import fit
 from upath import UPath
@@ -50,27 +47,17 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(["a b c d"], TokenizerConfig(vocab_size=265))
 
 
-def write(folder: Path, train: list[tuple[str, str]] = TRAIN) -> Path:
-    folder.mkdir(exist_ok=True)
-    for split, pairs in {"train": train, "valid": VALID}.items():
-        for side, language in enumerate(("en", "zh")):
-            (folder / f"{split}.{language}").write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    return folder
+def write(folder: Path, train: Pairs = TRAIN) -> Path:
+    return write_pairs(folder, "lines", {"train": train, "valid": VALID})
 
 
-def config(path: Path | str, **values: object) -> DataConfig:
-    given = {"source": "en", "target": "zh", "batch_tokens": 40, "streaming": True, "shuffle_buffer": BUFFER} | values
-    return DataConfig(str(path), **given)  # type: ignore[arg-type]
+def config(path: object, **values: object) -> DataConfig:
+    return corpora.config(path, **{"batch_tokens": 40, "streaming": True, "shuffle_buffer": BUFFER} | values)
 
 
 def loader(config: DataConfig, tokenizer: Tokenizer, seed: int = 5) -> StreamLoader:
     others = {split: pairs for split, pairs in load_corpus(config).items() if split != "train"}
     return StreamLoader(config, tokenizer, max_len=20, seed=seed, others=others)
-
-
-def pairs_in(batch: Batch, tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    sources, targets = (tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
-    return list(zip(sources, targets, strict=True))
 
 
 def one_pass(stream: StreamLoader, n_pairs: int) -> list[Batch]:
@@ -83,67 +70,37 @@ def one_pass(stream: StreamLoader, n_pairs: int) -> list[Batch]:
     return batches
 
 
-def ids(batches: list[Batch]) -> list[list[list[int]]]:
-    return [batch.src_ids.tolist() for batch in batches]
-
-
-def contents(kind: str, pairs: list[tuple[str, str]]) -> dict[str, bytes]:
-    """What files of a kind hold, by their endings."""
-    rows = [{"en": source, "zh": target} for source, target in pairs]
-    if kind == "jsonl":
-        return {kind: "".join(json.dumps(row) + "\n" for row in rows).encode()}
-    if kind == "parquet":
-        pq.write_table(pa.Table.from_pylist([{"translation": row} for row in rows]), table := io.BytesIO())
-        return {kind: table.getvalue()}
-    lines = {side: "".join(f"{row[side]}\n" for row in rows).encode() for side in ("en", "zh")}
-    return {f"{side}.gz": gzip.compress(text) for side, text in lines.items()} if kind == "gz" else lines
-
-
 @pytest.fixture(
-    params=[f"one {kind}" for kind in ("lines", "gz", "jsonl", "parquet")]
-    + [f"{place} {kind}" for place in ("parts", "memory") for kind in ("gz", "jsonl", "parquet")]
-    + ["hub jsonl", "hub parquet"]
+    params=[f"one {kind}" for kind in ("lines", "lines gz", "jsonl", "translation parquet")]
+    + [f"{place} {kind}" for place in ("parts", "memory") for kind in ("lines gz", "jsonl", "translation parquet")]
+    + ["hub jsonl", "hub translation parquet"]
 )
 def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataConfig:
     """The same pairs from every kind of source; unless "one" says otherwise, the training split is in three files."""
-    place, kind = request.param.split()
-    folder = UPath(f"memory:/{tmp_path}/corpus" if place == "memory" else tmp_path / "corpus")
-    folder.mkdir(parents=True)
-    for split, pairs in {"train": TRAIN, "validation": VALID}.items():
-        parts = [pairs] if place == "one" or split != "train" else [pairs[:7], pairs[7:50], pairs[50:]]
-        for number, part in enumerate(parts):
-            name = split if place == "one" else f"{split}-{number:05}-of-{len(parts):05}"
-            for ending, content in contents(kind, part).items():
-                (folder / f"{name}.{ending}").write_bytes(content)
+    place, kind = request.param.split(maxsplit=1)
+    folder = UPath(f"memory:/{tmp_path}/corpus" if place == "memory" else tmp_path / "owner" / "name")
+    splits = {"train": TRAIN, "validation": VALID}
+    if place != "one":
+        parts = [TRAIN[:7], TRAIN[7:50], TRAIN[50:]]
+        splits = {f"train-{i:05}-of-00003": part for i, part in enumerate(parts)} | {"validation-00000-of-00001": VALID}
+    write_pairs(folder, kind, splits)
     if place != "hub":
-        return config(str(folder))
-    load_dataset = datasets.load_dataset
-
-    def stand_in(path: str, *arguments: object, **keywords: object) -> IterableDatasetDict:
-        assert path == "owner/name"
-        return load_dataset(str(folder), *arguments, **keywords)
-
-    monkeypatch.setattr(datasets, "load_dataset", stand_in)
-    monkeypatch.chdir(tmp_path)
+        return config(folder)
+    corpora.stand_in_for_the_hub(monkeypatch, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     return config("owner/name")
 
 
 def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    folder = tmp_path / "corpus"
-    folder.mkdir()
-    for name, kind, pairs in (
-        ("train-1", "jsonl", TRAIN[:30]),
-        ("train-2", "jsonl", TRAIN[30:]),
-        ("dev", "parquet", VALID),
-    ):
-        for ending, content in contents(kind, pairs).items():
-            (folder / f"{name}.{ending}").write_bytes(content)
+    folder = write_pairs(tmp_path / "corpus", "jsonl", {"train-1": TRAIN[:30], "train-2": TRAIN[30:]})
+    write_pairs(folder, "parquet", {"dev": VALID})
     handler = partial(SimpleHTTPRequestHandler, directory=tmp_path)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/corpus"
         read = one_pass(loader(config(address), tokenizer), len(TRAIN))
-        assert ids(read) == ids(one_pass(loader(config(folder), tokenizer), len(TRAIN)))
+        assert sources(read) == sources(one_pass(loader(config(folder), tokenizer), len(TRAIN)))
         assert load_corpus(config(address))["valid"][:] == load_corpus(config(folder))["valid"][:]
         with pytest.raises(
             UserError, match=r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
@@ -156,26 +113,26 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
     stream = loader(stream_config, tokenizer)
     passes = [one_pass(stream, len(TRAIN)) for _ in range(2)]
     for batches in passes:
-        pairs = [pair for batch in batches for pair in pairs_in(batch, tokenizer)]
+        pairs = pairs_in(batches, tokenizer)
         assert sorted(pairs) == sorted(TRAIN)
         assert sorted(pairs[:BUFFER]) == sorted(TRAIN[:BUFFER])  # a buffer after the other
         assert pairs[:BUFFER] != TRAIN[:BUFFER]
         assert all(tensor.numel() <= 40 for batch in batches for tensor in batch)
-    assert ids(passes[0]) != ids(passes[1])
+    assert sources(passes[0]) != sources(passes[1])
 
 
 def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
-    unbroken = ids(list(islice(loader(stream_config, tokenizer), 40)))
+    unbroken = sources(islice(loader(stream_config, tokenizer), 40))
     n_pass = len(one_pass(loader(stream_config, tokenizer), len(TRAIN)))
     assert 3 < n_pass < 20
     for stop in range(2 * n_pass + 2):
         stopped = loader(stream_config, tokenizer)
-        assert ids(list(islice(stopped, stop))) == unbroken[:stop]
+        assert sources(islice(stopped, stop)) == unbroken[:stop]
         state = json.loads(json.dumps(stopped.state_dict()))  # plain enough for any checkpoint
         resumed = loader(stream_config, tokenizer)
         resumed.load_state_dict(state)
-        assert ids(list(islice(resumed, 40 - stop))) == unbroken[stop:], f"resumed after {stop} batches"
-        again = ids(list(islice(stopped, 3)))  # the same loader, asked again
+        assert sources(islice(resumed, 40 - stop)) == unbroken[stop:], f"resumed after {stop} batches"
+        again = sources(islice(stopped, 3))  # the same loader, asked again
         assert again == unbroken[stop : stop + 3]
 
 
@@ -205,7 +162,7 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
 
 def test_the_seed_decides_the_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     settings = config(write(tmp_path / "corpus"))
-    one, same, other = (ids(list(islice(loader(settings, tokenizer, seed), 20))) for seed in (5, 5, 6))
+    one, same, other = (sources(islice(loader(settings, tokenizer, seed), 20)) for seed in (5, 5, 6))
     assert one == same != other
 
 
@@ -247,7 +204,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     good = [*TRAIN, ("c", "d")]
     settings = config(write(tmp_path / "corpus", bad + TRAIN), deduplicate=True, max_length_ratio=3, min_length=2)
     stream = loader(settings, tokenizer)
-    got = [pair for batch in one_pass(stream, len(good)) for pair in pairs_in(batch, tokenizer)]
+    got = pairs_in(one_pass(stream, len(good)), tokenizer)
     assert sorted(got) == sorted(good)
     assert caplog.messages == [
         "left out 1 of 86 first training pairs: one side is empty",
@@ -258,7 +215,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     ]
     caplog.clear()
     plain = loader(replace(settings, deduplicate=False, max_length_ratio=None), tokenizer)
-    got = [pair for batch in one_pass(plain, len(good) + 3) for pair in pairs_in(batch, tokenizer)]
+    got = pairs_in(one_pass(plain, len(good) + 3), tokenizer)
     assert sorted(got) == sorted([*good, bad[1], ("b", "c"), ("c", "d")])
 
 
@@ -296,58 +253,36 @@ def test_a_stream_that_breaks_off(tmp_path: Path, tokenizer: Tokenizer, monkeypa
         next(iter(stream))
 
 
-def test_no_training_split(tmp_path: Path) -> None:
-    folder = write(tmp_path / "corpus")
-    for path in folder.glob("train.*"):
-        path.unlink()
-    with pytest.raises(UserError, match=r"corpus has no train split, only: valid"):
-        load_corpus(config(folder))
-    with pytest.raises(UserError, match=r"data\.splits\.train is valid\[:1\]; with data\.streaming it must be a whole"):
-        config(folder, splits={"train": "valid[:1]", "valid": "valid"})
-
-
 def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = write(tmp_path / "corpus")
     for path in folder.glob("train.*"):
         path.rename(folder / f"big{path.suffix}")
+    with pytest.raises(UserError, match=r"corpus has no train split, only: big, valid"):
+        load_corpus(config(folder))
     settings = config(folder, splits={"train": "big", "valid": "valid"})
-    batches = one_pass(loader(settings, tokenizer), len(TRAIN))
-    assert sorted(pair for batch in batches for pair in pairs_in(batch, tokenizer)) == sorted(TRAIN)
+    assert sorted(pairs_in(one_pass(loader(settings, tokenizer), len(TRAIN)), tokenizer)) == sorted(TRAIN)
 
 
 MEMORY = """
-import sys, threading, time
-from minitrans.data.corpus import load_corpus
-from minitrans.data.settings import DataConfig
+import sys
+from corpora import config, most_memory
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
-def kilobytes() -> int:
-    [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))
-    return int(line.split()[1])
+def read(n_pairs: int) -> None:
+    while n_pairs > 0:
+        n_pairs -= len(next(batches).src_ids)
 
-def most(n_pairs: int) -> int:
-    seen, peak = 0, 0
-    while seen < n_pairs:
-        seen += len(next(batches).src_ids)
-        peak = max(peak, kilobytes())
-    return peak
-
-config = DataConfig(sys.argv[1], "en", "zh", cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
+settings = config(sys.argv[1], cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
 tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
-batches = iter(StreamLoader(config, tokenizer, 10_000, 0, {}))
-before = most(3_000)
-print(most(20_000) - before)
+batches = iter(StreamLoader(settings, tokenizer, 10_000, 0, {}))
+before = most_memory(read, 3_000)
+print(most_memory(read, 20_000) - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells how much memory is not a file's")
+@tells_memory
 def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
-    def line(i: int) -> str:
-        return " ".join(f"{i * k % 997} words" for k in range(1, 30))
-
-    folder = write(tmp_path / "corpus", [(line(i), line(i + 2)) for i in range(23_100)])
-    command = [sys.executable, "-c", MEMORY, str(folder), str(tmp_path / "cache")]
-    grown = subprocess.run(command, capture_output=True, text=True, check=True)
+    folder = write(tmp_path / "corpus", long_pairs(23_100, 29))
     text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
-    assert int(grown.stdout) < text / 3
+    assert printed_by(MEMORY, folder, tmp_path / "cache") < text / 3

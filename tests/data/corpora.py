@@ -1,0 +1,116 @@
+"""Small corpora in every format that is read, what is in batches of them, and how much memory reading takes."""
+
+import csv
+import gzip
+import io
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from minitrans.data.batching import Batch
+from minitrans.data.settings import DataConfig
+from minitrans.text.tokenizer import Tokenizer
+
+Pairs = list[tuple[str, str]]
+STATUS = Path("/proc/self/status")
+
+
+def config(path: object, **values: Any) -> DataConfig:
+    return DataConfig(**({"path": str(path), "source": "en", "target": "zh"} | values))
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def write_pairs(folder: Path, kind: str, splits: Mapping[str, Pairs], names: tuple[str, str] = ("en", "zh")) -> Path:
+    for split, pairs in splits.items():
+        write(folder, {f"{split}.{ending}": content for ending, content in contents(kind, pairs, names).items()})
+    return folder
+
+
+def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> dict[str, bytes]:
+    """What the files hold, by their endings: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
+    if kind.endswith(" gz"):
+        plain = contents(kind.removesuffix(" gz"), pairs, names)
+        return {f"{ending}.gz": gzip.compress(content) for ending, content in plain.items()}
+    one, other = names
+    rows: list[dict[str, Any]] = [{"id": str(i), other: zh, one: en} for i, (en, zh) in enumerate(pairs)]
+    if kind == "lines":
+        return {name: "".join(f"{row[name]}\n" for row in rows).encode() for name in names}
+    if kind == "csv":
+        csv.writer(text := io.StringIO(), quoting=csv.QUOTE_ALL).writerows([(other, one), *((b, a) for a, b in pairs)])
+        return {kind: text.getvalue().encode()}
+    if kind == "tsv":
+        lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
+        return {kind: "".join(f"{line}\n" for line in lines).encode()}
+    if kind.startswith("translation "):
+        rows = [{"translation": row} for row in rows]
+    if kind.endswith("jsonl"):
+        return {"jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()}
+    return {"parquet": parquet(pa.Table.from_pylist(rows))}
+
+
+def parquet(table: pa.Table) -> bytes:
+    pq.write_table(table, file := io.BytesIO())
+    return file.getvalue()
+
+
+def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Read owner/name from that place in `folder`, as the repository of that name would be read."""
+    load_dataset = datasets.load_dataset
+
+    def stand_in(path: str, *arguments: object, **keywords: object) -> object:
+        return load_dataset(str(folder / path), *arguments, **keywords)
+
+    patch.setattr(datasets, "load_dataset", stand_in)
+
+
+def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
+    sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
+    return [pair for source, target in sides for pair in zip(source, target, strict=True)]
+
+
+def sources(batches: Iterable[Batch]) -> list[list[list[int]]]:
+    return [batch.src_ids.tolist() for batch in batches]
+
+
+# -- Memory: of a program of its own, and without what is mapped from files ------------------------------------------
+
+tells_memory = pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells how much memory is not a file's")
+
+
+def long_pairs(n: int, n_words: int) -> Pairs:
+    lines = [" ".join(f"{i * k % 997} words" for k in range(1, n_words + 1)) for i in range(n + 2)]
+    return list(zip(lines, lines[2:], strict=False))
+
+
+def most_memory(work: Callable[..., object], *arguments: object) -> int:
+    """The most kilobytes that this process has while it works."""
+    most = 0
+    with ThreadPoolExecutor() as pool:
+        working = pool.submit(work, *arguments)
+        while not working.done():
+            most = max(most, int(STATUS.read_text().split("RssAnon:")[1].split()[0]))
+            time.sleep(0.002)
+    working.result()  # raises what went wrong
+    return most
+
+
+def printed_by(program: str, *arguments: object) -> int:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    return int(done.stdout)
