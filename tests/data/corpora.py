@@ -48,7 +48,7 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> 
         plain = contents(kind.removesuffix(" gz"), pairs, names)
         return {f"{ending}.gz": gzip.compress(content) for ending, content in plain.items()}
     one, other = names
-    rows: list[dict[str, Any]] = [{"id": str(i), other: zh, one: en} for i, (en, zh) in enumerate(pairs)]
+    rows = [{"id": str(i), other: zh, one: en} for i, (en, zh) in enumerate(pairs)]
     if kind == "lines":
         return {name: "".join(f"{row[name]}\n" for row in rows).encode() for name in names}
     if kind == "csv":
@@ -57,15 +57,16 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> 
     if kind == "tsv":
         lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
         return {kind: "".join(f"{line}\n" for line in lines).encode()}
-    if kind.startswith("translation "):
-        rows = [{"translation": row} for row in rows]
-    if kind.endswith("jsonl"):
-        return {"jsonl": "".join(json.dumps(row) + "\n" for row in rows).encode()}
-    return {"parquet": parquet(pa.Table.from_pylist(rows))}
+    if kind == "parquet":
+        return {kind: parquet(**{name: [row[name] for row in rows] for name in ("id", *names)})}
+    if kind == "translation parquet":
+        return {"parquet": parquet(translation=rows)}
+    objects = [{"translation": row} for row in rows] if kind == "translation jsonl" else rows
+    return {"jsonl": "".join(json.dumps(row) + "\n" for row in objects).encode()}
 
 
-def parquet(table: pa.Table) -> bytes:
-    pq.write_table(table, file := io.BytesIO())
+def parquet(**columns: object) -> bytes:
+    pq.write_table(pa.table(columns), file := io.BytesIO())
     return file.getvalue()
 
 

@@ -7,22 +7,31 @@ import socket
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
 import datasets
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from corpora import (
+    Pairs,
+    config,
+    long_pairs,
+    parquet,
+    printed_by,
+    stand_in_for_the_hub,
+    tells_memory,
+    write,
+    write_pairs,
+)
 from datasets import DatasetDict
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
 from minitrans.data.corpus import (
     column_arrays,
-    drop_long_pairs,
     load_corpus,
     run_corpus,
     tokenize_corpus,
@@ -57,54 +66,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
 
 
-def config(folder: Path | str, **values: object) -> DataConfig:
-    return DataConfig(**({"path": str(folder), "source": "en", "target": "zh"} | values))  # type: ignore[arg-type]
-
-
-def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    folder.mkdir(exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
-
-
-def write_pairs(
-    folder: Path, suffix: str, splits: dict[str, list[tuple[str, str]]], names: tuple[str, str] = ("en", "zh")
-) -> Path:
-    """Writes a corpus in any of the formats: lines, tsv, csv, jsonl, translation jsonl, parquet, ..., lines gz, ..."""
-    folder.mkdir(exist_ok=True)
-    one, other = names
-    if suffix.endswith(" gz"):
-        write_pairs(folder, suffix.removesuffix(" gz"), splits, names)
-        for path in list(folder.iterdir()):
-            if path.suffix != ".gz":
-                Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
-                path.unlink()
-        return folder
-    for split, pairs in splits.items():
-        dicts = [{"id": str(i), other: zh, one: en} for i, (en, zh) in enumerate(pairs)]
-        if suffix == "lines":
-            write(folder, {f"{split}.{one}": "".join(f"{en}\n" for en, _ in pairs)})
-            write(folder, {f"{split}.{other}": "".join(f"{zh}\n" for _, zh in pairs)})
-        elif suffix == "tsv":
-            lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
-            write(folder, {f"{split}.tsv": "".join(f"{line}\n" for line in lines)})
-        elif suffix == "csv":
-            rows = [(other, one), *((zh, en) for en, zh in pairs)]
-            quoted = [['"' + field.replace('"', '""') + '"' for field in row] for row in rows]
-            write(folder, {f"{split}.csv": "".join(",".join(row) + "\r\n" for row in quoted)})
-        elif suffix == "jsonl":
-            write(folder, {f"{split}.jsonl": "".join(json.dumps(row) + "\n" for row in dicts)})
-        elif suffix == "translation jsonl":
-            write(folder, {f"{split}.jsonl": "".join(json.dumps({"translation": row}) + "\n" for row in dicts)})
-        elif suffix == "parquet":
-            pq.write_table(pa.Table.from_pylist(dicts), folder / f"{split}.parquet")
-        elif suffix == "translation parquet":
-            pq.write_table(pa.Table.from_pylist([{"translation": row} for row in dicts]), folder / f"{split}.parquet")
-    return folder
-
-
-def pairs_of(corpus: DatasetDict, split: str) -> list[tuple[str, str]]:
+def pairs_of(corpus: DatasetDict, split: str) -> Pairs:
     return list(zip(corpus[split]["source"], corpus[split]["target"], strict=True))
 
 
@@ -143,12 +105,6 @@ def test_every_format_gives_the_same_text(
     assert all(data["filename"] for split in again.values() for data in split.cache_files)  # mapped, not copied
 
 
-def parquet(**columns: object) -> bytes:
-    file = pa.BufferOutputStream()
-    pq.write_table(pa.table(columns), file)
-    return bytes(file.getvalue())
-
-
 @pytest.mark.parametrize(
     ("name", "content", "pairs"),
     [
@@ -166,9 +122,7 @@ def parquet(**columns: object) -> bytes:
         ("parquet", parquet(en=[None], zh=["1"]), [("", "1")]),
     ],
 )
-def test_text_is_read_as_it_stands(
-    tmp_path: Path, name: str, content: str | bytes, pairs: list[tuple[str, str]]
-) -> None:
+def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
     folder = write(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of(load_corpus(config(folder)), "test") == pairs
@@ -322,17 +276,10 @@ configs:
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that stands in for the hub: owner/name in it is read as the repository of that name would be."""
-    load_dataset = datasets.load_dataset
-
-    def stand_in(path: str, *arguments: object, **keywords: object) -> object:
-        return load_dataset(str(tmp_path / "hub" / path), *arguments, **keywords)
-
-    monkeypatch.setattr(datasets, "load_dataset", stand_in)
+    stand_in_for_the_hub(monkeypatch, tmp_path / "hub")
     monkeypatch.chdir(tmp_path)
     multi30k, opus = tmp_path / "hub" / "bentrevett" / "multi30k", tmp_path / "hub" / "Helsinki-NLP" / "opus-100"
-    multi30k.parent.mkdir(parents=True)
     write_pairs(multi30k, "jsonl", {"train": PAIRS, "val": PAIRS[:2], "test": PAIRS[2:]}, ("en", "de"))
-    opus.mkdir(parents=True)
     write(opus, {"README.md": OPUS_CARD})
     splits = {"train": [*PAIRS, ("", "空")], "validation": PAIRS[:2], "test": PAIRS[2:]}
     write_pairs(opus / "en-zh", "translation parquet", splits)
@@ -396,47 +343,31 @@ def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, s
 
 
 @pytest.mark.parametrize(
-    ("names", "expected"),
+    "files",  # of each split
     [
-        (["train", "valid"], ["train", "valid"]),
-        (["train", "val", "test"], ["train", "val", "test"]),
-        (["a_test", "train", "validation"], ["train", "validation", "a_test"]),
-        (["dev", "train"], ["train", "dev"]),
-        (["dev", "train", "val", "valid"], ["train", "valid", "dev", "val"]),  # the second keeps its name
+        {"train": "train", "valid": "valid"},
+        {"train": "train", "valid": "val", "test": "test"},
+        {"train": "train", "valid": "validation", "a_test": "a_test"},
+        {"train": "train", "valid": "dev"},
+        {"train": "train", "valid": "valid", "dev": "dev", "val": "val"},  # the second keeps its name
+        # Of train whatever follows its name, of the others what the hub calls its files; but not beside a whole split.
+        {
+            "train": "train-2 train-10 train-10b train.old",
+            "valid": "valid-00000-of-00002 valid-00001-of-00002",
+            "test-2016": "test-2016",
+        },
+        {"train": "train", "valid": "valid", "train-2": "train-2", "valid-00000-of-00002": "valid-00000-of-00002"},
     ],
 )
-def test_names_of_splits(tmp_path: Path, names: list[str], expected: list[str]) -> None:
+def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) -> None:
     """Whatever else lies in the folder."""
-    texts = {name: [(name, "x")] for name in names}
-    folder = write_pairs(tmp_path / "corpus", "lines", texts)
+    names = " ".join(files.values()).split()
+    folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
     write(folder, {"README.md": "x", "train.de": "x", "._train.en": b"\xff", ".hidden.tsv": "x"})
     (folder / "more.tsv").mkdir()
     corpus = load_corpus(config(folder))
-    assert list(corpus) == ["train", "valid", *expected[2:]]
-    assert [corpus[split]["source"][:] for split in corpus] == [[name] for name in expected]
-
-
-def test_splits_in_several_files(tmp_path: Path) -> None:
-    """Of train whatever follows its name; of the others what the hub calls its files."""
-    names = [
-        "train-2",
-        "train-10",
-        "train-10b",
-        "train.old",
-        "valid-00000-of-00002",
-        "valid-00001-of-00002",
-        "test-2016",
-    ]
-    folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
-    corpus = load_corpus(config(folder))
-    assert {split: corpus[split]["source"][::2] for split in corpus} == {
-        "train": names[:4],
-        "valid": names[4:6],
-        "test-2016": names[6:],
-    }
-    whole = {"train": [("whole", "x")], "valid": [("whole", "x")]}  # where a split has a file, others are not added
-    found = load_corpus(config(write_pairs(folder, "lines", whole)))
-    assert {split: found[split]["source"][:] for split in whole} == {"train": ["whole"], "valid": ["whole"]}
+    assert {split: " ".join(pairs["source"][::2]) for split, pairs in corpus.items()} == files
+    assert list(corpus)[:2] == ["train", "valid"]
 
 
 def test_parts_of_local_splits(tmp_path: Path) -> None:
@@ -504,11 +435,15 @@ def test_which_sides_are_empty(tmp_path: Path) -> None:
         ({"target": ""}, r"data\.target is empty"),
         ({"source": "zh"}, r"data\.source and data\.target are both zh"),
         ({"target_column": "en"}, r"the columns of source and target are both en"),
+        (
+            {"splits": {"train": "valid[:1]"}, "streaming": True},
+            r"data\.splits\.train is valid\[:1\]; with data\.streaming it must be a whole split",
+        ),
     ],
 )
-def test_config_is_checked(values: dict[str, str], message: str) -> None:
+def test_config_is_checked(values: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        config(**({"folder": values.pop("path", "corpus")} | values))
+        config(**({"path": "corpus"} | values))
 
 
 def test_run_corpus(tmp_path: Path) -> None:
@@ -630,7 +565,7 @@ def test_a_tokenizer_sees_a_sample_of_a_large_corpus(tmp_path: Path, monkeypatch
 
 
 def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pytest.CaptureFixture[str]) -> None:
-    tokenized = tokenize_corpus(corpus, tokenizer, max_len=100)
+    tokenized = tokenize_corpus(corpus, tokenizer)
     assert list(tokenized) == list(corpus)
     for split, pairs in tokenized.items():
         assert pairs.features["src_ids"] == pairs.features["tgt_ids"] == datasets.Sequence(datasets.Value("int32"))
@@ -638,7 +573,7 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
         assert pairs["src_ids"][:] == tokenizer.encode_batch(corpus[split]["source"][:])
         assert pairs["tgt_ids"][:] == tokenizer.encode_batch(corpus[split]["target"][:])
     valid = tokenized["valid"]
-    for pairs in (valid, valid.select([3, 0]), valid.select(range(1, 3)), drop_long_pairs(valid, "x", 5)):
+    for pairs in (valid, valid.select([3, 0]), valid.select(range(1, 3))):
         ids, lengths = column_arrays(pairs, "tgt_ids")
         assert lengths.tolist() == [len(row) for row in pairs["tgt_ids"]]
         assert ids.tolist() == [i for row in pairs["tgt_ids"] for i in row]
@@ -650,14 +585,14 @@ def test_everything_is_made_once_for_the_same_text(
     corpus: DatasetDict, tokenizer: Tokenizer, calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hashes and ids; text that differs counts, even if the size and the time of its file do not."""
-    first = tokenize_corpus(corpus, tokenizer, max_len=100)
+    first = tokenize_corpus(corpus, tokenizer)
     assert sum(calls) == 2 * sum(map(len, corpus.values()))
     calls.clear()
     tokenizer.save(tmp_path / "tokenizer.model")
     same = Tokenizer.load(tmp_path / "tokenizer.model")
     with monkeypatch.context() as patch:
         patch.delattr(corpus_module, "hash_pairs")
-        again = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), same, max_len=5)
+        again = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), same)
     assert calls == []
     assert again["valid"][:] == first["valid"][:]
 
@@ -665,26 +600,26 @@ def test_everything_is_made_once_for_the_same_text(
     before = path.stat()
     path.write_text(path.read_text(encoding="utf-8").replace("b c a d", "b d a c"), encoding="utf-8")
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    tokenized = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), tokenizer, max_len=100)
+    tokenized = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), tokenizer)
     assert sum(calls) == 2 * len(VALID)
     assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
 
     calls.clear()
     other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=265))
-    tokenized = tokenize_corpus(corpus, other, max_len=100)
+    tokenized = tokenize_corpus(corpus, other)
     assert sum(calls) == 2 * sum(map(len, corpus.values()))
     assert tokenized["train"][0]["src_ids"] == other.encode("a b c")
 
 
 def test_another_process_finds_what_was_tokenized(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "cache"))
+    tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "cache"))
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
     tokenizer.save(tmp_path / "tokenizer.model")
     program = (
         "from minitrans.data.corpus import *\n"
         "from minitrans.data.settings import DataConfig\n"
         "corpus = load_corpus(DataConfig('corpus', 'en', 'zh'))\n"
-        "tokenize_corpus(corpus, Tokenizer.load('tokenizer.model'), max_len=100, cache_dir='cache')"
+        "tokenize_corpus(corpus, Tokenizer.load('tokenizer.model'), cache_dir='cache')"
     )
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == before
@@ -695,29 +630,29 @@ def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokeniz
     assert len(list(usual.iterdir())) == 6  # the splits of `corpus`, and their hashes
     mine = str(tmp_path / "mine")
     corpus = load_corpus(config(tmp_path / "corpus", cache_dir=mine))
-    tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(267), mine), max_len=100, cache_dir=mine)
+    tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(267), mine), cache_dir=mine)
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
     assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
     assert len(list(usual.iterdir())) == 6
-    tokenize_corpus(corpus, tokenizer, max_len=100)
+    tokenize_corpus(corpus, tokenizer)
     assert len(list(usual.iterdir())) == 9
 
 
 def test_a_cache_that_cannot_be_written(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"cannot write .*Not a directory; set data\.cache_dir to another folder"):
-        tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "file"))
+        tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "file"))
 
 
 def test_many_pairs_are_tokenized_by_several_processes(
     corpus: DatasetDict, tokenizer: Tokenizer, calls: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    expected = tokenize_corpus(corpus, tokenizer, max_len=100, cache_dir=str(tmp_path / "one"))
+    expected = tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "one"))
     monkeypatch.setattr(corpus_module, "_PAIRS_PER_PROCESS", 2)
     monkeypatch.setattr(corpus_module, "_n_cores", lambda: 2)
     calls.clear()
     for _ in range(2):
-        tokenized = tokenize_corpus(corpus, tokenizer, max_len=100)
+        tokenized = tokenize_corpus(corpus, tokenizer)
         assert {split: pairs[:] for split, pairs in tokenized.items()} == {
             split: pairs[:] for split, pairs in expected.items()
         }
@@ -727,76 +662,31 @@ def test_many_pairs_are_tokenized_by_several_processes(
     assert calls == []  # in this process
 
 
-def test_lengths_of_training_pairs(corpus: DatasetDict, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture) -> None:
-    """What the model cannot take, and what the settings do not want; other splits keep every pair."""
-    lengths = [sorted(1 + len(ids) for ids in tokenizer.encode_batch(pair)) for pair in TRAIN]
-    longest = lengths[1][1]
-    assert longest > lengths[0][1] > lengths[3][1]
-    train = tokenize_corpus(corpus, tokenizer, max_len=longest)["train"]
-    caplog.clear()
-    for limits, n, expected in (
-        ({}, 0, [0, 1, 2, 3]),
-        ({"max_length": longest - 1}, 1, [0, 2, 3]),
-        ({"min_length": lengths[0][0]}, 3, [0]),
-        ({"max_length_ratio": lengths[0][1] / lengths[0][0]}, 2, [0, 3]),
-    ):
-        kept = drop_long_pairs(train, "training", longest, config("x", **limits))
-        assert kept["src_ids"][:] == [train["src_ids"][row] for row in expected]
-        assert [message[:29] for message in caplog.messages] == [f"left out {n} of 4 training pairs"[:29]] * bool(n)
-        caplog.clear()
-    shorter = tokenize_corpus(corpus, tokenizer, max_len=longest - 1)
-    assert [len(shorter[split]) for split in shorter] == [3, len(corpus["valid"]), len(corpus["test"])]
-    assert caplog.messages == [f"left out 1 of 4 training pairs: longer than max_len, {longest - 1} tokens"]
-    with pytest.raises(UserError, match="none of 4 training pairs is left: longer than max_len, 1 tokens; set other"):
-        tokenize_corpus(corpus, tokenizer, max_len=1)
-
-
 MEMORY = """
-import sys, threading, time
+import sys
+from corpora import config, most_memory
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
-from minitrans.data.settings import DataConfig
 from minitrans.text.tokenizer import TokenizerConfig
 
-def kilobytes() -> int:
-    [line] = (line for line in open("/proc/self/status") if line.startswith("RssAnon"))
-    return int(line.split()[1])
-
-def watch() -> None:
-    while not done:
-        peaks.append(kilobytes())
-        time.sleep(0.002)
-
 def prepare(folder: str) -> None:
-    corpus = load_corpus(DataConfig(folder, "en", "zh", cache_dir=sys.argv[1]))
+    corpus = load_corpus(config(folder, cache_dir=sys.argv[1]))
     tokenizer = train_tokenizer(corpus["valid"], TokenizerConfig(400), sys.argv[1])
-    tokenize_corpus(corpus, tokenizer, max_len=10_000, cache_dir=sys.argv[1])
+    tokenize_corpus(corpus, tokenizer, sys.argv[1])
 
-prepare(sys.argv[2])  # imports, thread pools and the like
-done, peaks = False, []
-thread = threading.Thread(target=watch)
-before = kilobytes()
-thread.start()
-prepare(sys.argv[3])
-done = True
-thread.join()
-print(max(peaks) - before)
+before = most_memory(prepare, sys.argv[2])  # imports, thread pools and the like
+print(most_memory(prepare, sys.argv[3]) - before)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells how much memory is not a file's")
+@tells_memory
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    def line(i: int) -> str:
-        return " ".join(f"{i * k % 997} words" for k in range(1, 60))
-
-    valid = [(line(i), line(i + 1)) for i in range(100)]
-    folders = [tmp_path / "small", tmp_path / "large"]
-    for folder, n in zip(folders, (1_000, 60_000), strict=True):
-        write_pairs(folder, "lines", {"train": [(line(i), line(i + 2)) for i in range(n)], "valid": valid})
-    arguments = [str(tmp_path / "cache"), *map(str, folders)]
+    folders = [
+        write_pairs(tmp_path / name, "lines", {"train": long_pairs(n, 59), "valid": long_pairs(100, 59)})
+        for name, n in (("small", 1_000), ("large", 60_000))
+    ]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
-    grown = subprocess.run([sys.executable, "-c", MEMORY, *arguments], capture_output=True, text=True, check=True)
     text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024
-    assert int(grown.stdout) < text
+    assert printed_by(MEMORY, tmp_path / "cache", *folders) < text
 
 
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=f"the shared corpora are not at {CORPORA}")

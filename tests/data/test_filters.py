@@ -3,11 +3,11 @@ import unicodedata
 import numpy as np
 import pyarrow as pa
 import pytest
+from corpora import config
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data.filters import copies, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
-from minitrans.data.settings import DataConfig
 from minitrans.text.lines import clean
 
 
@@ -60,8 +60,8 @@ def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> N
     too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1]}
     one, other = np.array([1, 3, 2, 9]), np.array([3, 8, 5, 10])
     for src, tgt in ((one, other), (other, one)):
-        for config, expected in ((DataConfig("x", "en", "zh", **limits), too_long | wrong), (None, too_long)):  # type: ignore[arg-type]
-            found = wrong_lengths(src, tgt, 9, config)
+        for settings, expected in ((config("x", **limits), too_long | wrong), (None, too_long)):
+            found = wrong_lengths(src, tgt, 9, settings)
             assert {fault: pairs.astype(int).tolist() for fault, pairs in found.items()} == expected
 
 

@@ -83,7 +83,7 @@ def stream_config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: p
     if place != "one":
         parts = [TRAIN[:7], TRAIN[7:50], TRAIN[50:]]
         splits = {f"train-{i:05}-of-00003": part for i, part in enumerate(parts)} | {"validation-00000-of-00001": VALID}
-    write_pairs(folder, kind, splits)
+    write_pairs(folder, kind, splits)  # type: ignore[arg-type]
     if place != "hub":
         return config(folder)
     corpora.stand_in_for_the_hub(monkeypatch, tmp_path)
