@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import Batch, IntArray, Rows, collate_rows, deal_out, plan_batches
+from minitrans.data.batching import Batch, Rows, collate_rows, deal_out, plan_batches
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.data.processes import gather, share
 from minitrans.data.readers import CHUNK, open_train, read_tables
@@ -45,6 +45,7 @@ class StreamLoader:
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
+        self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
         self._max_len = max_len
         self._seed = seed
         self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
@@ -68,14 +69,11 @@ class StreamLoader:
                 src, tgt = self._tokenize(pairs, first=buffer == 0)
                 rng = np.random.default_rng([self._seed, buffer])
                 batches = deal_out(plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng))
+                any_batch |= bool(batches)
                 for number, rows in enumerate(batches[position:], start=position + 1):
                     # Before the yield: whoever is given the batch may save the state.
-                    if number < len(batches):
-                        self._place = {"buffer": buffer, "position": number, "pairs": before}
-                    else:
-                        self._place = {"buffer": buffer + 1, "position": 0, "pairs": after}
-                    any_batch = True
-                    yield self._batch(src, tgt, rows)
+                    self._place = {"buffer": buffer, "position": number, "pairs": before}
+                    yield collate_rows(src.take(rows), tgt.take(rows), *self._special_ids)
                 buffer, position, before = buffer + 1, 0, after
             if from_beginning and not any_batch:
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
@@ -102,12 +100,8 @@ class StreamLoader:
         rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return Rows.joined([*chain.from_iterable(gather(rows))])
 
-    def _batch(self, src: Rows, tgt: Rows, rows: IntArray) -> Batch:
-        ids = self._tokenizer.pad_id, self._tokenizer.bos_id, self._tokenizer.eos_id
-        return collate_rows(src.take(rows), tgt.take(rows), *ids)
-
     def state_dict(self) -> dict[str, Any]:
-        """Return which buffer comes next, how many batches of it are handed out, where its pairs begin, and `words`."""
+        """Return the number of a buffer, how many of its batches are handed out, where its pairs begin, and `words`."""
         return self._place | {"words": None if self.words is None else " ".join(sorted(self.words))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -55,9 +55,6 @@ class Tokenizer:
 
     It pickles and copies by the bytes of its model file, so that equal models hash alike wherever they are loaded.
 
-    Args:
-        proto: The bytes of the model file.
-
     Attributes:
         proto: The bytes of the model file.
         digest: SHA-256 of the model file, in hexadecimal.

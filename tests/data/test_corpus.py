@@ -499,20 +499,6 @@ def corpus(tmp_path: Path) -> DatasetDict:
     return load_corpus(config(folder))
 
 
-@pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of lines of each batch that is tokenized."""
-    calls: list[int] = []
-    encode_batch = Tokenizer.encode_batch
-
-    def counted(self: Tokenizer, lines: list[str]) -> list[list[int]]:
-        calls.append(len(lines))
-        return encode_batch(self, lines)
-
-    monkeypatch.setattr(Tokenizer, "encode_batch", counted)
-    return calls
-
-
 def test_a_tokenizer_is_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -582,47 +568,38 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
 
 
 def test_everything_is_made_once_for_the_same_text(
-    corpus: DatasetDict, tokenizer: Tokenizer, calls: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hashes and ids; text that differs counts, even if the size and the time of its file do not."""
-    first = tokenize_corpus(corpus, tokenizer)
-    assert sum(calls) == 2 * sum(map(len, corpus.values()))
-    calls.clear()
+    """In other processes too; text that differs counts, even if the size and the time of its file do not."""
+    cache = tmp_path / "hf_cache" / "minitrans"
+
+    def made() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in cache.iterdir()}
+
+    tokenize_corpus(corpus, tokenizer)
     tokenizer.save(tmp_path / "tokenizer.model")
-    same = Tokenizer.load(tmp_path / "tokenizer.model")
-    with monkeypatch.context() as patch:
-        patch.delattr(corpus_module, "hash_pairs")
-        again = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), same)
-    assert calls == []
-    assert again["valid"][:] == first["valid"][:]
-
-    path = tmp_path / "corpus" / "valid.tsv"
-    before = path.stat()
-    path.write_text(path.read_text(encoding="utf-8").replace("b c a d", "b d a c"), encoding="utf-8")
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    tokenized = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), tokenizer)
-    assert sum(calls) == 2 * len(VALID)
-    assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
-
-    calls.clear()
-    other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=265))
-    tokenized = tokenize_corpus(corpus, other)
-    assert sum(calls) == 2 * sum(map(len, corpus.values()))
-    assert tokenized["train"][0]["src_ids"] == other.encode("a b c")
-
-
-def test_another_process_finds_what_was_tokenized(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "cache"))
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
-    tokenizer.save(tmp_path / "tokenizer.model")
+    before = made()
+    assert len(before) == 3 * 3  # the text, the hashes and the ids of each split
     program = (
         "from minitrans.data.corpus import *\n"
-        "from minitrans.data.settings import DataConfig\n"
-        "corpus = load_corpus(DataConfig('corpus', 'en', 'zh'))\n"
-        "tokenize_corpus(corpus, Tokenizer.load('tokenizer.model'), cache_dir='cache')"
+        "tokenize_corpus(load_corpus(DataConfig('corpus', 'en', 'zh')), Tokenizer.load('tokenizer.model'))"
     )
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "hf_cache"))
     subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True)
-    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == before
+    assert made() == before
+
+    path = tmp_path / "corpus" / "valid.tsv"
+    stat = path.stat()
+    path.write_text(path.read_text(encoding="utf-8").replace("b c a d", "b d a c"), encoding="utf-8")
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    tokenized = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), tokenizer)
+    assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
+    assert len(made()) == len(before) + 3
+
+    other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=265))
+    assert tokenize_corpus(corpus, other)["train"][0]["src_ids"] == other.encode("a b c")
+    assert len(made()) == len(before) + 3 + 3
+    assert made().items() >= before.items()
 
 
 def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -645,21 +622,25 @@ def test_a_cache_that_cannot_be_written(corpus: DatasetDict, tokenizer: Tokenize
 
 
 def test_many_pairs_are_tokenized_by_several_processes(
-    corpus: DatasetDict, tokenizer: Tokenizer, calls: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    corpus: DatasetDict, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     expected = tokenize_corpus(corpus, tokenizer, cache_dir=str(tmp_path / "one"))
+    here, encode_batch = os.getpid(), Tokenizer.encode_batch
+
+    def elsewhere(self: Tokenizer, lines: list[str]) -> list[list[int]]:
+        assert os.getpid() != here
+        return encode_batch(self, lines)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", elsewhere)
     monkeypatch.setattr(corpus_module, "_PAIRS_PER_PROCESS", 2)
     monkeypatch.setattr(corpus_module, "_n_cores", lambda: 2)
-    calls.clear()
     for _ in range(2):
-        tokenized = tokenize_corpus(corpus, tokenizer)
-        assert {split: pairs[:] for split, pairs in tokenized.items()} == {
-            split: pairs[:] for split, pairs in expected.items()
-        }
-        for pairs, same in zip(tokenized.values(), expected.values(), strict=True):
-            (ids, lengths), (same_ids, same_lengths) = column_arrays(pairs, "tgt_ids"), column_arrays(same, "tgt_ids")
+        for split, pairs in tokenize_corpus(corpus, tokenizer).items():
+            assert pairs[:] == expected[split][:]
+            (ids, lengths), (same_ids, same_lengths) = (
+                column_arrays(rows, "tgt_ids") for rows in (pairs, expected[split])
+            )
             assert (ids.tolist(), lengths.tolist()) == (same_ids.tolist(), same_lengths.tolist())
-    assert calls == []  # in this process
 
 
 MEMORY = """
