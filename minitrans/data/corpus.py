@@ -248,7 +248,7 @@ def _read(split: Split, config: DataConfig) -> Dataset:
     tables = read_tables(split, CHUNK, config)
     if not split.content:
         table = pa.concat_tables([SCHEMA.empty_table(), *tables])
-        return Dataset(datasets.table.InMemoryTable(table), fingerprint=_key(table.to_pylist()))
+        return Dataset(datasets.table.InMemoryTable(table))
     path = _cache_folder(config.cache_dir) / f"{_key(_READER, config.columns, *split.content)}.arrow"
     if not path.is_file():
         with open_aside(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:

@@ -7,8 +7,10 @@ from corpora import config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans.data.filters import copies, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
+from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
 from minitrans.text.lines import clean
+
+RARE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 
 
 def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
@@ -19,13 +21,20 @@ def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
 
 def test_hashes_are_alike_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
-    rare = [c for c in map(chr, range(0x3100)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+    rare = [c for c in RARE if c < "\u3100"]
     lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
     hashes = hash_pairs(table([(line, line) for line in lines], chunk=7))
     cleaned = [clean(line) for line in lines]
     for values in hashes:
         assert values.dtype == np.uint64
         assert (values[:, None] == values).tolist() == [[one == other for other in cleaned] for one in cleaned]
+
+
+def test_which_sides_are_empty() -> None:
+    """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
+    lines = [f" {c}" for c in (*RARE, *"a.我́\ue000\U0001f600\U0010ffff")]
+    for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
+        assert empty_sides(table(pairs)).tolist() == [not clean(line) for line in lines]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=12), st.integers(1, 5))
@@ -51,14 +60,14 @@ def test_sources_that_stand_elsewhere() -> None:
     ("limits", "wrong"),
     [
         ({}, {}),
-        ({"max_length": 7}, {"longer than data.max_length, 7 tokens": [0, 1, 0, 1]}),
-        ({"min_length": 2}, {"shorter than data.min_length, 2 tokens": [1, 0, 0, 0]}),
-        ({"max_length_ratio": 2.5}, {"lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0]}),
+        ({"max_length": 8}, {"longer than data.max_length, 8 tokens": [0, 0, 0, 1, 1]}),
+        ({"min_length": 2}, {"shorter than data.min_length, 2 tokens": [1, 0, 0, 0, 0]}),
+        ({"max_length_ratio": 2.5}, {"lengths further apart than data.max_length_ratio, 2.5": [1, 1, 0, 0, 0]}),
     ],
 )
 def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> None:
-    too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1]}
-    one, other = np.array([1, 3, 2, 9]), np.array([3, 8, 5, 10])
+    too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1, 0]}
+    one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])
     for src, tgt in ((one, other), (other, one)):
         for settings, expected in ((config("x", **limits), too_long | wrong), (None, too_long)):
             found = wrong_lengths(src, tgt, 9, settings)

@@ -1,6 +1,5 @@
 """Training from a stream: every pair once in a pass, nothing kept, and a resumed run as the unbroken one."""
 
-import gzip
 import itertools
 import json
 import threading
@@ -136,6 +135,14 @@ def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: T
         assert again == unbroken[stop : stop + 3]
 
 
+def test_a_stream_of_one_buffer_goes_on_from_its_end(tmp_path: Path, tokenizer: Tokenizer) -> None:
+    settings = config(write(tmp_path / "corpus"), shuffle_buffer=1000)
+    stopped, resumed = loader(settings, tokenizer), loader(settings, tokenizer)
+    n = len(one_pass(stopped, len(TRAIN)))
+    resumed.load_state_dict(stopped.state_dict())
+    assert sources(islice(resumed, 3)) == sources(islice(loader(settings, tokenizer), n, n + 3))
+
+
 def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Not those of pairs that are left out, nor those of buffers to come; and a resumed stream goes on with them."""
     first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
@@ -233,12 +240,11 @@ def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, mo
         file.write(b"\xff\n")
     with pytest.raises(UserError, match=r"train\.en, line 81: byte 1 is not valid UTF-8"):
         one_pass(loader(config(folder), tokenizer), 1000)
-    write(folder)
-    packed = gzip.compress((folder / "train.zh").read_bytes())
-    (folder / "train.zh").unlink()
-    (folder / "train.zh.gz").write_bytes(packed[:-9])
+    write_pairs(tmp_path / "packed", "lines gz", {"train": TRAIN, "valid": VALID})
+    packed = tmp_path / "packed" / "train.zh.gz"
+    packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(UserError, match=r"train\.zh\.gz: damaged gzip file .*; copy it again") as caught:
-        one_pass(loader(config(folder), tokenizer), 1000)
+        one_pass(loader(config(packed.parent), tokenizer), 1000)
     assert len(str(caught.value).splitlines()) == 1
 
 
