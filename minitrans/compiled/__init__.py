@@ -70,4 +70,4 @@ def can_be_compiled() -> bool:
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    return all(map(load_library, (kernels.SOURCE, stepper.SOURCE)))
+    return all(load_library(source, {}, {}) for source in (kernels.SOURCE, stepper.SOURCE))

@@ -9,12 +9,12 @@ import functools
 from collections.abc import Sequence
 from ctypes import c_double, c_int32, c_int64, c_uint64, c_void_p
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import Parameters, call, check_ids, declare, load_library
+from minitrans.compiled.library import Parameters, call, check_ids, load_library
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 
@@ -25,6 +25,20 @@ class Dropout(ctypes.Structure):
     _fields_ = [("seed", c_uint64), ("dropped", c_int32)]
 
 
+class Settings(NamedTuple):
+    """Of a sub-layer.
+
+    Attributes:
+        eps: Of the norm.
+        inside: Dropout of the hidden layer, or of the attention weights.
+        end: Dropout of what is added to x.
+    """
+
+    eps: float
+    inside: Dropout
+    end: Dropout
+
+
 class _Sizes(ctypes.Structure):
     _fields_ = [(name, c_int64) for name in ("B", "T", "S", "D", "H", "Dh")]
 
@@ -33,19 +47,18 @@ class _Mask(ctypes.Structure):
     _fields_ = [("admits", c_void_p), ("b", c_int64), ("q", c_int64)]
 
 
-_POINTER = c_void_p
 _SUBLAYER: list[Any] = [Parameters, Dropout, Dropout]
 _ARGUMENTS: dict[str, list[Any]] = {
-    "feed_forward": [_POINTER] * 2 + [c_int64] * 3 + _SUBLAYER,
-    "feed_forward_backward": [_POINTER] * 4 + [c_int64] * 3 + _SUBLAYER,
-    "attention": [_POINTER] * 3 + [_Sizes, _Mask, *_SUBLAYER],
-    "attention_backward": [_POINTER] * 6 + [_Sizes, _Mask, *_SUBLAYER],
-    "norm": [_POINTER] * 2 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
-    "norm_backward": [_POINTER] * 4 + [c_int64] * 2 + [_POINTER] * 2 + [c_double],
-    "embed": [_POINTER] * 4 + [c_int64] * 3 + [c_double, Dropout],
-    "add_embed_backward": [_POINTER] * 3 + [c_int64] * 3 + [c_double, Dropout],
-    "linear_cross_entropy": [_POINTER] * 4 + [c_int64] * 3 + [c_double],
-    "linear_cross_entropy_backward": [_POINTER] * 6 + [c_int64] * 3 + [c_double] * 2,
+    "feed_forward": [c_void_p] * 2 + [c_int64] * 3 + _SUBLAYER,
+    "feed_forward_backward": [c_void_p] * 4 + [c_int64] * 3 + _SUBLAYER,
+    "attention": [c_void_p] * 3 + [_Sizes, _Mask, *_SUBLAYER],
+    "attention_backward": [c_void_p] * 6 + [_Sizes, _Mask, *_SUBLAYER],
+    "norm": [c_void_p] * 2 + [c_int64] * 2 + [c_void_p] * 2 + [c_double],
+    "norm_backward": [c_void_p] * 4 + [c_int64] * 2 + [c_void_p] * 2 + [c_double],
+    "embed": [c_void_p] * 4 + [c_int64] * 3 + [c_double, Dropout],
+    "add_embed_backward": [c_void_p] * 3 + [c_int64] * 3 + [c_double, Dropout],
+    "linear_cross_entropy": [c_void_p] * 4 + [c_int64] * 3 + [c_double],
+    "linear_cross_entropy_backward": [c_void_p] * 6 + [c_int64] * 3 + [c_double] * 2,
 }
 
 
@@ -56,51 +69,40 @@ def library() -> ctypes.CDLL:
     Raises:
         NotAdmittedError: That cannot be done.
     """
-    loaded = load_library(SOURCE)
-    declare(loaded, _ARGUMENTS, {"linear_cross_entropy": c_double})
-    return loaded
+    return load_library(SOURCE, _ARGUMENTS, {"linear_cross_entropy": c_double})
 
 
 def _call(name: str, x: Tensor, *arguments: object) -> Any:
     library().use_threads(torch.get_num_threads())
-    return call(library(), name, x.dtype, *arguments)
+    return call(library(), x.dtype, name, *arguments)
 
 
-def feed_forward(x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout) -> Tensor:
+def feed_forward(x: Tensor, parameters: Sequence[Tensor], settings: Settings) -> Tensor:
     """The sub-layer `x + dropout(feed_forward(norm(x)))`.
 
     Args:
         x: (..., D).
         parameters: gamma (D,), beta (D,), w_1 (F, D), b_1 (F,), w_2 (D, F), b_2 (D,).
-        eps: Of the norm.
-        inside: Dropout of the hidden layer.
-        end: Dropout of what is added to x.
+        settings: Of the sub-layer.
     """
     y = torch.empty_like(x)
     rows, d_model = x.shape[:-1].numel(), x.size(-1)
-    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), _pointers(parameters, eps), inside, end)
+    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), *_sublayer(parameters, settings))
     return y
 
 
 def feed_forward_backward(
-    grad: Tensor, x: Tensor, parameters: Sequence[Tensor], eps: float, inside: Dropout, end: Dropout
+    grad: Tensor, x: Tensor, parameters: Sequence[Tensor], settings: Settings
 ) -> tuple[Tensor, ...]:
     """Gradients of `feed_forward` at x and at the parameters, for that at its result."""
-    dx, d_flat = torch.empty_like(x), _flat(parameters)
+    dx, (d_flat, d_parameters) = torch.empty_like(x), _gradients(parameters)
     sizes = x.shape[:-1].numel(), x.size(-1), len(parameters[3])
-    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, _pointers(parameters, eps), inside, end)
-    return dx, *_views(d_flat, parameters)
+    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, *_sublayer(parameters, settings))
+    return dx, *d_parameters
 
 
 def attention(
-    x: Tensor,
-    memory: Tensor | None,
-    mask: Tensor,
-    n_heads: int,
-    parameters: Sequence[Tensor],
-    eps: float,
-    inside: Dropout,
-    end: Dropout,
+    x: Tensor, memory: Tensor | None, mask: Tensor, n_heads: int, parameters: Sequence[Tensor], settings: Settings
 ) -> Tensor:
     """The sub-layer `x + dropout(attention(norm(x), memory))`; without a memory, norm(x) attends to itself.
 
@@ -110,13 +112,11 @@ def attention(
         mask: bool (B or 1, 1, T or 1, S), True = may attend. A query that sees nothing has weights 0.
         n_heads: H.
         parameters: gamma (D,), beta (D,), w_qkv (3 H Dh, D), b_qkv (3 H Dh,), w_o (D, H Dh), b_o (D,).
-        eps: Of the norm.
-        inside: Dropout of the attention weights.
-        end: Dropout of what is added to x.
+        settings: Of the sub-layer.
     """
     y = torch.empty_like(x)
-    sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
-    _call("attention", x, x, memory, y, sizes, admits, _pointers(parameters, eps), inside, end)
+    sizes_and_mask = _sizes_and_mask(x, mask, n_heads, parameters)
+    _call("attention", x, x, memory, y, *sizes_and_mask, *_sublayer(parameters, settings))
     return y
 
 
@@ -127,40 +127,34 @@ def attention_backward(
     mask: Tensor,
     n_heads: int,
     parameters: Sequence[Tensor],
-    eps: float,
-    inside: Dropout,
-    end: Dropout,
+    settings: Settings,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of `attention` at x, at the memory (if there is one) and at the parameters, for that at its result."""
-    dx, d_flat = torch.empty_like(x), _flat(parameters)
+    dx, (d_flat, d_parameters) = torch.empty_like(x), _gradients(parameters)
     d_memory = None if memory is None else torch.empty_like(memory)
-    sizes, admits = _sizes(x, mask, n_heads, parameters), _mask(mask)
+    sizes_and_mask = _sizes_and_mask(x, mask, n_heads, parameters)
     pointers = x, memory, grad, dx, d_memory, d_flat
-    _call("attention_backward", x, *pointers, sizes, admits, _pointers(parameters, eps), inside, end)
-    return dx, d_memory, *_views(d_flat, parameters)
+    _call("attention_backward", x, *pointers, *sizes_and_mask, *_sublayer(parameters, settings))
+    return dx, d_memory, *d_parameters
 
 
-def _sizes(x: Tensor, mask: Tensor, n_heads: int, parameters: Sequence[Tensor]) -> _Sizes:
-    return _Sizes(*x.shape[:2], mask.size(-1), x.size(-1), n_heads, parameters[4].size(1) // n_heads)
-
-
-def _mask(mask: Tensor) -> _Mask:
+def _sizes_and_mask(x: Tensor, mask: Tensor, n_heads: int, parameters: Sequence[Tensor]) -> tuple[_Sizes, _Mask]:
     assert mask.size(1) == mask.stride(3) == 1
-    return _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
+    sizes = _Sizes(*x.shape[:2], mask.size(-1), x.size(-1), n_heads, parameters[4].size(1) // n_heads)
+    return sizes, _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
 
 
-def _pointers(parameters: Sequence[Tensor], eps: float) -> Parameters:
+def _sublayer(parameters: Sequence[Tensor], settings: Settings) -> tuple[Parameters, Dropout, Dropout]:
     assert all(parameter.is_contiguous() for parameter in parameters)
-    return Parameters(*(parameter.data_ptr() for parameter in parameters), eps)
+    pointers = (parameter.data_ptr() for parameter in parameters)
+    return Parameters(*pointers, settings.eps), settings.inside, settings.end
 
 
-def _flat(parameters: Sequence[Tensor]) -> Tensor:
-    return parameters[0].new_empty(sum(parameter.numel() for parameter in parameters))
-
-
-def _views(flat: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    parts = flat.split([parameter.numel() for parameter in parameters])
-    return tuple(part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True))
+def _gradients(parameters: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """Room for the gradients at all of them, in one piece, and that at each."""
+    sizes = [parameter.numel() for parameter in parameters]
+    flat = parameters[0].new_empty(sum(sizes))
+    return flat, [part.view_as(parameter) for part, parameter in zip(flat.split(sizes), parameters, strict=True)]
 
 
 def norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
@@ -172,9 +166,9 @@ def norm(x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
 
 def norm_backward(grad: Tensor, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> tuple[Tensor, ...]:
     """Gradients of `norm` at x, gamma and beta, for that at its result."""
-    dx, d_flat = torch.empty_like(x), _flat((gamma, beta))
+    dx, (d_flat, d_parameters) = torch.empty_like(x), _gradients((gamma, beta))
     _call("norm_backward", x, x, grad, dx, d_flat, x.shape[:-1].numel(), x.size(-1), gamma, beta, eps)
-    return dx, *_views(d_flat, (gamma, beta))
+    return dx, *d_parameters
 
 
 def embed(ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: Dropout, dtype: torch.dtype) -> Tensor:
@@ -189,9 +183,10 @@ def embed(ids: Tensor, table: Tensor, positions: Tensor, scale: float, dropout: 
     return y
 
 
-def add_embed_backward(grad: Tensor, ids: Tensor, d_table: Tensor, scale: float, dropout: Dropout) -> None:
-    """Add the gradient of `embed` at the table, for that at its result, to `d_table` (V, D)."""
+def add_embed_backward(grad: Tensor, ids: Tensor, d_table: Tensor, scale: float, dropout: Dropout) -> Tensor:
+    """Add the gradient of `embed` at the table, for that at its result, to `d_table` (V, D), and return that."""
     _call("add_embed_backward", grad, ids, grad, d_table, ids.numel(), *d_table.shape, scale, dropout)
+    return d_table
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> tuple[float, Tensor]:

@@ -45,13 +45,17 @@ class NotAdmittedError(Exception):
     """
 
     def __init__(self, reason: str, expected: bool = False) -> None:
-        """Take the reason."""
         super().__init__(reason)
         self.expected = expected
 
 
-def load_library(source: Path) -> ctypes.CDLL:
+def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: Mapping[str, Any]) -> ctypes.CDLL:
     """Load a file that includes shared.h, compiled unless that has been done on this machine.
+
+    Args:
+        source: The file.
+        arguments: Types of the arguments of each function, which has a version for each dtype.
+        results: Types of what functions return; the others return nothing.
 
     Raises:
         NotAdmittedError: That cannot be done.
@@ -59,18 +63,14 @@ def load_library(source: Path) -> ctypes.CDLL:
     library = _compile(source)
     if isinstance(library, str):
         raise NotAdmittedError(library)
-    return library
-
-
-def declare(library: ctypes.CDLL, arguments: Mapping[str, Sequence[Any]], results: Mapping[str, Any]) -> None:
-    """Tell which types the functions take and return; one that is not among the results returns nothing."""
     for name, types in arguments.items():
         for dtype in DTYPES.values():
             function = getattr(library, f"{name}_{dtype}")
             function.argtypes, function.restype = types, results.get(name)
+    return library
 
 
-def call(library: ctypes.CDLL, name: str, dtype: torch.dtype, *arguments: object) -> Any:
+def call(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
     """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(library, f"{name}_{DTYPES[dtype]}")

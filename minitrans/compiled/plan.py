@@ -19,23 +19,11 @@ from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 Kind = Literal["self-attention", "cross-attention", "feed-forward"]
+Dropping = MultiHeadAttention | Dropout
 Known = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
 TYPE = "type"
-HOOKS = {
-    "_forward_pre_hooks": "forward hook",
-    "_forward_hooks": "forward hook",
-    "_backward_pre_hooks": "backward hook",
-    "_backward_hooks": "backward hook",
-}
-
-
-class Norm(NamedTuple):
-    """A layer norm: scale and shift, (D,) each, and what is added to the variance."""
-
-    gamma: Tensor
-    beta: Tensor
-    eps: float
+HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_backward_pre_hooks", "_backward_hooks")}
 
 
 class Sublayer(NamedTuple):
@@ -43,28 +31,18 @@ class Sublayer(NamedTuple):
 
     Attributes:
         kind: What f is.
-        norm: What it reads x through.
-        w_in: (3 H Dh, D) queries, keys and values; or (F, D).
-        b_in: (3 H Dh,) or (F,).
-        w_out: (D, H Dh) or (D, F).
-        b_out: (D,).
+        parameters: As compiled code takes them: gamma (D,) and beta (D,) of the norm; w_in (3 H Dh, D) of queries, keys
+            and values, or (F, D); b_in (3 H Dh,) or (F,); w_out (D, H Dh) or (D, F); b_out (D,).
+        eps: What the norm adds to the variance.
         inside: Probability of dropping an attention weight, or an element of the hidden layer; 0 in eval mode.
         end: Probability of dropping an element of what is added to x; 0 in eval mode.
     """
 
     kind: Kind
-    norm: Norm
-    w_in: Tensor
-    b_in: Tensor
-    w_out: Tensor
-    b_out: Tensor
+    parameters: tuple[Tensor, ...]
+    eps: float
     inside: float
     end: float
-
-    @property
-    def parameters(self) -> tuple[Tensor, ...]:
-        """All six, in the order in which compiled code takes them."""
-        return self.norm.gamma, self.norm.beta, self.w_in, self.b_in, self.w_out, self.b_out
 
 
 @dataclass(frozen=True)
@@ -79,9 +57,9 @@ class Plan:
         tied: Whether these three are one matrix; else no two of them are.
         positions: (max_len, D).
         dropout: Probability of dropping an element of an embedding; 0 in eval mode.
-        encoder: Each layer's sub-layers, in order: self-attention, feed-forward.
+        encoder: The sub-layers of all layers, in order: self-attention, feed-forward, and so on.
         encoder_norm: What makes the memory of the encoder's last output.
-        decoder: Each layer's sub-layers, in order: self-attention, attention to the memory, feed-forward.
+        decoder: Likewise, in each layer self-attention, attention to the memory, feed-forward.
         decoder_norm: What the output matrix reads the decoder's last output through.
     """
 
@@ -92,18 +70,10 @@ class Plan:
     tied: bool
     positions: Tensor
     dropout: float
-    encoder: Sequence[Sequence[Sublayer]]
-    encoder_norm: Norm
-    decoder: Sequence[Sequence[Sublayer]]
-    decoder_norm: Norm
-
-    @property
-    def eps(self) -> set[float]:
-        """What the norms add to their variances: one number, or several."""
-        return {sublayer.norm.eps for layer in (*self.encoder, *self.decoder) for sublayer in layer} | {
-            self.encoder_norm.eps,
-            self.decoder_norm.eps,
-        }
+    encoder: Sequence[Sublayer]
+    encoder_norm: nn.LayerNorm
+    decoder: Sequence[Sublayer]
+    decoder_norm: nn.LayerNorm
 
 
 def known_architecture(c: TransformerConfig) -> Known:
@@ -167,10 +137,10 @@ def read_plan(model: Transformer) -> Plan:
         tied=n_tables == 1,
         positions=model.positions,
         dropout=_probability(model.dropout),
-        encoder=_layers(model.encoder),
-        encoder_norm=_norm(model.encoder.norm),
-        decoder=_layers(model.decoder),
-        decoder_norm=_norm(model.decoder.norm),
+        encoder=list(_sublayers(model.encoder)),
+        encoder_norm=model.encoder.norm,
+        decoder=list(_sublayers(model.decoder)),
+        decoder_norm=model.decoder.norm,
     )
 
 
@@ -178,9 +148,9 @@ def _check_module(name: str, module: nn.Module, known: Known) -> None:
     """Refuse a module that is not exactly what is known; and so on inside it."""
     place, prefix = name or "the model", f"{name}." if name else ""
     _check_type(place, module, known[TYPE])
-    for attribute, hook in HOOKS.items():
-        if getattr(module, attribute):
-            raise NotAdmittedError(f"{place} has a {hook}")
+    for direction, attributes in HOOKS.items():
+        if any(getattr(module, attribute) for attribute in attributes):
+            raise NotAdmittedError(f"{place} has a {direction} hook")
     if own := [each for each in vars(module) if callable(getattr(type(module), each, None))]:
         raise NotAdmittedError(f"{place} has a method {min(own)} of its own")
     found = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
@@ -213,30 +183,23 @@ def _check_type(name: str, thing: object, known: type) -> None:
         raise NotAdmittedError(f"{name} is a {kind.__module__}.{kind.__qualname__}, known is {known.__name__}")
 
 
-def _layers(stack: Encoder | Decoder) -> list[list[Sublayer]]:
-    return [list(_sublayers(layer)) for layer in cast(Iterable[EncoderLayer | DecoderLayer], stack.layers)]
+def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
+    for layer in cast(Iterable[EncoderLayer | DecoderLayer], stack.layers):
+        attention, ff, end = layer.self_attn, layer.ff, layer.dropout
+        yield _sublayer("self-attention", layer.self_norm, attention.w_qkv, attention.w_o, attention, end)
+        if isinstance(layer, DecoderLayer):
+            attention = layer.cross_attn
+            yield _sublayer("cross-attention", layer.cross_norm, attention.w_qkv, attention.w_o, attention, end)
+        yield _sublayer("feed-forward", layer.ff_norm, ff.w_1, ff.w_2, ff.dropout, end)
 
 
-def _sublayers(layer: EncoderLayer | DecoderLayer) -> Iterator[Sublayer]:
-    yield _attention("self-attention", layer.self_norm, layer.self_attn, layer.dropout)
-    if isinstance(layer, DecoderLayer):
-        yield _attention("cross-attention", layer.cross_norm, layer.cross_attn, layer.dropout)
-    ff, norm = layer.ff, _norm(layer.ff_norm)
-    yield Sublayer("feed-forward", norm, *_ends(ff.w_1, ff.w_2), _probability(ff.dropout), _probability(layer.dropout))
+def _sublayer(
+    kind: Kind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: Dropping, end: Dropping
+) -> Sublayer:
+    parameters = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
+    return Sublayer(kind, parameters, norm.eps, _probability(inside), _probability(end))
 
 
-def _attention(kind: Kind, norm: nn.LayerNorm, attention: MultiHeadAttention, end: Dropout) -> Sublayer:
-    inside = attention.dropout if attention.training else 0.0
-    return Sublayer(kind, _norm(norm), *_ends(attention.w_qkv, attention.w_o), inside, _probability(end))
-
-
-def _ends(first: nn.Linear, last: nn.Linear) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return first.weight, first.bias, last.weight, last.bias
-
-
-def _norm(norm: nn.LayerNorm) -> Norm:
-    return Norm(norm.weight, norm.bias, norm.eps)
-
-
-def _probability(dropout: Dropout) -> float:
-    return dropout.p if dropout.training else 0.0
+def _probability(module: Dropping) -> float:
+    p = module.dropout if isinstance(module, MultiHeadAttention) else module.p
+    return p if module.training else 0.0

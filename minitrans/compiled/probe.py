@@ -81,9 +81,9 @@ def _small_model(plan: Plan) -> Transformer:
         attention_dropout=0.25,
         tie_embeddings=plan.tied,
     )
-    model, eps = Transformer(config).double(), sorted(plan.eps)
-    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm)]
-    for i, norm in enumerate(norms):
+    model = Transformer(config).double()
+    eps = sorted({part.eps for part in (*plan.encoder, *plan.decoder)} | {plan.encoder_norm.eps, plan.decoder_norm.eps})
+    for i, norm in enumerate(module for module in model.modules() if isinstance(module, nn.LayerNorm)):
         norm.eps = eps[i % len(eps)]
     with torch.no_grad():
         for parameter in model.parameters():

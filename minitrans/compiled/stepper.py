@@ -7,6 +7,7 @@ import ctypes
 import weakref
 from collections.abc import Sequence
 from ctypes import addressof, c_double, c_int64, c_void_p
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import Parameters, call, check_ids, declare, load_library
+from minitrans.compiled.library import Parameters, call, check_ids, load_library
 from minitrans.compiled.plan import Plan
 from minitrans.model.masks import padding_mask
 
@@ -103,18 +104,16 @@ class CompiledStepper:
                 copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
             return copies[key].data_ptr()
 
-        parts = [part for layer in (*plan.encoder, *plan.decoder) for part in layer]
-        sublayers = [Parameters(*map(pointer, part.parameters), part.norm.eps) for part in parts]
-        parameters = (Parameters * len(parts))(*sublayers)
+        sublayers = [Parameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
+        parameters = (Parameters * len(sublayers))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
         tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), addressof(parameters)
-        norms = map(pointer, (first.gamma, first.beta, last.gamma, last.beta))
+        norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
-        self._library = load_library(SOURCE)
-        declare(self._library, _ARGUMENTS, {"make": c_void_p})
+        self._call = partial(call, load_library(SOURCE, _ARGUMENTS, {"make": c_void_p}), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
-        weakref.finalize(self, call, self._library, "free", self.dtype, self._stepper)
+        weakref.finalize(self, self._call, "free", self._stepper)
 
     @property
     def max_threads(self) -> int:
@@ -171,6 +170,3 @@ class CompiledStepper:
         self._call("step", self._stepper, tokens.contiguous(), count, t, len(rows.pointers), addressof(rows.pointers),
                    rows.slots, rows.sources, rows.offsets, cross, n, log_p, ids)  # fmt: skip
         return log_p, ids
-
-    def _call(self, name: str, *arguments: object) -> Any:
-        return call(self._library, name, self.dtype, *arguments)

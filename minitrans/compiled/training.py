@@ -5,16 +5,20 @@ input alone: the way back computes the rest again, which takes less time than fe
 """
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from minitrans.compiled import kernels
-from minitrans.compiled.plan import Norm, Plan, Sublayer
+from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropped_of_256
 from minitrans.model.masks import causal_mask, padding_mask
+
+Gradients = tuple[Tensor | None, ...]
+T = TypeVar("T")
 
 
 def batch_loss(
@@ -48,18 +52,16 @@ def hidden_states(plan: Plan, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtyp
     src_ids, tgt_in = src_ids.contiguous(), tgt_in.contiguous()
     src_mask = padding_mask(src_ids, plan.config.pad_id)
     x, table = embed(plan, plan.source, src_ids, dtype)
-    for layer in plan.encoder:
-        for part in layer:
-            x = sublayer(plan, part, x, src_mask)
+    for part in plan.encoder:
+        x = sublayer(plan, part, x, src_mask)
     memory = norm(x, plan.encoder_norm)
     x, table = embed(plan, table if plan.tied else plan.target, tgt_in, dtype)
     causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
-    for layer in plan.decoder:
-        for part in layer:
-            if part.kind == "cross-attention":
-                x = sublayer(plan, part, x, src_mask, memory)
-            else:
-                x = sublayer(plan, part, x, causal)
+    for part in plan.decoder:
+        if part.kind == "cross-attention":
+            x = sublayer(plan, part, x, src_mask, memory)
+        else:
+            x = sublayer(plan, part, x, causal)
     return norm(x, plan.decoder_norm), table if plan.tied else plan.output
 
 
@@ -67,7 +69,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
     """What `minitrans.model.loss.linear_cross_entropy` returns; the arguments are the same."""
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
     rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
-    return _apply(_LinearCrossEntropy, rows, weight, target, smoothing)
+    loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
+    return loss
 
 
 def embed(plan: Plan, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -79,15 +82,22 @@ def embed(plan: Plan, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[T
     length, c = ids.size(1), plan.config
     if length > c.max_len:
         raise ValueError(f"{length} tokens are more than model.max_len ({c.max_len})")
-    result: tuple[Tensor, Tensor] = _Embed.apply(  # type: ignore[no-untyped-call]
-        ids, table, plan.positions[:length], math.sqrt(c.d_model), _draw(plan.dropout), dtype
+    scale, dropout = math.sqrt(c.d_model), _draw(plan.dropout)
+    return _apply(
+        lambda table: (kernels.embed(ids, table, plan.positions[:length], scale, dropout, dtype), table),
+        lambda grad, d_table, _: (kernels.add_embed_backward(grad, ids, d_table, scale, dropout),),
+        table,
     )
-    return result
 
 
-def norm(x: Tensor, parameters: Norm) -> Tensor:
+def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
     """The layer norm of (B, T, D)."""
-    return _apply(_Norm, x, *parameters)
+    eps = layer.eps
+    return _apply(
+        lambda x, gamma, beta: kernels.norm(x, gamma, beta, eps),
+        lambda grad, x, gamma, beta: kernels.norm_backward(grad, x, gamma, beta, eps),
+        *(x, layer.weight, layer.bias),
+    )
 
 
 def sublayer(plan: Plan, part: Sublayer, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
@@ -95,10 +105,18 @@ def sublayer(plan: Plan, part: Sublayer, x: Tensor, mask: Tensor, memory: Tensor
 
     `mask` is bool, (B or 1, 1, T or 1, S), True = may attend; a feed-forward network has no use for it.
     """
-    settings = part.norm.eps, _draw(part.inside), _draw(part.end)
+    n_heads, settings = plan.config.n_heads, kernels.Settings(part.eps, _draw(part.inside), _draw(part.end))
     if part.kind == "feed-forward":
-        return _apply(_FeedForward, x, settings, *part.parameters)
-    return _apply(_Attention, x, memory, mask, plan.config.n_heads, settings, *part.parameters)
+        return _apply(
+            lambda x, *p: kernels.feed_forward(x, p, settings),
+            lambda grad, x, *p: kernels.feed_forward_backward(grad, x, p, settings),
+            *(x, *part.parameters),
+        )
+    return _apply(
+        lambda x, memory, *p: kernels.attention(x, memory, mask, n_heads, p, settings),
+        lambda grad, x, memory, *p: kernels.attention_backward(grad, x, memory, mask, n_heads, p, settings),
+        *(x, memory, *part.parameters),
+    )
 
 
 def _draw(p: float) -> kernels.Dropout:
@@ -107,76 +125,24 @@ def _draw(p: float) -> kernels.Dropout:
     return kernels.Dropout(draw_seed() if dropped else 0, dropped)
 
 
-def _apply(function: Any, *arguments: Any) -> Tensor:
-    result: Tensor = function.apply(*arguments)
+def _apply(kernel: Callable[..., T], backward: Callable[..., Gradients], *tensors: Tensor | None) -> T:
+    result: T = _Kernel.apply(kernel, backward, *tensors)  # type: ignore[no-untyped-call]
     return result
 
 
-class _Embed(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, ids: Tensor, table: Tensor, positions: Tensor, scale: float, *rest: Any
-    ) -> tuple[Tensor, Tensor]:
-        dropout, dtype = rest
-        ctx.save_for_backward(ids)
-        ctx.settings = scale, dropout
-        return kernels.embed(ids, table, positions, scale, dropout, dtype), table
+class _Kernel(torch.autograd.Function):
+    """A function of tensors; `backward` gives its gradients at each of them for those at its results."""
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor, d_table: Tensor) -> tuple[Tensor | None, ...]:
-        (ids,) = ctx.saved_tensors
-        d_table = d_table.contiguous()
-        kernels.add_embed_backward(grad.contiguous(), ids, d_table, *ctx.settings)
-        return None, d_table, None, None, None, None
-
-
-class _Norm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
-        ctx.save_for_backward(x, gamma, beta)
-        ctx.eps = eps
-        return kernels.norm(x, gamma, beta, eps)
+    def forward(ctx: Any, kernel: Callable[..., T], backward: Callable[..., Gradients], *tensors: Tensor) -> T:
+        ctx.save_for_backward(*tensors)
+        ctx.gradients = backward
+        return kernel(*tensors)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, gamma, beta = ctx.saved_tensors
-        return *kernels.norm_backward(grad.contiguous(), x, gamma, beta, ctx.eps), None
-
-
-class _FeedForward(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, settings: Any, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(x, *parameters)
-        ctx.settings = settings
-        return kernels.feed_forward(x, parameters, *settings)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, *parameters = ctx.saved_tensors
-        d_x, *d_parameters = kernels.feed_forward_backward(grad.contiguous(), x, parameters, *ctx.settings)
-        return d_x, None, *d_parameters
-
-
-class _Attention(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, memory: Tensor | None, mask: Tensor, n_heads: int, settings: Any, *parameters: Tensor
-    ) -> Tensor:
-        ctx.save_for_backward(x, memory, mask, *parameters)
-        ctx.n_heads, ctx.settings = n_heads, settings
-        return kernels.attention(x, memory, mask, n_heads, parameters, *settings)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, memory, mask, *parameters = ctx.saved_tensors
-        d_x, d_memory, *d_parameters = kernels.attention_backward(
-            grad.contiguous(), x, memory, mask, ctx.n_heads, parameters, *ctx.settings
-        )
-        return d_x, d_memory, None, None, None, *d_parameters
+    def backward(ctx: Any, *grads: Tensor) -> Gradients:
+        return None, None, *ctx.gradients(*(grad.contiguous() for grad in grads), *ctx.saved_tensors)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -184,9 +184,8 @@ EQUIVALENT = {
     "serving.admission._ask": {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
-    "compiled.kernels._flat": {
-        "return parameters[1].new_empty(sum((parameter.numel() for parameter in parameters)))":
-            "all parameters have one dtype and one device",
+    "compiled.kernels._gradients": {
+        "flat = parameters[1].new_empty(sum(sizes))": "all parameters have one dtype and one device",
     },
     "compiled.library": {
         **{f"COMPILE = {flags}": "as right, and slower" for flags in (

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from conftest import needs_compiled
@@ -20,6 +20,7 @@ from minitrans.compiled.library import NotAdmittedError
 
 pytestmark = needs_compiled
 
+Load = Callable[[], tuple[Path, bool]]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
 NATIVE = shlex.split(os.environ.get("CXX", "c++"))
 X86 = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, + bfloat16, + AMX
@@ -57,29 +58,18 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-def noted(patch: pytest.MonkeyPatch, owner: object, name: str, calls: list[str] | None = None) -> list[str]:
-    """Have a function's calls noted, in a list that others may share."""
-    function, calls = getattr(owner, name), [] if calls is None else calls
-
-    def noting(*args: Any, **kwargs: Any) -> Any:
-        calls.append(name)
-        return function(*args, **kwargs)
-
-    patch.setattr(owner, name, noting)
-    return calls
-
-
 @pytest.fixture
-def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], tuple[Path, bool]]:
+def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     """Loads the library of the source as a new process would; returns where it is, and whether it was compiled."""
-    runs = noted(monkeypatch, subprocess, "run")
+    runs = Mock(wraps=subprocess.run)
+    monkeypatch.setattr(subprocess, "run", runs)
 
     def loads() -> tuple[Path, bool]:
         library._compile.cache_clear()
-        before = len(runs)
-        assert library.load_library(source).usable()
+        runs.reset_mock()
+        assert library.load_library(source, {}, {}).usable()
         (path,) = cache.glob("source-*")
-        return path, len(runs) > before
+        return path, runs.called
 
     return loads
 
@@ -91,38 +81,31 @@ def test_a_processor_is_known_by_what_it_can_do() -> None:
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
 
 
-def test_each_source_is_compiled_once(load: Callable[[], tuple[Path, bool]], source: Path, cache: Path) -> None:
+def test_each_source_is_compiled_once(load: Load, source: Path, cache: Path) -> None:
     path, _ = load()
     assert (path.suffix, list(cache.iterdir())) == (library.SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
     library._compile.cache_clear()
-    assert library.load_library(source).usable()
+    assert library.load_library(source, {}, {}).usable()
     assert len(list(cache.iterdir())) == 2
-
-
-def put(path: Path, content: bytes) -> None:
-    """Have a file hold something else; what is loaded from the old one stays as it is."""
-    other = path.with_name("other")
-    other.write_bytes(content)
-    other.chmod(0o700)
-    other.replace(path)
 
 
 @pytest.mark.parametrize(
     "kept", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: whole + b"."]
 )
-def test_a_damaged_library_is_compiled_anew(
-    kept: Callable[[bytes], bytes], load: Callable[[], tuple[Path, bool]]
-) -> None:
+def test_a_damaged_library_is_compiled_anew(kept: Callable[[bytes], bytes], load: Load) -> None:
     path, _ = load()
     assert load() == (path, False)
-    put(path, kept(path.read_bytes()))
+    other = path.with_name("other")
+    other.write_bytes(kept(path.read_bytes()))
+    other.chmod(0o700)
+    other.replace(path)  # what is loaded stays as it is
     assert load() == (path, True)
     assert load() == (path, False)
 
 
-def test_the_cache_is_the_users_alone(cache: Path, load: Callable[[], tuple[Path, bool]]) -> None:
+def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
     cache.mkdir()
     cache.chmod(0o755)
     before = os.umask(0o002)
@@ -136,7 +119,7 @@ def test_the_cache_is_the_users_alone(cache: Path, load: Callable[[], tuple[Path
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("which", ["folder", "file"])
 def test_what_others_can_write_is_not_run(
-    which: str, mode: int, cache: Path, load: Callable[[], tuple[Path, bool]], falls_back: list[str]
+    which: str, mode: int, cache: Path, load: Load, falls_back: list[str]
 ) -> None:
     path, _ = load()
     open_to_others = cache if which == "folder" else path
@@ -146,28 +129,23 @@ def test_what_others_can_write_is_not_run(
     assert f"{open_to_others.stat().st_mode & 0o777:o}" == f"{mode:o}"
 
 
-def test_what_belongs_to_another_user_is_not_run(
-    load: Callable[[], tuple[Path, bool]], cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_belongs_to_another_user_is_not_run(load: Load, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load()
     monkeypatch.setattr(os, "getuid", lambda: cache.stat().st_uid + 1)
     with pytest.raises(NotAdmittedError, match=f"^other users can write {cache}; remove it"):
         load()
 
 
-def test_a_library_is_on_the_disk_before_it_has_its_name(
-    load: Callable[[], tuple[Path, bool]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done: list[str] = []
+def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = Mock()
     for name in ("fsync", "replace"):
-        noted(monkeypatch, os, name, done)
+        done.attach_mock(Mock(wraps=getattr(os, name)), name)
+        monkeypatch.setattr(os, name, getattr(done, name))
     load()
-    assert done == ["fsync", "replace"]
+    assert [name for name, *_ in done.mock_calls] == ["fsync", "replace"]
 
 
-def test_what_was_not_used_for_the_longest_time_is_removed(
-    cache: Path, load: Callable[[], tuple[Path, bool]], source: Path
-) -> None:
+def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Load, source: Path) -> None:
     used, _ = load()
     for i in range(library.KEPT):
         (cache / f"kernels-{i}.so").touch()
@@ -179,7 +157,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(
     load()
     other = source.with_name("other.cpp")
     shutil.copy(source, other)
-    library.load_library(other)
+    library.load_library(other, {}, {})
     left = {path.name for path in cache.iterdir()}
     assert len(left) == library.KEPT
     assert used.name in left
@@ -187,7 +165,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(
 
 
 def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
-    load: Callable[[], tuple[Path, bool]],
+    load: Load,
     source: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -231,7 +209,7 @@ def test_a_compiler_that_fails_is_quoted(
 ) -> None:
     monkeypatch.setenv("CXX", command := compiler_that_says(said, tmp_path))
     with pytest.raises(NotAdmittedError) as error:
-        library.load_library(source)
+        library.load_library(source, {}, {})
     assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")
     assert "\n" not in str(error.value)
     assert not list(cache.iterdir())

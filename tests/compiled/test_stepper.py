@@ -1,17 +1,17 @@
 """The compiled decoder against the plain model."""
 
 import platform
-import threading
-from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model, worst_deviation
+from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
+from ways import own_eps, small_weights, worst_step
 
 from minitrans.compiled import library, stepper
 from minitrans.compiled.library import DTYPES, call
@@ -22,48 +22,18 @@ from minitrans.model.transformer import Transformer
 
 pytestmark = needs_compiled
 
-V, MAX_LEN = 11, 17
+V = 11
 LENGTHS = [4, 7, 1, 6, 2, 7, 3]
-
-
-def allowed(log_p: Tensor) -> Tensor:
-    """Log-probabilities of what may be output."""
-    log_p[:, [PAD, BOS]] = -torch.inf
-    return log_p
 
 
 def compiled(model: Transformer) -> CompiledStepper:
     return CompiledStepper(read_plan(model))
 
 
-def worst_step(
-    model: Transformer, fast: CompiledStepper, seed: int, steps: int = 9, lengths: Sequence[int] = LENGTHS
-) -> float:
-    """The largest deviation of any log-probability from the full masked pass.
-
-    Rows are reordered, dropped and repeated on the way. The order of the stepper's ids has to be that of its numbers.
-    """
-    random = torch.Generator().manual_seed(seed)
-    src_ids = random_ids(seed, lengths, max(lengths), model.config.vocab_size)
-    memory, src_mask = model.encode(src_ids)
-    cache = fast.begin(src_ids, steps)
-    targets = torch.full((len(src_ids), 1), BOS)
-    n = model.config.vocab_size - 2
-    deviations = []
-    for _ in range(steps):
-        log_p, ids = fast.next_tokens(targets[:, -1], cache, n)
-        want = allowed(F.log_softmax(model.decode(targets, memory, src_mask)[:, -1].double(), dim=-1))
-        assert torch.equal(log_p, log_p.sort(descending=True).values)
-        assert all(len(row) == n and not {PAD, BOS} & row for row in map(set, ids.tolist()))
-        deviations.append(worst_deviation([log_p.double()], [want.gather(1, ids)]))
-        rows = torch.randint(len(targets), (int(torch.randint(1, 9, (), generator=random)),), generator=random)
-        tokens = ids[rows, torch.randint(n, (len(rows),), generator=random)]
-        targets, memory, src_mask = torch.cat([targets[rows], tokens[:, None]], 1), memory[rows], src_mask[rows]
-        cache.select_rows(rows)
-    return max(deviations)
+def first_step(fast: CompiledStepper, n: int) -> tuple[Tensor, Tensor]:
+    return fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), n)
 
 
-@torch.no_grad()
 @given(
     seed=st.integers(0, 2**20),
     sizes=st.sampled_from([(6, 2, 4, 13), (12, 3, None, 5), (33, 1, 7, 40), (7, 5, 1, 3)]),
@@ -74,40 +44,26 @@ def worst_step(
 def test_every_step_gives_what_the_full_masked_pass_gives(
     seed: int, sizes: tuple[int, int, int | None, int], n_layers: int, vocab_size: int, tied: bool
 ) -> None:
-    d_model, n_heads, d_head, d_ff = sizes
-    model = random_model(
-        seed,
-        d_model=d_model,
-        n_heads=n_heads,
-        d_head=d_head,
-        d_ff=d_ff,
-        n_layers=n_layers,
-        vocab_size=vocab_size,
-        max_len=MAX_LEN,
-        tie_embeddings=tied,
-    )
-    assert worst_step(model, compiled(model), seed) < 1e-11
+    widths: Any = dict(zip(("d_model", "n_heads", "d_head", "d_ff"), sizes, strict=True))
+    model = random_model(seed, **widths, n_layers=n_layers, vocab_size=vocab_size, tie_embeddings=tied)
+    own_eps(model)
+    assert worst_step(model, compiled(model), seed, 9, LENGTHS) < 1e-11
 
 
-@torch.no_grad()
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.5)])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float) -> None:
-    model = random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300, max_len=MAX_LEN)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(0.3)
+    model = small_weights(random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300), 0.3)
     fast = compiled(model.to(dtype))
-    log_p, _ = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 3)
+    log_p, _ = first_step(fast, 3)
     assert log_p.dtype == torch.float32
-    assert 0 < worst_step(model.double(), fast, 5) < tolerance
+    assert 0 < worst_step(model.double(), fast, 5, 9, LENGTHS) < tolerance
 
 
 def test_equals_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
         model.output.weight[:] = model.output.weight[0]
-    fast = compiled(model)
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 300)
+    _, ids = first_step(compiled(model), 300)
     assert ids.tolist() == [[i for i in range(302) if i not in (PAD, BOS)]]
 
 
@@ -150,17 +106,9 @@ def test_several_threads_may_use_one_stepper() -> None:
     fast = compiled(model)
     batches = [random_ids(seed, LENGTHS, max(LENGTHS)) for seed in range(6)]
     want = [greedy_decode(fast, batch) for batch in batches]
-    found: dict[int, list[list[Hypothesis]]] = {}
-
-    def work(k: int) -> None:
-        found[k] = [greedy_decode(fast, batch) for _ in range(10) for batch in batches]
-
-    workers = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert [found[k] for k in range(3)] == [want * 10] * 3
+    with ThreadPoolExecutor(3) as pool:
+        found = pool.map(lambda _: [greedy_decode(fast, batch) for _ in range(10) for batch in batches], range(3))
+    assert list(found) == [want * 10] * 3
 
 
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
@@ -175,18 +123,13 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
 
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[str, object]] = []
-
-    def noting(library: Any, name: str, dtype: torch.dtype, *arguments: object) -> Any:
-        result = call(library, name, dtype, *arguments)
-        calls.append((name, result if name == "make" else arguments[0]))
-        return result
-
-    monkeypatch.setattr(stepper, "call", noting)
+    calls = Mock(wraps=call)
+    monkeypatch.setattr(stepper, "call", calls)
     fast = compiled(random_model(11))
-    assert [name for name, _ in calls] == ["make"]
+    made = fast._stepper
+    assert [made_call.args[2] for made_call in calls.mock_calls] == ["make"]
     del fast
-    assert calls[1:] == [("free", calls[0][1])]
+    assert [freed.args[1:] for freed in calls.mock_calls[1:]] == [(torch.float64, "free", made)]
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
@@ -215,8 +158,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_no_more_continuations_than_there_are() -> None:
-    fast = compiled(random_model(15))
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 100)
+    _, ids = first_step(compiled(random_model(15)), 100)
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
 
@@ -227,8 +169,7 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
     model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():
         model.get_parameter(parameter)[0] = value
-    fast = compiled(model)
-    _, ids = fast.next_tokens(torch.tensor([BOS]), fast.begin(torch.tensor([[7, EOS]]), 1), 2)
+    _, ids = first_step(compiled(model), 2)
     assert ids.tolist() == [[PAD, PAD]]
 
 
@@ -239,14 +180,7 @@ def test_weights_may_lie_in_any_order() -> None:
         if parameter.dim() == 2:
             parameter.data = parameter.data.t().contiguous().t()
     assert not plan.source.is_contiguous()
-    assert worst_step(model, CompiledStepper(plan), 23) < 1e-11
-
-
-def test_each_norm_has_its_own_eps() -> None:
-    model = random_model(24)
-    for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
-        module.eps = 0.01 * 3.0**i
-    assert worst_step(model, compiled(model), 25) < 1e-11
+    assert worst_step(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
 
 
 @pytest.mark.usefixtures("as_new", "_compiled_for_tests")
@@ -256,6 +190,6 @@ def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("CXX", f"c++ {without}")
     faster = [flag.replace("-O3", "-O1") for flag in library.COMPILE]  # in a third of the time
     monkeypatch.setattr(library, "COMPILE", faster)
-    model = random_model(18, vocab_size=300, max_len=MAX_LEN)
-    assert worst_step(model, compiled(model), 19) < 1e-11
+    model = random_model(18, vocab_size=300)
+    assert worst_step(model, compiled(model), 19, 9, LENGTHS) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)
