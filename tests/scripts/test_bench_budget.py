@@ -1,31 +1,23 @@
 """A benchmark repeats what fits into its minutes, and says every few seconds what it is at."""
 
 import time
+from types import SimpleNamespace
 
 import budget
 import pytest
 from budget import Budget
 
 
-class Clock:
-    """Stands still unless it is told."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(budget, "monotonic", clock)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Stands still unless it is told."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(budget, "monotonic", lambda: clock.now)
     return clock
 
 
 @pytest.mark.parametrize(("turn", "turns"), [(1.0, 30), (7.0, 4), (0.1, 50), (25.0, 3)])
-def test_as_many_turns_as_fit_into_the_share(clock: Clock, turn: float, turns: int) -> None:
+def test_as_many_turns_as_fit_into_the_share(clock: SimpleNamespace, turn: float, turns: int) -> None:
     minute = Budget("bench", 1)
     for _ in minute.repeat("steps", 0.5, 3, 50):
         clock.now += turn
@@ -33,7 +25,7 @@ def test_as_many_turns_as_fit_into_the_share(clock: Clock, turn: float, turns: i
     assert minute.left() == pytest.approx(max(0.0, 60 - turn * turns))
 
 
-def test_slow_measurements_end_in_time(clock: Clock) -> None:
+def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
     five = Budget("bench", 5)
     for share, turn in ((0.1, 4.0), (0.4, 20.0), (0.5, 9.0), (1.0, 2.5)):
         for _ in five.repeat("something", share, 1, 1000):

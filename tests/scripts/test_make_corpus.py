@@ -145,19 +145,8 @@ def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixtu
     assert all(re.fullmatch(rf"I like [a-j]\.\t我喜欢[一-鿿]。\t{variant}", line) for line in printed)
 
 
-def refuses(path: Path, capsys: pytest.CaptureFixture[str], message: str) -> None:
-    """Nothing is written from these tables, and one line says where in a file the mistake is."""
-    out = path.parent / "new"
-    assert make_corpus.main(["--out", str(out)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"make_corpus: {path}:{message}")
-    assert error.count("\n") == 1
-    assert not out.exists()
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
+MISTAKES = {
+    "phrasebook/talk.tsv": [
         ("I eat {fish}.\t我吃{fish}。", "no English words for {fish.en}"),
         ("I eat {food.a}.\t我吃{food}。", "no English words for {food.a}"),
         ("I eat {food}.\t我吃{food.en}。", "no Chinese words for {food.en}"),
@@ -175,31 +164,28 @@ def refuses(path: Path, capsys: pytest.CaptureFixture[str], message: str) -> Non
         ("I eat.\t1\t2\t3\t4\t5", "6 fields"),
         ("I eat.\t", "a field is empty"),
     ],
-)
-def test_a_mistake_in_the_phrasebook_is_one_line(
-    line: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tables / "phrasebook" / "talk.tsv"
-    path.write_text(f"Hello!\t你好！\n# a comment\n{line}\n", encoding="utf-8")
-    refuses(path, capsys, f"3: {message}")
-
-
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+    "words/food.tsv": [
         ("en\tzh\nrice\t米饭\tx\n", "2: 3 fields, but the header has 2"),
         ("en\tzh\nrice\trice!\n", "2: the Chinese has 'rice!'"),
         ("en\tfood\nrice\t米饭\n", "1: a word table needs"),
         ("en\tzh\n", "1: a word table needs"),
         ("", "1: a word table needs"),
     ],
-)
-def test_a_mistake_in_a_word_table_is_one_line(
-    table: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
+}
+
+
+@pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in MISTAKES for row in MISTAKES[file]])
+def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
+    file: str, text: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tables / "words" / "food.tsv"
-    path.write_text(table, encoding="utf-8")
-    refuses(path, capsys, message)
+    if file == "phrasebook/talk.tsv":
+        text, message = f"Hello!\t你好！\n# a comment\n{text}\n", f"3: {message}"
+    (tables / file).write_text(text, encoding="utf-8")
+    assert make_corpus.main(["--out", str(tables / "new")]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"make_corpus: {tables / file}:{message}")
+    assert error.count("\n") == 1
+    assert not (tables / "new").exists()
 
 
 def test_what_is_copied_may_be_latin(tables: Path) -> None:
