@@ -34,6 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from itertools import cycle
 from pathlib import Path
@@ -217,7 +218,7 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
         case ["minitrans", "float32"]:
             return Ours(model, "compiled")
         case ["minitrans", "bfloat16"]:
-            return Ours(copy_of(model), "compiled", torch.bfloat16)
+            return Ours(deepcopy(model), "compiled", torch.bfloat16)
         case ["minitrans", how]:
             return Ours(model, how)
         case ["Hugging Face", _]:
@@ -233,13 +234,6 @@ NAMES = (OURS, BF16, "minitrans, plain", NO_CACHE, HF, CT2, "CTranslate2, int8")
 PEERS = (("hf", HF), ("ct2", CT2))
 BY_BEAMS = (OURS, HF, CT2)
 BY_LENGTH = (OURS, "minitrans, plain", NO_CACHE, HF, CT2)
-
-
-def copy_of(model: Transformer) -> Transformer:
-    """The same model once more."""
-    copy = Transformer(model.config).eval()
-    copy.load_state_dict(model.state_dict())
-    return copy
 
 
 def trained_model(folder: Path, budget: Budget) -> tuple[Transformer, Ids]:

@@ -263,9 +263,8 @@ def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
     return module, lambda batch: module.training_step(batch, 0)
 
 
-def plain_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
-    """Our model with the loss as the books have it."""
-    model = Transformer(config)
+def with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, Loss]:
+    """A model that gives logits, with the loss as the books have it."""
     return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
 
 
@@ -314,12 +313,6 @@ class TorchTransformer(nn.Module):
         return self.dropout(x + self.positions[: ids.size(1)])
 
 
-def torch_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
-    """`nn.Transformer`, and its loss."""
-    model = TorchTransformer(config)
-    return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
-
-
 def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, Loss]:
     """M2M100 at the same sizes, and its loss; `attention` is sdpa or eager."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration
@@ -360,8 +353,8 @@ def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, 
 
 BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, Loss]]] = {
     OURS: our_model,
-    PLAIN: plain_model,
-    TORCH: torch_model,
+    PLAIN: lambda config: with_cross_entropy(Transformer(config), config),
+    TORCH: lambda config: with_cross_entropy(TorchTransformer(config), config),
     M2M100[0]: lambda config: m2m100_model(config, "sdpa"),
     M2M100[1]: lambda config: m2m100_model(config, "eager"),
 }

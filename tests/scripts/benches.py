@@ -2,11 +2,13 @@
 
 import importlib.util
 from types import ModuleType
+from unittest.mock import Mock
 
 import pytest
 
 LIBRARIES = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
 needs_transformers = pytest.mark.skipif("transformers" not in LIBRARIES, reason="needs the extra bench")
+needs_peers = pytest.mark.skipif(len(LIBRARIES) < 2, reason="needs the extras bench and export")
 needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in LIBRARIES, reason="needs the extra export")
 
 
@@ -26,10 +28,7 @@ def interrupted(
 ) -> str:
     """What a benchmark prints that is interrupted when it calls this function of its own."""
 
-    def interrupt(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(bench, function, interrupt)
+        patch.setattr(bench, function, Mock(side_effect=KeyboardInterrupt))
         assert bench.main(argv) == 130
     return capsys.readouterr().out

@@ -2,16 +2,16 @@
 
 import importlib.util
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import bench_decode
 import bench_train
 import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
-from benches import interrupted, needs_ctranslate2, needs_transformers, refusal
+from benches import interrupted, needs_ctranslate2, needs_peers, needs_transformers, refusal
 from budget import Budget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
@@ -89,8 +89,7 @@ def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: Ids
     assert 50 < bench_decode.peak_memory(OURS, model, sources, tmp_path) < 5000
 
 
-@needs_transformers
-@needs_ctranslate2
+@needs_peers
 @pytest.mark.usefixtures("quick")
 def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_decode.main(["--json", *FLAGS]) == 0
@@ -115,8 +114,7 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert "speed over CTranslate2's in float32: batched" in capsys.readouterr().out
 
 
-@needs_transformers
-@needs_ctranslate2
+@needs_peers
 @pytest.mark.usefixtures("quick")
 def test_a_peer_that_decodes_something_else_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -136,17 +134,11 @@ def test_ratios_are_of_speeds() -> None:
 
 
 def test_a_round_is_every_contender_once(sources: Ids) -> None:
-    calls: list[Any] = []
-
-    def decoder(name: str) -> Any:
-        def decode(batch: Sequence[list[int]], beam: int = 1) -> Ids:
-            calls.append((name, len(batch), beam))
-            return [[7]] * len(batch)
-
-        return decode
-
+    decoders = Mock()
+    decoders.a.side_effect = decoders.b.side_effect = lambda batch, beam: [[7]] * len(batch)
     batches = [sources[:2], sources[2:3]]
-    *_, found = bench_decode.measure({name: decoder(name) for name in "ab"}, batches, range(4), beam=4)
+    *_, found = bench_decode.measure({"a": decoders.a, "b": decoders.b}, batches, range(4), beam=4)
+    calls = [(name, len(batch), beam) for name, (batch, beam), _ in decoders.mock_calls]
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
     assert found["a"].outputs == [[7]] * 3
@@ -167,8 +159,7 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
     assert found[bench_decode.NO_CACHE] == ([9.0], [[7]])
 
 
-@needs_transformers
-@needs_ctranslate2
+@needs_peers
 @pytest.mark.usefixtures("quick")
 def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -190,8 +181,8 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     [
         (["--single", "0"], "argument --single: it must be a whole number from 1 to 2147483647, not 0"),
         (["--no-such-flag"], "--no-such-flag"),
-        pytest.param(["--run", "x"], "--run and --source go together", marks=[needs_transformers, needs_ctranslate2]),
-        pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=[needs_transformers, needs_ctranslate2]),
+        pytest.param(["--run", "x"], "--run and --source go together", marks=needs_peers),
+        pytest.param(["--run", "no/such", "--source", "x"], "no/such", marks=needs_peers),
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
