@@ -89,6 +89,11 @@ class Result:
     detail: str = ""
 
     @property
+    def failed(self) -> bool:
+        """Whether something was measured, and it is more than it may be."""
+        return self.offered and not self.passed
+
+    @property
     def by_dtype(self) -> dict[str, Measurement]:
         """What was measured in each dtype, by its name."""
         float64 = {} if self.measured is None else {"float64": Measurement(self.measured, self.tolerance)}
@@ -164,15 +169,16 @@ class Check:
 def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
     """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
 
-    The decorator takes the check's id, its claim in one sentence, what is measured, the tolerance in float64, and the
-    lower dtypes that it is measured in too.
+    The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
+    measured in too. The docstring of what it decorates is the claim, one sentence. Gradients are off, unless it turns
+    them on.
     """
 
     def check(
-        id_: str, claim: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = ()
+        id_: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = LOWER
     ) -> Callable[[Code], Code]:
         def register(measure: Code) -> Code:
-            registry.append(Check(id_, title, claim, what, tolerance, lower, measure))
+            registry.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
             return measure
 
         return register
@@ -221,7 +227,7 @@ class Report:
     def passed(self) -> bool:
         """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
         escaped = [s for s in self.sabotages or [] if not s.caught_by]
-        none_failed = any(r.passed for r in self.checks) and all(r.passed or not r.offered for r in self.checks)
+        none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
         return none_failed and not escaped and not self.blind
 
     def as_dict(self) -> dict[str, object]:
@@ -301,20 +307,22 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
 
     Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
     """
-    return worst([deviation(*_as_wide(a, b)) for a, b in zip(got, want, strict=True)])
+    return worst([deviation(*wide(a, b)) for a, b in zip(got, want, strict=True)])
 
 
-def _as_wide(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    missing = b.size(-1) - a.size(-1) if a.dim() == b.dim() == 4 else 0
-    return F.pad(a, (0, max(0, missing))), F.pad(b, (0, max(0, -missing)))
+def wide(*parts: Tensor) -> list[Tensor]:
+    """Attention weights (B, H, n, k), each made as wide as the widest by zeros; numbers of other axes as they are."""
+    if any(x.dim() != 4 for x in parts):
+        return list(parts)
+    width = max(x.size(-1) for x in parts)
+    return [F.pad(x, (0, width - x.size(-1))) for x in parts]
 
 
 def worst(deviations: Sequence[float]) -> Deviation:
     """The largest of at least one deviation; NaN if one is NaN."""
     if not deviations:
         return Deviation(math.inf)
-    found = max(deviations, key=lambda each: math.inf if math.isnan(each) else each)
-    return as_deviation(next((each for each in deviations if math.isnan(each)), found))
+    return as_deviation(max(deviations, key=lambda each: (math.isnan(each), each)))
 
 
 def as_deviation(x: float) -> Deviation:

@@ -1,8 +1,8 @@
 """What has to be true of any model that decodes from a cache, whatever is inside.
 
 Decoding from a cache is compared with the full masked pass, every number of one with the same number of the other. Each
-check of a case returns the worst deviation that it finds. Chunks are the sizes of the pieces in which the tokens are
-fed.
+check of a case has its claim for a docstring, and returns the worst deviation that it finds. Chunks are the sizes of
+the pieces in which the tokens are fed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,17 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import (
-    LOWER,
-    Check,
-    Deviation,
-    NotOfferedError,
-    compare,
-    deviation,
-    group,
-    number,
-    worst,
-)
+from minitrans.cachecheck.check import Check, Deviation, NotOfferedError, compare, deviation, group, number, wide, worst
 from minitrans.cachecheck.protocol import CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
@@ -40,15 +30,7 @@ check = group("Steps and the full pass", CHECKS)
 
 def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     """Put the numbers of successive chunks together, along the positions."""
-    return [torch.cat(_equally_wide(parts), dim=-2) for parts in zip(*steps, strict=True)]
-
-
-def _equally_wide(parts: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Attention weights (B, H, n, k) of successive chunks have more and more keys: 0 for those that were not there."""
-    if parts[0].dim() != 4:
-        return parts
-    width = max(x.size(-1) for x in parts)
-    return tuple(F.pad(x, (0, width - x.size(-1))) for x in parts)
+    return [torch.cat(wide(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
 def fed_in(case: Case[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
@@ -65,27 +47,20 @@ def chunk_deviation(
     return compare(fed_in(case, chunks, spare), want).found(f"fed in chunks of {_listed(chunks)}")
 
 
-@check(
-    "steps",
-    "Decoding step by step from the cache gives what the full masked pass gives, at every position.",
-    "logits, one token at a time, against the full pass",
-    lower=LOWER,
-)
+@check("steps", "logits, one token at a time, against the full pass")
 def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
-    """`chunk_deviation` for one token at a time."""
+    """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
     return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).found("fed one by one")
 
 
 @check(
     "chunks",
-    "So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other.",
     f"logits: every split of the first {SHORT} tokens, and every chunk of every size at every position",
+    lower=(),
 )
 def split_deviation(case: Case[Any]) -> Deviation:
-    """Every split of the first few tokens, and every chunk of every size at every position.
-
-    A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
-    """
+    """So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other."""
+    # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :SHORT])
     deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
@@ -111,14 +86,9 @@ def _listed(chunks: Sequence[int]) -> str:
     return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
-@check(
-    "lengths",
-    "So do steps across the end of each window and block, and up to the longest position.",
-    "logits of long sentences, of which a part is a prompt",
-    lower=LOWER,
-)
+@check("lengths", "logits of long sentences, of which a part is a prompt")
 def length_deviation(case: Case[Any]) -> Deviation:
-    """Single steps across the end of each window and block, and up to the longest position."""
+    """So do steps across the end of each window and block, and up to the longest position."""
     model = case.model
     longest = model.max_len or max([LONG, *(3 * span for span in model.spans)])
     ends = {end for span in model.spans for end in (span, 2 * span) if end + 2 <= longest} | {longest}
@@ -142,7 +112,6 @@ def repeated(case: Case[Any], length: int) -> Tensor:
     return torch.cat(pieces, 1)[:, :length]
 
 
-@torch.no_grad()
 def errors_by_position(case: Case[Any]) -> list[float]:
     """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
     want, cache = case.full_pass(), case.new_cache()
@@ -152,14 +121,9 @@ def errors_by_position(case: Case[Any]) -> list[float]:
     ]
 
 
-@check(
-    "greedy",
-    "Greedy decoding from the cache chooses what it chooses without one.",
-    "tokens that differ",
-    tolerance=0.0,
-)
+@check("greedy", "tokens that differ", tolerance=0.0, lower=())
 def greedy_differences(case: Case[Any]) -> Deviation:
-    """How many rows choose another token, in steps from the cache, than by a full pass at each step."""
+    """Greedy decoding from the cache chooses what it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
     new, n_different = tokens, 0
     for _ in range(case.tokens.size(1) - 1):
@@ -170,14 +134,9 @@ def greedy_differences(case: Case[Any]) -> Deviation:
     return Deviation(n_different)
 
 
-@check(
-    "score",
-    "The log-probabilities of the steps add up to the teacher-forced score of each sentence.",
-    "log-probability a token of every sentence, summed over steps from the cache, against the full pass",
-    lower=LOWER,
-)
+@check("score", "log-probability a token of every sentence, summed over steps from the cache, against the full pass")
 def next_token_score_deviation(case: Case[Any]) -> Deviation:
-    """`score_deviation` of the tokens themselves, each after those before it."""
+    """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
     return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
 
 
@@ -201,29 +160,17 @@ def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
     return deviation(stepped.to(case.model.dtype), forced)
 
 
-@check(
-    "static",
-    "A cache of a fixed size gives the same.",
-    "logits, one token at a time, against one full pass",
-    lower=LOWER,
-)
+@check("static", "logits, one token at a time, against one full pass")
 def static_cache_deviation(case: Case[Any]) -> Deviation:
-    """`step_deviation` of the model run with such a cache."""
+    """A cache of a fixed size gives the same."""
     return step_deviation(case.run_in("static"))
 
 
-@check(
-    "weights",
-    "The attention weights of the steps are those of the full pass: 0 for what comes later.",
-    "logits and all attention weights, one token at a time",
-    lower=LOWER,
-)
+@check("weights", "logits and all attention weights, one token at a time")
 def weights_deviation(case: Case[Any]) -> Deviation:
-    """`step_deviation` of the model that returns its weights.
-
-    To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
-    hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
-    """
+    """The attention weights of the steps are those of the full pass: 0 for what comes later."""
+    # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
+    # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
     case = case.run_in("weights")
     found, weights = step_deviation(case), case.full_pass()[1:]
     if case.model.dtype == torch.float64 and any(
@@ -238,14 +185,9 @@ def weights_deviation(case: Case[Any]) -> Deviation:
 check = group("What may be seen", CHECKS)
 
 
-@check(
-    "causal.prefix",
-    "What is computed for the first tokens does not change when tokens are appended.",
-    "logits of every prefix, against those of the whole",
-    lower=LOWER,
-)
+@check("causal.prefix", "logits of every prefix, against those of the whole")
 def prefix_deviation(case: Case[Any]) -> Deviation:
-    """The full pass over every prefix, against that over all tokens."""
+    """What is computed for the first tokens does not change when tokens are appended."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
         prefix = case.with_tokens(case.tokens[:, :n]).full_pass()
@@ -253,13 +195,9 @@ def prefix_deviation(case: Case[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check(
-    "causal.values",
-    "Nor does it when all later tokens are other ones.",
-    "logits of the first tokens, with others after them",
-)
+@check("causal.values", "logits of the first tokens, with others after them", lower=())
 def future_deviation(case: Case[Any]) -> Deviation:
-    """What the first tokens give, when all later ones are other ones."""
+    """Nor does it when all later tokens are other ones."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
         changed = torch.cat([case.tokens[:, :n], case.others(case.tokens[:, n:])], 1)
@@ -269,14 +207,10 @@ def future_deviation(case: Case[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check(
-    "causal.gradient",
-    "The gradient of the logits at a position with respect to every later token's vector is exactly 0.",
-    "largest such gradient, in shares of the largest of earlier ones",
-    tolerance=0.0,
-)
+@check("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
+@torch.enable_grad()
 def future_gradient(case: Case[Any]) -> Deviation:
-    """The largest gradient of the logits at a position with respect to a later token's vector, relative to the rest."""
+    """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
     found: list[Tensor] = []
 
     def keep(module: object, inputs: object, output: Tensor) -> Tensor:
@@ -286,8 +220,7 @@ def future_gradient(case: Case[Any]) -> Deviation:
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)
     try:
-        with torch.enable_grad():
-            logits = ask(case.model.full_pass, memory, case.tokens)[0]
+        logits = ask(case.model.full_pass, memory, case.tokens)[0]
     finally:
         hook.remove()
     if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
@@ -306,12 +239,12 @@ def future_gradient(case: Case[Any]) -> Deviation:
 
 @check(
     "reach",
-    "Every token does change the logits at its own position and at the next.",
     f"tokens and positions where another token moves them by less than {number(LEAST)}",
     tolerance=0.0,
+    lower=(),
 )
 def tokens_without_effect(case: Case[Any]) -> Deviation:
-    """How many tokens there are that change neither the logits at their own position nor those at the next."""
+    """Every token does change the logits at its own position and at the next."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
         changed = case.tokens.clone()
@@ -327,14 +260,9 @@ def tokens_without_effect(case: Case[Any]) -> Deviation:
 check = group("Padding and other rows", CHECKS)
 
 
-@check(
-    "source.padding",
-    "A source's padding changes nothing.",
-    "logits of each row alone without padding, in steps too, and of the batch with more padding",
-    lower=LOWER,
-)
+@check("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
 def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
-    """Each row alone without padding, in steps too, and the batch with more of it."""
+    """A source's padding changes nothing."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
     whole, deviations = case.full_pass()[:1], []
@@ -354,14 +282,9 @@ def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
     return worst(deviations)
 
 
-@check(
-    "source.padding-token",
-    "Nor does it matter what stands in the padding.",
-    "logits with another token there",
-    lower=LOWER,
-)
+@check("source.padding-token", "logits with another token there")
 def padding_token_deviation(case: Case[Any]) -> Deviation:
-    """The batch with another token wherever the source is padded."""
+    """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
     other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
@@ -401,47 +324,27 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     return worst(deviations)
 
 
-@check(
-    "padding.right",
-    "Padding to the right of a target changes nothing, where a mask says that it is padding.",
-    "logits of each row alone, and in one batch with longer ones",
-    lower=LOWER,
-)
+@check("padding.right", "logits of each row alone, and in one batch with longer ones")
 def right_padding_deviation(case: Case[Any]) -> Deviation:
-    """See `target_padding_deviation`."""
+    """Padding to the right of a target changes nothing, where a mask says that it is padding."""
     return target_padding_deviation(case, "right")
 
 
-@check(
-    "padding.left",
-    "Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it.",
-    "logits of each row alone, and in one batch with longer ones",
-    lower=LOWER,
-)
+@check("padding.left", "logits of each row alone, and in one batch with longer ones")
 def left_padding_deviation(case: Case[Any]) -> Deviation:
-    """See `target_padding_deviation`."""
+    """Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it."""
     return target_padding_deviation(case, "left")
 
 
-@check(
-    "padding.left-mask-alone",
-    "Nor does it where only the mask is given: the model finds the positions by itself.",
-    "logits of each row alone, and in one batch with longer ones",
-    lower=LOWER,
-)
+@check("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
 def left_padding_by_mask_deviation(case: Case[Any]) -> Deviation:
-    """`left_padding_deviation` of the model that is given no positions."""
+    """Nor does it where only the mask is given: the model finds the positions by itself."""
     return target_padding_deviation(case.run_in("mask alone"), "left")
 
 
-@check(
-    "batch",
-    "A row's numbers do not depend on the other rows.",
-    "logits of each row in a batch with rows of other tokens, and with the rows in reverse",
-    lower=LOWER,
-)
+@check("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
 def batch_deviation(case: Case[Any]) -> Deviation:
-    """The batch with its rows in reverse, and each row beside rows of other tokens, in the full pass and in steps."""
+    """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
     turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
     deviations = [compare(turned, whole).found("with the rows in reverse")]
@@ -461,14 +364,9 @@ def batch_deviation(case: Case[Any]) -> Deviation:
 check = group("Rows and caches", CHECKS)
 
 
-@check(
-    "rows",
-    "Rows of the cache can be reordered, dropped and repeated in mid-decode, and then continue with different tokens.",
-    "logits after each of four selections, against full passes on the selected rows",
-    lower=LOWER,
-)
+@check("rows", "logits after each of four selections, against full passes on the selected rows")
 def rows_deviation(case: Case[Any]) -> Deviation:
-    """`selection_deviation` after rotating the rows, then repeating some, dropping some, keeping one alone."""
+    """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
     selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
     size, others = length // len(selections), len(selections) - 1
@@ -499,17 +397,9 @@ def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequ
     return worst(deviations)
 
 
-@check(
-    "caches.two",
-    "Two caches in use at once on one model do not mix.",
-    "logits of two decodes that take turns, against full passes",
-    lower=LOWER,
-)
+@check("caches.two", "logits of two decodes that take turns, against full passes")
 def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
-    """Two decodes that take turns, the second with the rows and the tokens in reverse, against full passes.
-
-    Without chunks, after every token.
-    """
+    """Two caches in use at once on one model do not mix."""
     chunks = [1] * case.tokens.size(1) if chunks is None else chunks
     reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
     both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
@@ -521,14 +411,9 @@ def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) 
     return worst([compare(join(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
-@check(
-    "caches.alternating",
-    "Cached, then uncached, then cached again on one model: neither affects the other.",
-    "logits, with a full pass after every chunk of two tokens, against a full pass before",
-    lower=LOWER,
-)
+@check("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
 def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
-    """A full pass after every chunk, or without chunks after every two tokens: neither may notice the other."""
+    """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, cache = case.full_pass(), case.new_cache()
     steps, deviations = [], []
     for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
@@ -539,12 +424,12 @@ def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) 
 
 @check(
     "random",
-    "A model in eval mode draws no random number.",
     "of a full pass and of steps, how many move the state of PyTorch's random numbers",
     tolerance=0.0,
+    lower=(),
 )
 def random_numbers_drawn(case: Case[Any]) -> Deviation:
-    """How many of a full pass and a step move the state of PyTorch's random numbers."""
+    """A model in eval mode draws no random number."""
     moved = 0
     runs: list[Callable[[], object]] = [case.full_pass, lambda: fed_in(case, [1] * case.tokens.size(1))]
     for run in runs:

@@ -7,54 +7,26 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitrans.cachecheck.fault import Fault
 from minitrans.cachecheck.protocol import CachedModel, Case
 
 
 class Around(CachedModel[Any]):
-    """A model that does what another one does; the faults are its subclasses."""
+    """A model that does what another one does, but for what a subclass does in its own way: a fault."""
 
     def __init__(self, inner: CachedModel[Any]) -> None:
         """Take the model, with its variants made faulty alike."""
         self.inner = inner
-        self.ordinary, self.first, self.dtype = inner.ordinary, inner.first, inner.dtype
-        self.max_len, self.spans = inner.max_len, inner.spans
-        self.has_source, self.takes_mask = inner.has_source, inner.takes_mask
+        for name in ("ordinary", *vars(CachedModel)):
+            if not name.startswith("_") and name not in vars(type(self)):
+                setattr(self, name, getattr(inner, name))
         self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
 
     @classmethod
     def _around(cls, make: Callable[[], CachedModel[Any]]) -> "Around":
         return cls(make())
-
-    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """As the model does."""
-        return self.inner.full_pass(memory, tokens, mask)
-
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
-        """As the model does."""
-        return self.inner.new_cache(memory, rows, capacity)
-
-    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """As the model does."""
-        return self.inner.feed(tokens, cache, mask)
-
-    def encode(self, src_ids: Tensor, src_mask: Tensor) -> Any:
-        """As the model does."""
-        return self.inner.encode(src_ids, src_mask)
-
-    def select_rows(self, cache: Any, rows: Tensor) -> Any:
-        """As the model does."""
-        return self.inner.select_rows(cache, rows)
-
-    def copy_cache(self, cache: Any) -> Any:
-        """As the model does."""
-        return self.inner.copy_cache(cache)
-
-    def embedding(self) -> nn.Module:
-        """As the model does."""
-        return self.inner.embedding()
 
 
 class PositionsAhead(Around):
@@ -182,11 +154,12 @@ class FaultyModel(Fault):
 
 
 FAULTS = [
-    FaultyModel("positions.ahead", "After the first feed positions are one too high.", PositionsAhead, ("steps",)),
-    FaultyModel("mask.late", "Each token is given something of what the next one sees.", MaskLate, ("causal.prefix",)),
-    FaultyModel(
-        "cache.cut", "From the fifth token on, the cache holds no more than the last three.", CacheCut, ("steps",)
-    ),
-    FaultyModel("rows.swapped", "The right rows are kept in the opposite order.", RowsSwapped, ("rows",)),
-    FaultyModel("padding.seen", "All padding passes for real.", PaddingSeen, ("source.padding", "padding.left")),
+    FaultyModel(id_, around.__doc__ or "", around, told_by)
+    for id_, around, told_by in (
+        ("positions.ahead", PositionsAhead, ("steps",)),
+        ("mask.late", MaskLate, ("causal.prefix",)),
+        ("cache.cut", CacheCut, ("steps",)),
+        ("rows.swapped", RowsSwapped, ("rows",)),
+        ("padding.seen", PaddingSeen, ("source.padding", "padding.left")),
+    )
 ]

@@ -5,7 +5,6 @@ The only file here that needs `transformers`. Nothing is loaded from the network
 
 import copy
 import inspect
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,36 +87,37 @@ class State:
 
 
 class HuggingFace(CachedModel[State]):
-    """What both kinds share."""
+    """What both kinds share; `auto` is what makes or loads a model of the kind."""
+
+    auto: Any
 
     def __init__(self, model: Any, *, weights: bool = False, static: bool = False) -> None:
         """Take a model; `weights` has it give attention weights, `static` a cache of a fixed size."""
-        self.model, self._weights, self._static = model.eval(), weights, static
+        if weights:  # a copy that computes attention in the open
+            model = copy.deepcopy(model)
+            model.set_attn_implementation("eager")
+        self.model, self._static = model.eval(), static
+        self._flags = {"output_attentions": True} if weights else {}
         config = model.config.get_text_config(decoder=True)
         special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start", "unk")}
         flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
         self._config, self.dtype = config, next(model.parameters()).dtype
         self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
         self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
+        self.first = _first_token(model) if self.has_source else None
         self.max_len = _first(config, "max_position_embeddings", "n_positions", "max_decoder_position_embeddings")
         spans = (getattr(config, name, None) for name in WINDOWS)
         self.spans = sorted({size for size in spans if isinstance(size, int) and size > 0})
         self.variants = {
-            "weights": lambda: type(self)(self._eager(), weights=True),
+            "weights": lambda: type(self)(self.model, weights=True),
             "static": lambda: type(self)(self.model, static=True),
         }
-
-    def _eager(self) -> Any:
-        """A copy that computes attention in the open."""
-        model = copy.deepcopy(self.model)
-        model.set_attn_implementation("eager")
-        return model
 
     def to(self, dtype: torch.dtype) -> "HuggingFace":
         """The same around a copy in another dtype."""
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
-    def _new(self, rows: int, capacity: int) -> Any:
+    def _new(self, capacity: int) -> Any:
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
@@ -129,16 +129,13 @@ class HuggingFace(CachedModel[State]):
         A cache that slides keeps the last keys alone: the others have no weight.
         """
         found = [output.logits]
-        if self._weights:
+        if self._flags:
             own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None) or ()
             found += [F.pad(w, (max(0, fed - w.size(-1)), 0)) for w in own if w is not None]
             found += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
             if len(found) == 1:
                 raise NotOfferedError("it returns no attention weights")
         return found
-
-    def _flags(self) -> dict[str, Any]:
-        return {"output_attentions": True} if self._weights else {}
 
     def select_rows(self, cache: State, rows: Tensor) -> State:
         """By `reorder_cache`, as beam search does."""
@@ -162,11 +159,7 @@ class EncoderDecoder(HuggingFace):
     """A model for sequences to sequences."""
 
     has_source = True
-
-    def __init__(self, model: Any, **how: bool) -> None:
-        """Take the model."""
-        super().__init__(model, **how)
-        self.first = _first_token(model)
+    auto = transformers.AutoModelForSeq2SeqLM
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
         """What the encoder gives, the ids, and the mask."""
@@ -180,7 +173,7 @@ class EncoderDecoder(HuggingFace):
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """Two caches of theirs, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
-        return State(transformers.EncoderDecoderCache(self._new(rows, capacity), cross), memory)
+        return State(transformers.EncoderDecoderCache(self._new(capacity), cross), memory)
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
@@ -193,7 +186,7 @@ class EncoderDecoder(HuggingFace):
             encoder_outputs=copy.copy(encoded),
             attention_mask=src_mask,
             decoder_input_ids=tokens,
-            **self._flags(),
+            **self._flags,
             **how,
         )
 
@@ -207,6 +200,7 @@ class DecoderOnly(HuggingFace):
     """A causal language model."""
 
     takes_mask = True
+    auto = transformers.AutoModelForCausalLM
 
     def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
         """Take the model; `mask_alone` has it find positions in the mask by itself."""
@@ -219,7 +213,7 @@ class DecoderOnly(HuggingFace):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
-        output = self.model(tokens, use_cache=False, **self._padding(mask, tokens), **self._flags())
+        output = self.model(tokens, use_cache=False, **self._padding(mask, tokens), **self._flags)
         return self._numbers(output, tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
@@ -228,7 +222,7 @@ class DecoderOnly(HuggingFace):
             if self._static:
                 raise NotOfferedError("its state is of a fixed size")
             return State(None)
-        return State(self._new(rows, capacity))
+        return State(self._new(capacity))
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
@@ -238,7 +232,7 @@ class DecoderOnly(HuggingFace):
         name, first = self._cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         how = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
-        output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags())
+        output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags)
         if name == "state":
             cache.cache = output.state
         return self._numbers(output, cache.fed)
@@ -283,16 +277,15 @@ def _rows_of(memory: Any, rows: Tensor) -> Any:
     return chosen, *(x[rows] for x in source)
 
 
-def architectures() -> dict[str, tuple[str, Callable[..., HuggingFace]]]:
+def architectures() -> dict[str, tuple[str, type[HuggingFace]]]:
     """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
-    found: dict[str, tuple[str, Callable[..., HuggingFace]]] = {}
-    kinds: list[tuple[dict[str, str], Callable[..., HuggingFace]]] = [
+    kinds: list[tuple[dict[str, str], type[HuggingFace]]] = [
         (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
         (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
     ]
-    for names, kind in kinds:
-        found |= {key: (name, kind) for name, class_name in names.items() for key in (name, class_name)}
-    return found
+    return {
+        key: (name, kind) for names, kind in kinds for name, class_name in names.items() for key in (name, class_name)
+    }
 
 
 def small_model(architecture: str, seed: int = 0, **settings: object) -> HuggingFace:
@@ -320,10 +313,9 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
     if kind is DecoderOnly and hasattr(config, "is_decoder"):
         config.is_decoder = True  # BERT and its like have a causal mask only then
-    auto = transformers.AutoModelForSeq2SeqLM if kind is EncoderDecoder else transformers.AutoModelForCausalLM
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = auto.from_config(config, dtype=torch.float32)
+        model = kind.auto.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -365,9 +357,8 @@ def load(name: str) -> HuggingFace:
             )
     try:
         config = transformers.AutoConfig.from_pretrained(name)
-        kind: Callable[..., HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
-        auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-        return kind(auto.from_pretrained(name, dtype=torch.float32))
+        kind: type[HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
+        return kind(kind.auto.from_pretrained(name, dtype=torch.float32))
     except Exception as error:
         words = in_a_line(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -119,20 +119,16 @@ def counts_source_padding(case: Case[Any]) -> bool:
 
 def attends_to_padding(case: Case[Any]) -> bool:
     """What stands in the padding on the left of a prompt matters."""
-    return _left_padding_matters(case)
-
-
-def counts_padding(case: Case[Any]) -> bool:
-    """What stands there does not, but how much of it there is."""
-    return not _left_padding_matters(case)
-
-
-def _left_padding_matters(case: Case[Any]) -> bool:
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
     other = torch.where(mask, tokens, case.others(tokens))
     one, two = (case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other))
     return bool(_moved(one, two).any())
+
+
+def counts_padding(case: Case[Any]) -> bool:
+    """What stands there does not, but how much of it there is."""
+    return not attends_to_padding(case)
 
 
 def positions_restart(case: Case[Any]) -> bool:
@@ -164,15 +160,15 @@ def later_chunks_alone(case: Case[Any]) -> bool:
     return max(right) <= limit < checks.chunk_deviation(case, [1, length - 1])
 
 
-def _turned(case: Case[Any], old: Case[Any] | None = None) -> bool:
-    """Whether rows turned by one after half of the tokens go on rightly; or as these old rows would."""
+def _turned(case: Case[Any], stay: bool = False) -> bool:
+    """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     cache = case.new_cache()
     case.feed(case.tokens[:, :half], cache)
     cache = case.select_rows(cache, order)
     turned = case.rows(order)
     new = turned.tokens[:, half : half + 1]
-    before = turned if old is None else old
+    before = case if stay else turned
     want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
     return _same(case.feed(new, cache)[0][:, -1], want[:, -1])
 
@@ -185,13 +181,12 @@ def _with_one_source(case: Case[Any]) -> Case[Any]:
 
 def keeps_all_rows(case: Case[Any]) -> bool:
     """All of the cache stays where it was."""
-    return _turned(case, old=case)
+    return _turned(case, stay=True)
 
 
 def keeps_target_rows(case: Case[Any]) -> bool:
     """Where all rows have one source, the cache stays where it was."""
-    one = _with_one_source(case)
-    return _turned(one, old=one)
+    return _turned(_with_one_source(case), stay=True)
 
 
 def keeps_source_rows(case: Case[Any]) -> bool:

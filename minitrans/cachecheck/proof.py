@@ -64,7 +64,7 @@ def run(model: CachedModel[Any]) -> Report:
     """
     cases = cases_for(model)
     results = [check.run(cases, may_lack=True) for check in CHECKS]
-    failed = {r.id: worst_of(r) for r in results if is_failure(r)}
+    failed = {r.id: worst_of(r) for r in results if r.failed}
     looks_like = patterns(next(iter(cases.values())), failed)
     return Report([replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results])
 
@@ -84,11 +84,6 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
         and each.applies(next(iter(cases.values())).model)
     ]
     yield from fault.self_test(CHECKS, chosen, lambda: cases, before, may_lack=True)
-
-
-def is_failure(result: Result) -> bool:
-    """Whether a check measured something, and more than it may."""
-    return result.offered and not result.passed
 
 
 def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:
@@ -111,7 +106,7 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
         raise AssertionError(f"no full pass: {error}") from error
     steps = next(r for r in report.checks if r.id == "steps")
     lines = [f"{r.id}: {number(worst_of(r))}, at most {number(r.tolerance)} is allowed: {r.detail or r.claim}"
-             for r in report.checks if is_failure(r) and r.id not in skip]  # fmt: skip
+             for r in report.checks if r.failed and r.id not in skip]  # fmt: skip
     if not steps.offered:
         lines.insert(0, f"steps: {steps.detail}")
     assert not lines, "\n".join(lines)

@@ -39,7 +39,8 @@ def verify_command(args: Namespace) -> int:
     """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
     from rich.console import Console
 
-    from minitrans.verify.page import make_folder, write_page
+    from minitrans.text.files import write_file
+    from minitrans.verify.page import make_folder, page
     from minitrans.verify.report import print_report
 
     if args.list:
@@ -52,7 +53,9 @@ def verify_command(args: Namespace) -> int:
         make_folder(Path(args.report))  # before minutes are spent on what cannot be written
     report, subject = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
     if args.report:
-        print(f"page: {write_page(Path(args.report), report, subject)}", file=sys.stderr)
+        path = Path(args.report) / "index.html"
+        write_file(path, page(report, subject))
+        print(f"page: {path}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:

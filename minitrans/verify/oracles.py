@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.layers import DecoderLayer, EncoderLayer
@@ -19,11 +18,6 @@ from minitrans.model.transformer import Transformer
 def weights_of(model: Transformer) -> dict[str, Array]:
     """The model's weights for the NumPy reference, in float64."""
     return {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
-
-
-def torch_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """PyTorch's fused attention; its boolean masks mean the same as ours, True = may attend."""
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) -> nn.MultiheadAttention:
@@ -60,22 +54,11 @@ def torch_multi_head_output(
     return theirs(x_q, x_kv, x_kv, attn_mask=blocked, need_weights=True, average_attn_weights=False)
 
 
-def torch_encoder_layer(layer: EncoderLayer) -> nn.TransformerEncoderLayer:
-    """PyTorch's pre-norm encoder layer with the weights of ours, n_heads * d_head = d_model."""
-    d_ff, d_model = layer.ff.w_1.weight.shape
-    theirs = nn.TransformerEncoderLayer(
-        d_model, layer.self_attn.n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True
-    ).to(layer.ff.w_1.weight.dtype)
-    theirs.load_state_dict(as_torch_state(layer.state_dict()))
-    return theirs
-
-
-def torch_decoder_layer(layer: DecoderLayer) -> nn.TransformerDecoderLayer:
-    """PyTorch's pre-norm decoder layer with the weights of ours, n_heads * d_head = d_model."""
-    d_ff, d_model = layer.ff.w_1.weight.shape
-    theirs = nn.TransformerDecoderLayer(
-        d_model, layer.self_attn.n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True
-    ).to(layer.ff.w_1.weight.dtype)
+def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
+    """PyTorch's pre-norm layer, of an encoder or a decoder, with the weights of ours, n_heads * d_head = d_model."""
+    kind = nn.TransformerDecoderLayer if hasattr(layer, "cross_attn") else nn.TransformerEncoderLayer
+    (d_ff, d_model), dtype, n_heads = layer.ff.w_1.weight.shape, layer.ff.w_1.weight.dtype, layer.self_attn.n_heads
+    theirs = kind(d_model, n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True, dtype=dtype)
     theirs.load_state_dict(as_torch_state(layer.state_dict()))
     return theirs
 

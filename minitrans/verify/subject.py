@@ -15,7 +15,7 @@ from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.verify.adapter import case_of
+from minitrans.verify.adapter import Ours, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too
@@ -100,12 +100,14 @@ def fresh_model(seed: int = 6) -> Transformer:
 
 def random_subject(model: Transformer, seed: int = 1) -> Subject:
     """Random sentences for a model, of which a float64 copy is taken; no longer than it takes."""
-    generator = torch.Generator().manual_seed(seed)
-    sources, targets, more = (
-        [_random_ids(model.config, min(n, model.config.max_len - 1), generator) for n in lengths]
-        for lengths in ((7, 3, 6, 1, 4), (4, 8, 5, 9, 2), (2, 7, 5, 5, 1, 6, 4))
-    )
-    return make_subject(model, sources, targets, [sources, more])
+    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(Ours(model).ordinary)
+
+    def ids(n: int) -> list[int]:
+        n = min(n, model.config.max_len - 1)
+        return ordinary[torch.randint(len(ordinary), (n,), generator=generator)].tolist()
+
+    sources, targets = [ids(n) for n in (7, 3, 6, 1, 4)], [ids(n) for n in (4, 8, 5, 9, 2)]
+    return make_subject(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
 
 
 def run_subject(run: Path, data: str | None = None) -> Subject:
@@ -178,9 +180,3 @@ def make_subject(
         examples=[],
         piece=str,
     )
-
-
-def _random_ids(config: TransformerConfig, n: int, generator: torch.Generator) -> list[int]:
-    special = {config.pad_id, config.bos_id, config.eos_id}
-    ordinary = torch.tensor([i for i in range(config.vocab_size) if i not in special])
-    return ordinary[torch.randint(len(ordinary), (n,), generator=generator)].tolist()

@@ -3,8 +3,8 @@
 import json
 import logging
 import math
-from collections.abc import Callable
 from dataclasses import fields, replace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from minitrans.cachecheck.check import (
     Caught,
     Check,
     Deviation,
+    Measure,
     Measurement,
     NotOfferedError,
     Report,
@@ -24,20 +25,19 @@ from minitrans.cachecheck.check import (
     compare,
     deviation,
     group,
+    name_of,
     number,
     worst,
 )
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 NAN, INF = float("nan"), float("inf")
 
 
-def outcome(measure: Callable[[Subject], float], tolerance: float = 1e-12, *lower: torch.dtype) -> Result:
-    """Run a check that measures in float64 and in the lower dtypes given."""
-    subject = random_subject(fresh_model())
-    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *lower)}
-    return Check("x", "A chapter", "A claim.", "what", tolerance, lower, measure).run(subjects)
+def outcome(measure: Measure, tolerance: float = 1e-12, *lower: torch.dtype, may_lack: bool = False) -> Result:
+    """Run a check in float64 and in the lower dtypes given; what it measures is the dtype."""
+    subjects = {dtype: dtype for dtype in (torch.float64, *lower)}
+    return Check("x", "A chapter", "A claim.", "what", tolerance, lower, measure).run(subjects, may_lack)
 
 
 def result(id_: str = "x", measured: float = 0.0, passed: bool = True) -> Result:
@@ -86,10 +86,8 @@ def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_ab
     want = torch.tensor([64.0, -256.0, 0.0], dtype=torch.float64)
     assert deviation(torch.tensor([64.0, -256.0, 4.0], dtype=dtype), want) == 4 / 256
     assert deviation(torch.tensor([0.25, 0.5], dtype=dtype), torch.zeros(2, dtype=dtype)) == 0.5
-
-
-def test_the_difference_of_two_dtypes_is_taken_before_anything_is_rounded() -> None:
-    assert deviation(torch.ones(1), torch.tensor([1.0 + 1e-9], dtype=torch.float64)) == pytest.approx(1e-9)
+    finer = torch.tensor([1.0 + 1e-9], dtype=torch.float64)  # nothing is rounded before the difference is taken
+    assert deviation(torch.ones(1, dtype=dtype), finer) == pytest.approx(1e-9)
 
 
 def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
@@ -125,43 +123,35 @@ def test_numbers_are_short(x: float, text: str) -> None:
 
 @pytest.mark.parametrize(("measured", "passed"), [(0.0, True), (0.5, True), (0.51, False), (INF, False), (NAN, False)])
 def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> None:
-    assert outcome(lambda subject: measured, 0.5).passed == passed
+    assert outcome(lambda dtype: measured, 0.5).passed == passed
     assert Measurement(measured, 0.5).passed == passed
 
 
 @pytest.mark.parametrize("wrong", [torch.float64, *LOWER])
 def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
-    found = outcome(lambda subject: float(subject.dtype == wrong), 1e-12, *LOWER)
+    found = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER)
     assert not found.passed
-    assert found.measured == (wrong == torch.float64)
-    assert {name: m.measured for name, m in found.lower.items()} == {
-        "float32": wrong == torch.float32,
-        "bfloat16": wrong == torch.bfloat16,
+    assert {name: m.measured for name, m in found.by_dtype.items()} == {
+        name_of(dtype): dtype == wrong for dtype in (torch.float64, *LOWER)
     }
 
 
 def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    def raises(subject: Subject) -> float:
-        raise ZeroDivisionError("nothing there")
-
     with caplog.at_level(logging.INFO, "minitrans"):
-        found = outcome(raises, 0.5, torch.float32)
+        found = outcome(lambda dtype: 1 / 0, 0.5, torch.float32)
     assert not found.passed
     assert found.measured == found.lower["float32"].measured == INF
     assert "x raised" in caplog.text
-    assert "ZeroDivisionError: nothing there" in caplog.text
+    assert "ZeroDivisionError: division by zero" in caplog.text
 
 
 def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
-    def interrupted(subject: Subject) -> float:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        outcome(interrupted)
+        outcome(Mock(side_effect=KeyboardInterrupt))
 
 
 def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
-    found = outcome(lambda subject: 1e-30, 0.0, *LOWER)
+    found = outcome(lambda dtype: 1e-30, 0.0, *LOWER)
     assert not found.passed
     assert [m.tolerance for m in found.lower.values()] == [0.0, 0.0]
     for check in CHECKS:
@@ -172,7 +162,7 @@ def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
 
 def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() -> None:
     assert FLOAT64 == 1e-12
-    found = outcome(lambda subject: 0.25, 0.5, *LOWER)
+    found = outcome(lambda dtype: 0.25, 0.5, *LOWER)
     assert (found.id, found.group, found.claim, found.what) == ("x", "A chapter", "A claim.", "what")
     assert (found.measured, found.tolerance, found.passed) == (0.25, 0.5, False)
     assert found.lower == {"float32": Measurement(0.25, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
@@ -183,14 +173,16 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
     registry: list[Check] = []
     chapter = group("A chapter", registry)
 
-    @chapter("a", "First.", "one")
-    def measure(subject: Subject) -> float:
-        return 0.0
+    @chapter("a", "one")
+    def measure(subject: object) -> float:
+        """A claim."""
+        return float(torch.is_grad_enabled())
 
-    chapter("b", "Second.", "two", tolerance=0.5, lower=LOWER)(measure)
+    chapter("b", "two", tolerance=0.5, lower=())(torch.enable_grad()(measure))
     first, second = registry
-    assert first == Check("a", "A chapter", "First.", "one", FLOAT64, (), measure)
-    assert second == Check("b", "A chapter", "Second.", "two", 0.5, LOWER, measure)
+    assert first == Check("a", "A chapter", "A claim.", "one", FLOAT64, LOWER, first.measure)
+    assert second == Check("b", "A chapter", "A claim.", "two", 0.5, (), second.measure)
+    assert (first.measure(None), second.measure(None)) == (0.0, 1.0)
 
 
 # Reports
@@ -239,23 +231,20 @@ def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
         assert all(set(m) == {"measured", "tolerance"} for m in c["lower"].values())
 
 
-def lacking(subject: object) -> float:
-    raise NotOfferedError("there is no encoder")
-
-
 def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
-    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), lacking)
-    found = check.run({torch.float64: None}, may_lack=True)
-    assert (found.passed, found.offered, found.measured, found.detail) == (False, False, None, "there is no encoder")
-    failed = check.run({torch.float64: None})
-    assert (failed.passed, failed.offered, failed.measured) == (False, True, INF)
+    lacking = Mock(side_effect=NotOfferedError("there is no encoder"))
+    found = outcome(lacking, may_lack=True)
+    assert (found.passed, found.failed, found.offered, found.measured) == (False, False, False, None)
+    assert found.detail == "there is no encoder"
+    found = outcome(lacking)
+    assert (found.passed, found.failed, found.offered, found.measured) == (False, True, True, INF)
 
 
 def test_where_there_is_no_float64_the_first_dtype_is_measured() -> None:
-    seen: list[str] = []
-    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), lambda subject: seen.append(subject) or 1e-6)  # type: ignore[func-returns-value]
+    measure = Mock(return_value=1e-6)
+    check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), measure)
     found = check.run({torch.float32: "float32", torch.bfloat16: "bfloat16"})
-    assert seen == ["float32"]
+    measure.assert_called_once_with("float32")
     assert found.measured is None
     assert found.passed
     assert list(found.by_dtype) == ["float32"]

@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,9 @@ Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
 ALONE = {"padding.left-mask-alone"}
-FAILING: dict[str, set[str]] = {
-    "marian": set(), "m2m_100": set(), "bart": set(), "t5": set(), "pegasus_x": set(),
-    "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "opt": set(), "gemma": ALONE,
+FAILING = {
+    **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
+    "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "gemma": ALONE,
 }  # fmt: skip
 EAGER_IN_FLOAT32 = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
@@ -34,14 +35,16 @@ def _quiet() -> None:
 
 @pytest.mark.parametrize("name", FAILING)
 def test_all_is_exact_but_what_is_known(name: str) -> None:
-    report = run(hugging_face.small_model(name))
-    assert {result.id for result in report.checks if result.offered and not result.passed} == FAILING[name]
-    assert all({"float64", "float32", "bfloat16"} == set(r.by_dtype) for r in report.checks if r.id == "steps")
-    (weights,) = (result for result in report.checks if result.id == "weights")
-    assert (weights.tolerance == rounding(torch.float32)) == (name in EAGER_IN_FLOAT32)
-    is_decoder = not hugging_face.small_model(name).has_source
-    lacking = {"source.padding", "source.padding-token"} if is_decoder else {"padding.right", "padding.left", *ALONE}
-    assert {result.id for result in report.checks if not result.offered} == lacking
+    model = hugging_face.small_model(name)
+    results = {result.id: result for result in run(model).checks}
+    assert {id_ for id_, result in results.items() if result.failed} == FAILING[name]
+    assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
+    assert (results["weights"].tolerance == rounding(torch.float32)) == (name in EAGER_IN_FLOAT32)
+    of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *ALONE}
+    lacking = of_target if model.has_source else of_source
+    assert {id_ for id_, result in results.items() if not result.offered} == lacking
+    if name == "llama":  # for gpt2 it is said below
+        assert "something inside is computed in float32" in results["padding.left-mask-alone"].detail
 
 
 # The survey does it for all.
@@ -50,13 +53,6 @@ def test_every_fault_put_around_it_is_caught(name: str) -> None:
     caught = list(self_test(hugging_face.small_model(name)))
     assert {each.id for each in caught} == {fault.id for fault in FAULTS}
     assert [each.id for each in caught if not each.caught_by] == []
-
-
-def test_what_a_known_pitfall_looks_like_is_said() -> None:
-    (found,) = (r for r in run(hugging_face.small_model("gpt2")).checks if r.id == "padding.left-mask-alone")
-    assert "padding is not attended to, but counted" in found.detail
-    (found,) = (r for r in run(hugging_face.small_model("llama")).checks if r.id == "padding.left-mask-alone")
-    assert "something inside is computed in float32" in found.detail
 
 
 def test_no_parameter_is_zero_or_one_and_the_seed_decides() -> None:
@@ -97,38 +93,30 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
     ("flags", "words"),
     [
         (["./gone"], "--model ./gone is not a folder with a model"),
-        (["{tmp}"], "cannot be loaded, from a folder or the hub: "),
+        (["{tmp}"], ".* cannot be loaded, from a folder or the hub: "),
         *(
-            (
-                ["gpt2", *more],
-                "--model measures a model that is not ours: give no RUN, --data, --sabotage or --compiled with it",
-            )
+            (["gpt2", *more], "--model measures a model that is not ours: "
+                              "give no RUN, --data, --sabotage or --compiled with it")
             for more in (["run"], ["--data", "x"], ["--sabotage", "mask.leak"], ["--compiled", "off"])
         ),
+        *(
+            ([name], f"no small {name} can be made, give a folder with a model: .*{re.escape(why)}")
+            for name, why in {
+                "bamba": "mamba_n_heads must divide mamba_expand * hidden_size",
+                "zamba2": "`num_hidden_layers` (2) must be equal to the number of `layer_types`",
+                "reformer": "factors: (64, 192) sum to config.hidden_size: 32",
+                "dbrx": "'DbrxAttentionConfig' object has no attribute 'rope_theta'",
+            }.items()
+        ),
     ],
-)
-def test_what_is_no_model_is_told_in_a_line(flags: list[str], words: str, tmp_path: Path, capsys: Capture) -> None:
+)  # fmt: skip
+def test_what_cannot_be_measured_is_told_in_a_line(
+    flags: list[str], words: str, tmp_path: Path, capsys: Capture
+) -> None:
     flags = [flag.format(tmp=tmp_path) for flag in flags]
     assert cli.main(["verify", "--model", *flags]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("minitrans: error: ")
-    assert words in line
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("bamba", "mamba_n_heads must divide mamba_expand * hidden_size"),
-        ("zamba2", "`num_hidden_layers` (2) must be equal to the number of `layer_types`"),
-        ("reformer", "factors: (64, 192) sum to config.hidden_size: 32"),
-        ("dbrx", "'DbrxAttentionConfig' object has no attribute 'rope_theta'"),
-    ],
-)
-def test_what_cannot_be_made_small_is_told_in_a_line(name: str, words: str, capsys: Capture) -> None:
-    assert cli.main(["verify", "--model", name]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"minitrans: error: no small {name} can be made, give a folder with a model: ")
-    assert words in line
+    assert re.match(f"minitrans: error: {words}", line)
 
 
 @pytest.mark.parametrize(

@@ -73,10 +73,6 @@ class Toy(CachedModel[ToyCache]):
         self.newest = ToyCache(memory)
         return self.newest
 
-    def copy_cache(self, cache: ToyCache) -> ToyCache:
-        keys, values = ([list(layer) for layer in kind] for kind in (cache.keys, cache.values))
-        return ToyCache(cache.memory, keys, values, cache.real, cache.last, cache.ahead)
-
     def feed(self, tokens: Tensor, cache: ToyCache, mask: Tensor | None = None) -> list[Tensor]:
         if self.fault == "shared":
             assert self.newest is not None

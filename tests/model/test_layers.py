@@ -13,7 +13,7 @@ from minitrans.model import reference
 from minitrans.model.cache import KeyValues, LayerCache
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerTrace, sinusoidal_positions
 from minitrans.model.masks import causal_mask
-from minitrans.verify.oracles import torch_decoder_layer, torch_encoder_layer
+from minitrans.verify.oracles import torch_layer
 
 B, S, T, H, DH, D, D_FF = 3, 7, 5, 2, 4, 8, 13  # PyTorch's layers need D = H * Dh
 
@@ -83,8 +83,8 @@ def test_layers_equal_those_of_pytorch() -> None:
     encoder, decoder = encoder_layer(), decoder_layer()
     padded = ~SRC_MASK[:, 0, 0]
     want = [
-        torch_encoder_layer(encoder)(MEMORY, src_key_padding_mask=padded),
-        torch_decoder_layer(decoder)(X, MEMORY, tgt_mask=~CAUSAL[0, 0], memory_key_padding_mask=padded),
+        torch_layer(encoder)(MEMORY, src_key_padding_mask=padded),
+        torch_layer(decoder)(X, MEMORY, tgt_mask=~CAUSAL[0, 0], memory_key_padding_mask=padded),
     ]
     assert worst_deviation([run(encoder).output, run(decoder).output], want) <= ATOL
 

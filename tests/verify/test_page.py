@@ -13,9 +13,9 @@ from test_pictures import of_class, parse
 from minitrans.cachecheck.check import Caught, Measurement, Report, Result
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.page import make_folder, page, write_page
+from minitrans.verify.page import make_folder, page
 from minitrans.verify.page.figures import MOST_TOKENS, choose_pair
-from minitrans.verify.subject import Subject, fresh_model, random_subject
+from minitrans.verify.subject import fresh_model, random_subject
 
 VOID = {"meta", "br", "hr", "img", "link", "input"}
 
@@ -25,14 +25,8 @@ def result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = T
     return Result(id_, group, f"Claim of {id_} < 1 & so on.", "what of it", measured, 1e-12, passed, 0.5, lower)
 
 
-@pytest.fixture
-def subject() -> Subject:
-    return random_subject(fresh_model())
-
-
-@pytest.fixture
-def report() -> Report:
-    return Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")])
+REPORT = Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")])
+SUBJECT = random_subject(fresh_model())
 
 
 class Balance(HTMLParser):
@@ -69,16 +63,14 @@ def text(html: str) -> str:
     return re.sub(r"<[^>]+>", " ", html.partition("</head>")[2])
 
 
-def test_the_page_is_balanced_and_its_links_lead_somewhere(report: Report, subject: Subject) -> None:
-    report = replace(report, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
-    found = Balance(page(report, subject))
+def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> None:
+    report = replace(REPORT, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
+    html = page(report, SUBJECT)
+    found = Balance(html)
     assert len(set(found.ids)) == len(found.ids)
     assert found.links
     assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
-
-
-def test_the_page_loads_nothing(report: Report, subject: Subject) -> None:
-    html = page(report, subject)
+    assert html.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in html
     html = re.sub(r'src="data:[^"]*"', "", html)
     assert Balance(html).loads == []
@@ -86,9 +78,9 @@ def test_the_page_loads_nothing(report: Report, subject: Subject) -> None:
     assert set(re.findall(r"url\((.*?)\)", html)) == {"#hatch"}
 
 
-def test_the_table_says_what_the_report_says(report: Report, subject: Subject) -> None:
-    html = page(report, subject)
-    for check in report.checks:
+def test_the_table_says_what_the_report_says() -> None:
+    html = page(REPORT, SUBJECT)
+    for check in REPORT.checks:
         assert f'<th scope="row" class="id">{check.id}</th>' in html
         assert f"Claim of {check.id} &lt; 1 &amp; so on.<small>what of it</small>" in html
     assert [found.strip() for found in re.findall(r'rowgroup" colspan="6">(\w+)', html)] == ["One", "Two"]
@@ -100,9 +92,9 @@ def test_the_table_says_what_the_report_says(report: Report, subject: Subject) -
     assert "FAIL" not in html
 
 
-def test_a_failure_stands_out(report: Report, subject: Subject) -> None:
+def test_a_failure_stands_out() -> None:
     bad = [result("C8", measured=math.nan, passed=False), result("C9", measured=math.inf, passed=False)]
-    html = page(replace(report, checks=[*report.checks, *bad]), subject)
+    html = page(replace(REPORT, checks=[*REPORT.checks, *bad]), SUBJECT)
     assert "✗ 2 of 5 checks failed" in html
     assert html.count("✗ FAIL") == 2
     assert 'bad" data-label="float64">NaN<' in html
@@ -110,10 +102,10 @@ def test_a_failure_stands_out(report: Report, subject: Subject) -> None:
     assert 'Failed: <a href="#check.C8">C8</a> <a href="#check.C9">C9</a>' in html
 
 
-def test_sabotages_are_shown_if_there_are_any(report: Report, subject: Subject) -> None:
-    assert "sabotage" not in text(page(report, subject)).lower()
+def test_sabotages_are_shown_if_there_are_any() -> None:
+    assert "sabotage" not in text(page(REPORT, SUBJECT)).lower()
     caught = [Caught("leak", "It <leaks>.", ["C1", "C3"]), Caught("late", "Too late.", [])]
-    html = page(replace(report, sabotages=caught), subject)
+    html = page(replace(REPORT, sabotages=caught), SUBJECT)
     assert "1 of 2 sabotages caught" in html
     assert "It &lt;leaks&gt;." in html
     assert html.count('class="dot"') == 2
@@ -121,33 +113,29 @@ def test_sabotages_are_shown_if_there_are_any(report: Report, subject: Subject) 
     assert 'Caught no sabotage: <a href="#check.C2">C2</a>' in html
 
 
-def test_pieces_are_escaped_and_special_ones_named(report: Report, subject: Subject) -> None:
-    html = page(report, replace(subject, piece=lambda id_: f"\u2581<b>&{id_}"))
+def test_pieces_are_escaped_and_special_ones_named() -> None:
+    html = page(REPORT, replace(SUBJECT, piece=lambda id_: f"\u2581<b>&{id_}"))
     assert "<b>" not in html
     assert "␣&lt;b&gt;&amp;" in html
     assert {"PAD", "BOS", "EOS"} <= set(re.findall(r">(\w+)</text>", html))
     Balance(html)
 
 
-def test_every_layer_has_its_three_maps_and_all_of_them_padding_or_future(report: Report, subject: Subject) -> None:
-    html = page(report, subject)
+def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_sum_to_1() -> None:
+    html = page(REPORT, SUBJECT)
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
-    assert len(maps) == 3 * subject.model.config.n_layers
+    assert len(maps) == 3 * SUBJECT.model.config.n_layers
     for found in maps:
         heads = of_class(parse(found), "head")
-        assert len(heads) == subject.model.config.n_heads
-        assert all(of_class(head, "masked") for head in heads)
-    assert html.count("<details open>") == 1
-
-
-def test_weights_of_allowed_cells_sum_to_1(report: Report, subject: Subject) -> None:
-    for found in re.findall(r'<div class="panels".*?</div>', page(report, subject), re.S):
-        for head in of_class(parse(found), "head"):
+        assert len(heads) == SUBJECT.model.config.n_heads
+        for head in heads:
+            assert of_class(head, "masked")
             sums: dict[str, float] = {}
             for cell in of_class(head, "w"):
                 q = cell.attrib["data-q"]
                 sums[q] = sums.get(q, 0.0) + float(cell.attrib["fill-opacity"])
             assert list(sums.values()) == pytest.approx([1.0] * len(sums), abs=0.01)
+    assert html.count("<details open>") == 1
 
 
 def test_the_pair_shown_is_the_longest_that_fits() -> None:
@@ -160,29 +148,21 @@ def test_the_pair_shown_is_the_longest_that_fits() -> None:
     ("n_layers", "n_heads", "max_len", "shown"),
     [(4, 4, 40, None), (6, 8, 40, "the last 2 of 6 layers and the first 8 of 8"), (1, 32, 10, "the first 16 of 32")],
 )
-def test_the_page_stays_small_whatever_the_model(
-    report: Report, n_layers: int, n_heads: int, max_len: int, shown: str | None
-) -> None:
+def test_the_page_stays_small_whatever_the_model(n_layers: int, n_heads: int, max_len: int, shown: str | None) -> None:
     torch.manual_seed(0)
     sizes = {"d_model": 32, "n_heads": n_heads, "n_layers": n_layers, "max_len": max_len}
     model = Transformer(TransformerConfig(vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_ff=8, **sizes))  # type: ignore[arg-type]
     ids = torch.full((2, min(MOST_TOKENS, max_len)), 5)
     subject = replace(random_subject(model), src_ids=ids, tgt_in=ids, piece=lambda _: "Donaudampfschiff")
-    html = page(report, subject)
+    html = page(REPORT, subject)
     assert len(html.encode()) < 2_000_000
     assert ("To keep the page small" in html) == (shown is not None)
     assert shown is None or shown in html
 
 
-def test_the_page_is_written_into_a_new_folder(report: Report, subject: Subject, tmp_path: Path) -> None:
+def test_a_folder_is_made_or_it_is_the_users_error(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
-    path = write_page(tmp_path / "a" / "b", report, subject)
-    assert path == tmp_path / "a" / "b" / "index.html"
-    assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert write_page(path.parent, report, subject) == path  # again, in place of the old one
-
-
-def test_a_folder_that_cannot_be_made_is_the_users_error(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")  # it may be there
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cannot make the folder .*/file: File exists; name another one$"):
         make_folder(tmp_path / "file")

@@ -7,7 +7,6 @@ from xml.etree.ElementTree import Element
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from minitrans.cachecheck.check import LOWER, number, rounding
 from minitrans.model.masks import causal_mask
@@ -18,17 +17,9 @@ from minitrans.verify.page.chart import LOWEST, ZERO, error_chart
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
 
-@pytest.fixture
-def weights() -> Tensor:
-    """(H, Tq, Tk): all different, the masked ones too."""
-    n = N_HEADS * len(QUERIES) * len(KEYS)
-    return (torch.arange(n, dtype=torch.float64) / n).view(N_HEADS, len(QUERIES), len(KEYS))
-
-
-@pytest.fixture
-def mask() -> Tensor:
-    """(Tq, Tk): no symmetry, and allowed cells of weight 0."""
-    return torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
+# (H, Tq, Tk): all different, the masked ones too, but for a weight of 0 that is allowed; and a mask without symmetry.
+WEIGHTS = (torch.arange(36, dtype=torch.float64) / 36).view(N_HEADS, len(QUERIES), len(KEYS))
+MASK = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
 
 
 def parse(*pictures: str) -> Element:
@@ -49,36 +40,29 @@ def title(node: Element) -> str:
     return found.text
 
 
-def test_a_heat_map_has_a_panel_for_each_head(weights: Tensor, mask: Tensor) -> None:
-    root = parse(heat_map(weights, mask, QUERIES, KEYS))
+def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weight() -> None:
+    root = parse(heat_map(WEIGHTS, MASK, QUERIES, KEYS))
     assert len(list(root.iter("svg"))) == N_HEADS
-    assert [panel.get("data-head") for panel in of_class(root, "head")] == ["0", "1", "2"]
-
-
-def test_exactly_the_masked_cells_are_hatched(weights: Tensor, mask: Tensor) -> None:
-    weights[:, 0, 0] = 0.0  # allowed, and not to be taken for masked
-    for panel in of_class(parse(heat_map(weights, mask, QUERIES, KEYS)), "head"):
-        hatched = of_class(panel, "masked")
-        assert {place(cell) for cell in hatched} == {(q, k) for q, k in (~mask).nonzero().tolist()}
+    panels = of_class(root, "head")
+    assert [panel.get("data-head") for panel in panels] == ["0", "1", "2"]
+    for panel, of_head in zip(panels, WEIGHTS, strict=True):
+        hatched, shaded = of_class(panel, "masked"), of_class(panel, "w")
+        assert {place(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
+        assert {place(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
+        assert len(list(panel.iter("rect"))) == MASK.numel()
         assert {cell.get("fill") for cell in hatched} == {"url(#hatch)"}
-        assert {place(cell) for cell in of_class(panel, "w")} == {(q, k) for q, k in mask.nonzero().tolist()}
-        assert len(list(panel.iter("rect"))) == mask.numel()
-
-
-def test_opacity_and_tooltip_are_the_weight(weights: Tensor, mask: Tensor) -> None:
-    for h, panel in enumerate(of_class(parse(heat_map(weights, mask, QUERIES, KEYS)), "head")):
-        for cell in of_class(panel, "w"):
+        assert {title(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
+        for cell in shaded:
             q, k = place(cell)
-            weight = float(weights[h, q, k])
+            weight = float(of_head[q, k])
             assert float(cell.attrib["fill-opacity"]) == pytest.approx(weight, abs=5e-4)
             assert title(cell) == f"{QUERIES[q]} → {KEYS[k]}: {weight:.3f}"
             assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL, k * CELL)
-        assert {title(cell).rpartition(": ")[2] for cell in of_class(panel, "masked")} == {"masked"}
 
 
-def test_every_query_and_key_is_labelled_and_long_ones_are_cut(weights: Tensor, mask: Tensor) -> None:
+def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
     queries = ["a", "Donaudampfschifffahrt", "c"]
-    (first, *_) = parse(heat_map(weights, mask, queries, KEYS)).iter("svg")
+    (first, *_) = parse(heat_map(WEIGHTS, MASK, queries, KEYS)).iter("svg")
     labels = [text.text for text in first.iter("text")]
     assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEYS]
 

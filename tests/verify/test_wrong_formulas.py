@@ -4,10 +4,9 @@ import math
 
 import torch
 from conftest import random_tensor
-from torch import nn
 
 from minitrans.cachecheck.check import FLOAT64, deviation
-from minitrans.model.attention import MultiHeadAttention, attention_scores, attention_weights, masked_softmax
+from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 
 MASK = torch.tensor([[True, True, False, True], [True, False, False, False], [True, True, True, True]])
@@ -58,5 +57,3 @@ def test_layers_in_a_list_are_neither_trained_nor_saved() -> None:
     assert [tuple(linear.weight.shape) for linear in module.linears] == [(6, 6)] * 4
     assert list(module.parameters()) == []
     assert module.state_dict() == {}
-    assert len(nn.ModuleList(module.linears).state_dict()) == 8
-    assert len(MultiHeadAttention(6, 1).state_dict()) == 4

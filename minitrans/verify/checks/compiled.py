@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import Check, deviation, group, worst
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError
@@ -31,13 +31,11 @@ BEAMS = 3
 
 @check(
     "compiled.admitted",
-    "Compiled code may compute this model: it knows the architecture, and on a small model of it no number differs.",
     "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
     tolerance=0.0,
-    lower=LOWER,
 )
 def compiled_code_is_admitted(subject: Subject) -> float:
-    """Of the model as it is, of a model with a hook, and of one whose code is another."""
+    """Compiled code may compute this model: it knows the architecture, and on a small model of it no number differs."""
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
@@ -58,12 +56,13 @@ def refusals(model: Transformer) -> int:
 
 @check(
     "compiled.pass",
-    "The training pass on compiled kernels gives the numbers and gradients of the plain one.",
     "hidden states, loss a token, and the gradient at every parameter, relative to the largest of each where that "
     "is above 1; dropout 0.3 with one seed, and none in eval mode",
+    lower=(),
 )
+@torch.enable_grad()
 def training_takes_the_same_pass(subject: Subject) -> float:
-    """A copy in training mode, then in eval mode."""
+    """The training pass on compiled kernels gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():
         if isinstance(module, Dropout):
@@ -98,23 +97,20 @@ def training_takes_the_same_pass(subject: Subject) -> float:
 
 @check(
     "compiled.loss",
-    "The compiled loss, which takes a few hundred words at a time, and both its gradients are the plain formula's.",
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+    lower=(),
 )
 def compiled_loss_is_the_loss(subject: Subject) -> float:
-    """See `loss_deviation`."""
+    """The compiled loss, which takes a few hundred words at a time, and both its gradients are the plain formula's."""
     return loss_deviation(subject, compiled.linear_cross_entropy)
 
 
 @check(
-    "compiled.steps",
-    "The compiled decoder gives, step by step, the log-probabilities of the full masked pass.",
-    "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on",
-    lower=LOWER,
+    "compiled.steps", "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on"
 )
-@torch.no_grad()
 def compiled_steps_are_full_pass(subject: Subject) -> float:
-    """Eight, for all would hide which came first."""
+    """The compiled decoder gives, step by step, the log-probabilities of the full masked pass."""
+    # Eight, for all would hide which came first.
     stepper, tgt_in = CompiledStepper(read_plan(subject.model)), subject.tgt_in
     log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
     rows = stepper.begin(subject.src_ids, tgt_in.size(1))
@@ -129,13 +125,10 @@ def compiled_steps_are_full_pass(subject: Subject) -> float:
 
 
 @check(
-    "compiled.outputs",
-    "The compiled decoder's translations are those of the plain one, greedy and by beam search.",
-    f"sentences with a different token: greedy, and any of {BEAMS} beams",
-    tolerance=0.0,
+    "compiled.outputs", f"sentences with a different token: greedy, and any of {BEAMS} beams", tolerance=0.0, lower=()
 )
 def compiled_outputs_are_the_same(subject: Subject) -> float:
-    """Batches of several lengths, whose rows end at different steps."""
+    """The compiled decoder's translations are those of the plain one, greedy and by beam search."""
     plain, fast = CachedStepper(subject.model), CompiledStepper(read_plan(subject.model))
     n_different = 0
     for src_ids in subject.decode_batches:

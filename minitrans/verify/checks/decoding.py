@@ -1,25 +1,16 @@
 """Decoding step by step from a cache gives what the full masked pass gives."""
 
-import copy
 import io
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import checks as of_anyone
-from minitrans.cachecheck.check import LOWER, Check, Measure, deviation, group, worst
-from minitrans.cachecheck.checks import (
-    alternating_deviation,
-    interleaved_deviation,
-    rows_deviation,
-    score_deviation,
-    split_deviation,
-    step_deviation,
-)
+from minitrans.cachecheck.check import Check, Measure, deviation, group, worst
 from minitrans.data.batching import collate
-from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import (
     CachedStepper,
     UncachedStepper,
@@ -28,14 +19,14 @@ from minitrans.model.decoding import (
     length_limit,
     likeliest_token,
 )
-from minitrans.model.dropout import Dropout
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.adapter import Ours, case_of
 from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
 
 CHECKS: list[Check] = []
-check = group("Decoding step by step", CHECKS)
+TITLE = "Decoding step by step"
+check = group(TITLE, CHECKS)
 
 BEAMS = 3
 ALL = "logits, outputs of all layers, all attention weights"
@@ -50,27 +41,30 @@ def as_anyone(id_: str, theirs: str, more: str = "") -> Callable[[Measure], Meas
         more: What is measured beyond that.
     """
     (known,) = (each for each in of_anyone.CHECKS if each.id == theirs)
-    return check(id_, known.claim, known.what.replace("logits", ALL) + more, known.tolerance, known.lower)
+
+    def register(measure: Measure) -> Measure:
+        what = known.what.replace("logits", ALL) + more
+        CHECKS.append(replace(known, id=id_, group=TITLE, what=what, measure=torch.no_grad()(measure)))
+        return measure
+
+    return register
 
 
 @as_anyone("cache.steps", "steps", "; and the logits of `step`")
-@torch.no_grad()
 def steps_are_full_pass(subject: Subject) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     cache = model.init_cache(*model.encode(src_ids))
     stepped = torch.cat([model.step(token, cache) for token in tgt_in.split(1, 1)], 1)
-    return worst([step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
+    return worst([of_anyone.step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
 
 
 @check(
     "cache.shapes",
-    "So it does for sources longer or shorter than targets, for one sentence and for many.",
     f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
-    lower=LOWER,
 )
 def steps_of_all_shapes(subject: Subject) -> float:
-    """Ragged sources and targets; targets are cut, or go on with their own tokens."""
+    """So it does for sources longer or shorter than targets, for one sentence and for many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
     source = src_ids[:, : max(1, longest - 2)]
@@ -78,13 +72,10 @@ def steps_of_all_shapes(subject: Subject) -> float:
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     batches = [(source, long), (source, short)]
     batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
-    return worst([step_deviation(case_of(model, *batch)) for batch in batches])
+    return worst([of_anyone.step_deviation(case_of(model, *batch)) for batch in batches])
 
 
-@as_anyone("cache.chunks", "chunks")
-def chunks_are_full_pass(subject: Subject) -> float:
-    """See `split_deviation`."""
-    return split_deviation(subject.case())
+as_anyone("cache.chunks", "chunks")(lambda subject: of_anyone.split_deviation(subject.case()))
 
 
 @as_anyone("cache.rows", "rows")
@@ -93,18 +84,16 @@ def rows_can_be_selected(subject: Subject) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return rows_deviation(case_of(model, src_ids, tgt_in))
+    return of_anyone.rows_deviation(case_of(model, src_ids, tgt_in))
 
 
 @check(
     "cache.beams",
-    "The score that a beam collects step by step, swapping rows on the way, is the teacher-forced score of its output.",
     f"log-probability a token of {BEAMS} beams for every source, against a full pass over each beam's tokens",
-    lower=LOWER,
 )
-@torch.no_grad()
 def beams_are_scored_right(subject: Subject) -> float:
-    """Beams are kept in ascending and descending order of their score by turns, so that they swap at every step."""
+    """The score that a beam collects in steps, swapping rows on the way, is the teacher-forced score of its output."""
+    # Beams are kept in ascending and descending order of their score by turns, so that they swap at every step.
     model, config = subject.model, subject.model.config
     n_swaps = 0
     deviations = []
@@ -131,69 +120,48 @@ def beams_are_scored_right(subject: Subject) -> float:
 
 
 @as_anyone("cache.score", "score")
-@torch.no_grad()
 def scores_add_up(subject: Subject) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
-    return score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
+    return of_anyone.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-@as_anyone("cache.alternating", "caches.alternating")
-def passes_alternate(subject: Subject) -> float:
-    """Nothing is left behind on the model."""
-    return alternating_deviation(subject.case())
+as_anyone("cache.alternating", "caches.alternating")(lambda subject: of_anyone.alternating_deviation(subject.case()))
+as_anyone("cache.two", "caches.two")(lambda subject: of_anyone.interleaved_deviation(subject.case()))
 
 
-@as_anyone("cache.two", "caches.two")
-def two_caches_do_not_mix(subject: Subject) -> float:
-    """The second has the rows in reverse."""
-    return interleaved_deviation(subject.case())
-
-
-@check(
-    "cache.saved",
-    "A model that was saved and loaded decodes step by step what the first one gives in a full pass.",
-    f"{ALL}, single steps of the loaded model, against the full pass of the saved one",
-    lower=LOWER,
-)
+@check("cache.saved", f"{ALL}, single steps of the loaded model, against the full pass of the saved one")
 def saved_models_decode_the_same(subject: Subject) -> float:
-    """Into another model of the same sizes and other weights; nothing but tensors is read."""
+    """A model that was saved and loaded decodes step by step what the first one gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return step_deviation(case_of(loaded, src_ids, tgt_in), passing=Ours(model))
+    return of_anyone.step_deviation(case_of(loaded, src_ids, tgt_in), passing=Ours(model))
 
 
 @check(
     "cache.training",
-    "Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other.",
     f"{ALL}, single steps in training mode, against the full pass in eval mode, and the other way round",
-    lower=LOWER,
 )
 def modes_are_the_same(subject: Subject) -> float:
-    """A copy with all dropout at 0."""
-    training, src_ids, tgt_in = copy.deepcopy(subject.model).train(), subject.src_ids, subject.tgt_in
-    for module in training.modules():
-        if isinstance(module, Dropout):
-            module.p = 0.0
-        elif isinstance(module, MultiHeadAttention):
-            module.dropout = 0.0
-    both = ((training, subject.model), (subject.model, training))
-    return worst([step_deviation(case_of(stepping, src_ids, tgt_in), Ours(passing)) for stepping, passing in both])
+    """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
+    training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
+    training.load_state_dict(subject.model.state_dict())
+    both = subject, replace(subject, model=training)
+    return worst([of_anyone.step_deviation(a.case(), Ours(b.model)) for a, b in (both, both[::-1])])
 
 
 @check(
     "C21",
-    "Greedy decoding feeds each token back and stops at EOS; the cache, no cache, and one full pass agree.",
     "sentences with a different token: decoded from the cache, without it, and read from one full pass over the output",
     tolerance=0.0,
+    lower=(),
 )
-@torch.no_grad()
 def greedy_is_greedy(subject: Subject) -> float:
-    """The full pass reads the finished output and must choose the same tokens and end."""
+    """Greedy decoding feeds each token back and stops at EOS; the cache, no cache, and one full pass agree."""
     model, config = subject.model, subject.model.config
     n_different = 0
     for src_ids in subject.decode_batches:
@@ -210,14 +178,9 @@ def greedy_is_greedy(subject: Subject) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check(
-    "beam.greedy",
-    "Beam search with one beam is greedy decoding, token for token.",
-    "sentences with a different token",
-    tolerance=0.0,
-)
+@check("beam.greedy", "sentences with a different token", tolerance=0.0, lower=())
 def one_beam_is_greedy(subject: Subject) -> float:
-    """All sentences that are there to decode."""
+    """Beam search with one beam is greedy decoding, token for token."""
     stepper = CachedStepper(subject.model)
     n_different = 0
     for src_ids in subject.decode_batches:
@@ -226,15 +189,9 @@ def one_beam_is_greedy(subject: Subject) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check(
-    "beam.score",
-    "The score that beam search reports is the teacher-forced score of its output.",
-    f"log-probability a token of {BEAMS} outputs for every source, against full passes over them",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("beam.score", f"log-probability a token of {BEAMS} outputs for every source, against full passes over them")
 def beam_scores_are_teacher_forced(subject: Subject) -> float:
-    """Outputs that end with EOS, and outputs that their length limit ends."""
+    """The score that beam search reports is the teacher-forced score of its output."""
     model, config = subject.model, subject.model.config
     deviations = []
     for src, _ in subject.pairs():
@@ -249,13 +206,13 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
 
 @check(
     "C26",
-    "The running example comes out right: a model that has learnt its three sentences translates them.",
     "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run, "
     "which is asked for those that it has learnt",
     tolerance=0.0,
+    lower=(),
 )
 def running_example(subject: Subject) -> float:
-    """The small model is made here, in a second. The run is asked where its corpus has the sentences."""
+    """The running example comes out right: a model that has learnt its three sentences translates them."""
     model, examples = learn_by_heart()
     known = [(subject.model, *pair) for pair in subject.examples if loss_of(subject.model, [pair]) < LEARNT]
     n_wrong = 0
@@ -277,6 +234,7 @@ def loss_of(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> tor
     return batch_loss(model, batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing=0.0)
 
 
+@torch.enable_grad()
 def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     """A small model trained on the running example alone, by words and characters; and the example as ids."""
     texts = [(source.split(), list(target)) for source, target in RUNNING_EXAMPLE.items()]

@@ -41,13 +41,13 @@ def outputs_alone(model: Transformer, logits: Tensor) -> Tensor:
 
 @check(
     "export.score",
-    "The exported model, run by CTranslate2, gives each token of a translation the probability that the model gives.",
     "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
     tolerance=rounding(torch.float32),
+    lower=(),
 )
-@torch.no_grad()
 def exported_model_scores_the_same(subject: Subject) -> float:
-    """Sources and targets without a token are left out: CTranslate2 answers them without computing anything."""
+    """The exported model, run by CTranslate2, gives each token of a translation the probability that ours gives."""
+    # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
     model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
     pairs = [(src, tgt) for src, tgt in subject.pairs() if len(src) > 1 and len(tgt) > 1]
     results = exported(subject).score_batch(
@@ -65,13 +65,13 @@ def exported_model_scores_the_same(subject: Subject) -> float:
 
 @check(
     "export.greedy",
-    "Greedy decoding by CTranslate2 takes the same tokens and ends at the same place.",
     "how far the logits of its tokens are below our largest ones, relative to these; 0 if all tokens are the same",
     tolerance=rounding(torch.float32),
+    lower=(),
 )
-@torch.no_grad()
 def exported_model_decodes_the_same(subject: Subject) -> float:
-    """A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right."""
+    """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
+    # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
     model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
     engine = exported(subject)
     deviations = []

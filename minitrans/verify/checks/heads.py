@@ -1,14 +1,14 @@
 """Many heads: one projection cut into pieces, an attention for each, and a matrix that mixes the answers."""
 
 import math
-from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import CONTROL, LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -19,7 +19,7 @@ from minitrans.model.attention import (
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong_formulas
-from minitrans.verify.oracles import torch_attention, torch_multi_head, torch_multi_head_output, weights_of
+from minitrans.verify.oracles import torch_multi_head, torch_multi_head_output, weights_of
 from minitrans.verify.subject import Subject
 
 CHECKS: list[Check] = []
@@ -31,25 +31,18 @@ def attentions(model: Transformer) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
-def square_attentions(model: Transformer) -> Iterator[MultiHeadAttention]:
-    """Every attention whose heads fill d_model, as PyTorch's have to; others are replaced by a random one that does."""
-    for attention in attentions(model):
-        d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
-        if attention.n_heads * attention.d_head == d_model:
-            yield attention
-        else:
-            yield MultiHeadAttention(d_model, math.gcd(d_model, attention.n_heads)).to(dtype).eval()
+def square_model(model: Transformer) -> Transformer:
+    """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
+    config = model.config
+    if config.n_heads * config.head_size == config.d_model:
+        return model
+    n_heads = math.gcd(config.d_model, config.n_heads)
+    return Transformer(replace(config, n_heads=n_heads, d_head=None)).to(model.output.weight.dtype).eval()
 
 
-@check(
-    "C9",
-    "W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight.",
-    "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C9", "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written")
 def packed_projections(subject: Subject) -> float:
-    """Split the packed matrix by hand, multiply three times, and cut each product into heads by slicing."""
+    """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
     for attention in attentions(subject.model):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
@@ -62,7 +55,7 @@ def packed_projections(subject: Subject) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in square_attentions(subject.model):
+    for attention in attentions(square_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         theirs = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
@@ -84,56 +77,43 @@ SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
 UNSPLIT = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
 
 
-def worked_example(subject: Subject) -> tuple[MultiHeadAttention, Tensor]:
-    """An attention of two heads with W_k = W_q from the worked example, and X as (1, 3, 4)."""
+def worked_example(subject: Subject) -> tuple[Tensor, Tensor]:
+    """Queries and keys (1, 2, 3, 2) of the worked example: X projected by an attention of two heads with W_k = W_q."""
     attention = MultiHeadAttention(d_model=4, n_heads=2).to(subject.dtype).eval()
     w_q = torch.cat([torch.tensor(W_Q1), torch.tensor(W_Q2)], dim=1)  # (d_in, H*Dh): a head's columns side by side
     attention.w_qkv.weight[:8] = torch.cat([w_q.T, w_q.T]).to(subject.dtype)
-    return attention, torch.tensor([X], dtype=subject.dtype)
+    q, k, _ = attention.project(torch.tensor([X], dtype=subject.dtype), 0, 3)
+    return q, k
 
 
-@check(
-    "C10",
-    "One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices.",
-    "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64",
-    tolerance=0.0,
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C10", "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64", tolerance=0.0)
 def heads_of_one_matrix(subject: Subject) -> float:
-    """The numbers are whole and small, so they have to be exact in every dtype."""
-    attention, x = worked_example(subject)
-    return deviation(attention.project(x, 0, 1)[0][0], torch.tensor([Q1, Q2], dtype=torch.float64))
+    """One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices."""
+    # The numbers are whole and small, so they have to be exact in every dtype.
+    q, _ = worked_example(subject)
+    return deviation(q[0], torch.tensor([Q1, Q2], dtype=torch.float64))
 
 
 @check(
     "C11",
-    "Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T.",
     "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
     tolerance=1e-11,
-    lower=LOWER,
 )
-@torch.no_grad()
 def scores_of_each_head(subject: Subject) -> float:
-    """With W_k = W_q, from the projections on."""
-    attention, x = worked_example(subject)
-    q, k, _ = attention.project(x, 0, 3)
+    """Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T."""
+    q, k = worked_example(subject)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
     return deviation(attention_scores(q, k)[0] * math.sqrt(2), want)
 
 
 @check(
     "C12",
-    "Heads are split before the product: Q K^T of the unsplit matrices is the sum over the heads and cannot be split.",
     "sum of the heads' scores, against 504 1304 2104 ...; handed to each head, that product must not pass",
     tolerance=1e-11,
-    lower=LOWER,
 )
-@torch.no_grad()
 def heads_are_split_first(subject: Subject) -> float:
-    """The control gives every head the unsplit product."""
-    attention, x = worked_example(subject)
-    q, k, _ = attention.project(x, 0, 3)
+    """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
+    q, k = worked_example(subject)
     ours = attention_scores(q, k)
     if deviation(wrong_formulas.unsplit_scores(q, k), ours) < CONTROL:
         return math.inf
@@ -142,12 +122,12 @@ def heads_are_split_first(subject: Subject) -> float:
 
 @check(
     "C13",
-    "The number of parameters does not depend on the number of heads: 64 x 8 x 16 = 8192 for each projection.",
     "parameters of W_q, W_k, W_v and W_o for 1, 2, 4 and 8 heads that share a width of 128, less 8192",
     tolerance=0.0,
+    lower=(),
 )
 def parameters_of_heads(subject: Subject) -> float:
-    """Counted on the modules, biases apart."""
+    """The number of parameters does not depend on the number of heads: 64 x 8 x 16 = 8192 for each projection."""
     counts = []
     for n_heads in (1, 2, 4, 8):
         attention = MultiHeadAttention(d_model=64, n_heads=n_heads, d_head=128 // n_heads)
@@ -155,14 +135,9 @@ def parameters_of_heads(subject: Subject) -> float:
     return worst([abs(count - 8192) for count in counts])
 
 
-@check(
-    "C7",
-    "The divisor is the square root of the head's size, not of the model's.",
-    "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass",
-    lower=LOWER,
-)
+@check("C7", "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass")
 def scaled_by_the_heads_size(subject: Subject) -> float:
-    """Against loops in NumPy."""
+    """The divisor is the square root of the head's size, not of the model's."""
     q, k = subject.noise(1, 3, 5, 4, seed=11), subject.noise(1, 3, 7, 4, seed=12)
     want = torch.zeros(1, 3, 5, 7, dtype=torch.float64)
     for h, i in np.ndindex(3, 5):
@@ -173,21 +148,15 @@ def scaled_by_the_heads_size(subject: Subject) -> float:
     return deviation(attention_weights(q, k), want)
 
 
-@check(
-    "C14",
-    "One head is not yet plain self-attention: W_o comes after it. With W_o = I it is.",
-    "a head as large as the model, against plain attention, and against plain attention times W_o",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C14", "a head as large as the model, against plain attention, and against plain attention times W_o")
 def one_head(subject: Subject) -> float:
-    """Plain attention is PyTorch's, on projections multiplied out; without W_o it must differ."""
+    """One head is not yet plain self-attention: W_o comes after it. With W_o = I it is."""
     attention = MultiHeadAttention(d_model=6, n_heads=1).to(subject.dtype).eval()
     attention.w_qkv.bias.copy_(subject.noise(18, seed=13))
     attention.w_o.bias.copy_(subject.noise(6, seed=14))
     x = subject.noise(2, 5, 6, seed=15)
     q, k, v = (x @ w.T + b for w, b in zip(attention.w_qkv.weight.chunk(3), attention.w_qkv.bias.chunk(3), strict=True))
-    plain = torch_attention(q, k, v, torch.ones(1, 5, 5, dtype=torch.bool))
+    plain = F.scaled_dot_product_attention(q, k, v)
     mixed = attention(x, x, x)[0]
     if deviation(mixed, plain) < CONTROL:
         return math.inf
@@ -199,13 +168,13 @@ def one_head(subject: Subject) -> float:
 
 @check(
     "C16",
-    "In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head.",
     "attentions of the model whose weights are not 2 x 4 (4 x 4 in self-attention) or do not follow their own query",
     tolerance=0.0,
+    lower=(),
 )
-@torch.no_grad()
 def cross_attention_weights(subject: Subject) -> float:
-    """Queries from one sequence, keys and values from the other: only the queries' own rows depend on them."""
+    """In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head."""
+    # Queries from one sequence, keys and values from the other: only the queries' own rows depend on them.
     n_wrong = 0
     for attention in attentions(subject.model):
         d_model = attention.w_o.out_features
@@ -217,15 +186,9 @@ def cross_attention_weights(subject: Subject) -> float:
     return float(n_wrong)
 
 
-@check(
-    "C15.numpy",
-    "Multi-head attention is h independent attentions, concatenated, then W_o.",
-    "output and weights of every attention in the model, against NumPy loops over heads and queries",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C15.numpy", "output and weights of every attention in the model, against NumPy loops over heads and queries")
 def multi_head_is_heads(subject: Subject) -> float:
-    """Self-attention under a causal mask, and cross-attention on more keys than queries."""
+    """Multi-head attention is h independent attentions, concatenated, then W_o."""
     weights = weights_of(subject.model)
     deviations = []
     for name, module in subject.model.named_modules():
@@ -245,17 +208,14 @@ def multi_head_is_heads(subject: Subject) -> float:
 
 @check(
     "C15.torch",
-    "Multi-head attention equals PyTorch's own, with the same weights and a padding mask.",
     "output and weights of every attention, against nn.MultiheadAttention and F.scaled_dot_product_attention",
-    lower=LOWER,
 )
-@torch.no_grad()
 def multi_head_is_torch(subject: Subject) -> float:
-    """Against the fused function on projected heads, and against the module with our weights copied in."""
+    """Multi-head attention equals PyTorch's own, with the same weights and a padding mask."""
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in square_attentions(subject.model):
+    for attention in attentions(square_model(subject.model)):
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
@@ -263,21 +223,16 @@ def multi_head_is_torch(subject: Subject) -> float:
         deviations += [deviation(output, expected), deviation(head_weights, expected_weights)]
         (q,), (k, v) = attention.project(x_q, 0, 1), attention.project(x_kv, 1, 3)
         ours, _ = scaled_dot_product_attention(q, k, v, src_mask)
-        deviations.append(deviation(ours, torch_attention(q, k, v, src_mask)))
+        deviations.append(deviation(ours, F.scaled_dot_product_attention(q, k, v, src_mask)))
     return worst(deviations)
 
 
-@check(
-    "C24",
-    "Sequences lie batch first, (B, L, D); code that has them sequence first, (L, B, D), computes the same.",
-    "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
 def batch_first(subject: Subject) -> float:
-    """Two rows of five; an attention over the wrong axis would mix the rows."""
+    """Sequences lie batch first, (B, L, D); code that has them sequence first, (L, B, D), computes the same."""
+    # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in square_attentions(subject.model):
+    for attention in attentions(square_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         theirs, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import Check, deviation, group, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import Subject
@@ -21,14 +21,10 @@ def by_hand(q: Tensor, keys: Tensor, values: Tensor) -> float:
     return sum(e * value for e, value in zip(exps, values.tolist(), strict=True)) / sum(exps)
 
 
-@check(
-    "C1.query",
-    "Attention is a soft look-up: a query gets the average of all values, weighted by how well their keys match.",
-    "output for one query, 7 keys and scalar values, against sums written out in plain Python",
-    lower=LOWER,
-)
+@check("C1.query", "output for one query, 7 keys and scalar values, against sums written out in plain Python")
 def one_query(subject: Subject) -> float:
-    """A query that matches one key far better than the others gets that key's value: then the look-up is hard."""
+    """Attention is a soft look-up: a query gets the average of all values, weighted by how well their keys match."""
+    # A query that matches one key far better than the others gets that key's value: then the look-up is hard.
     q, keys, values = subject.noise(1, 3, seed=1), subject.noise(7, 3, seed=2), subject.noise(7, 1, seed=3)
     output, _ = scaled_dot_product_attention(q, keys, values)
     soft = deviation(output[0], torch.tensor([by_hand(q[0], keys, values[:, 0])], dtype=torch.float64))
@@ -37,28 +33,18 @@ def one_query(subject: Subject) -> float:
     return worst([soft, hard])
 
 
-@check(
-    "C1.values",
-    "Values may be vectors: every component is looked up with the same weights.",
-    "output with vectors of 9, against 9 look-ups of scalars",
-    lower=LOWER,
-)
+@check("C1.values", "output with vectors of 9, against 9 look-ups of scalars")
 def vector_values(subject: Subject) -> float:
-    """Each column of the values alone."""
+    """Values may be vectors: every component is looked up with the same weights."""
     q, keys, values = subject.noise(1, 3, seed=1), subject.noise(7, 3, seed=2), subject.noise(7, 9, seed=3)
     output, _ = scaled_dot_product_attention(q, keys, values)
     want = torch.tensor([[by_hand(q[0], keys, values[:, c]) for c in range(9)]], dtype=torch.float64)
     return deviation(output, want)
 
 
-@check(
-    "C1.queries",
-    "Many queries are looked up at once: row i of attention(Q, K, V) is attention(q_i, K, V).",
-    "output for 5 queries together, against each by itself",
-    lower=LOWER,
-)
+@check("C1.queries", "output for 5 queries together, against each by itself")
 def many_queries(subject: Subject) -> float:
-    """In a batch of two, with three heads."""
+    """Many queries are looked up at once: row i of attention(Q, K, V) is attention(q_i, K, V)."""
     q, k, v = subject.noise(2, 3, 5, 4, seed=1), subject.noise(2, 3, 7, 4, seed=2), subject.noise(2, 3, 7, 6, seed=3)
     output, _ = scaled_dot_product_attention(q, k, v)
     alone = [scaled_dot_product_attention(q[b, h, i : i + 1], k[b, h], v[b, h])[0] for b, h, i in _indices(2, 3, 5)]
@@ -69,14 +55,9 @@ def _indices(*sizes: int) -> list[list[int]]:
     return torch.cartesian_prod(*map(torch.arange, sizes)).tolist()
 
 
-@check(
-    "C23",
-    "Values may have any size, and queries and keys may come from different sequences of different lengths.",
-    "output for d_v from 1 to 9 and 5 queries on 7 keys, against sums written out in plain Python",
-    lower=LOWER,
-)
+@check("C23", "output for d_v from 1 to 9 and 5 queries on 7 keys, against sums written out in plain Python")
 def free_sizes(subject: Subject) -> float:
-    """The size of values, d_v, is not tied to that of queries and keys, d_k = 3."""
+    """Values may have any size, and queries and keys may come from different sequences of different lengths."""
     q, keys, values = subject.noise(5, 3, seed=23), subject.noise(7, 3, seed=24), subject.noise(7, 9, seed=25)
     deviations = []
     for d_v in range(1, 10):
@@ -86,13 +67,9 @@ def free_sizes(subject: Subject) -> float:
     return worst(deviations)
 
 
-@check(
-    "C2",
-    "The softmax turns scores into weights: positive, in the order of the scores, and with sum 1.",
-    "softmax(4, -1, 2.1) and softmax(3, 2, 1), against .8648 .0058 .1294 and .6652 .2447 .0900",
-)
+@check("C2", "softmax(4, -1, 2.1) and softmax(3, 2, 1), against .8648 .0058 .1294 and .6652 .2447 .0900", lower=())
 def softmax_in_numbers(subject: Subject) -> float:
-    """Rounded to four digits; order, range and sum must hold exactly or to rounding."""
+    """The softmax turns scores into weights: positive, in the order of the scores, and with sum 1."""
     scores = torch.tensor([[4.0, -1.0, 2.1], [3.0, 2.0, 1.0]], dtype=subject.dtype)
     expected = torch.tensor([[0.8648, 0.0058, 0.1294], [0.6652, 0.2447, 0.0900]], dtype=subject.dtype)
     weights = masked_softmax(scores)
@@ -102,26 +79,17 @@ def softmax_in_numbers(subject: Subject) -> float:
     return deviation(weights.round(decimals=4), expected) if in_order and inside and sums_to_one else math.inf
 
 
-@check(
-    "C4",
-    "Weights are shares of a vote: scores of 4, 3, 2 and 1 share 100 votes as 64, 24, 9 and 3.",
-    "softmax(4, 3, 2, 1), against .64 .24 .09 .03",
-)
+@check("C4", "softmax(4, 3, 2, 1), against .64 .24 .09 .03", lower=())
 def ballot(subject: Subject) -> float:
-    """Rounded to two digits; the votes are the weights times 100, and none is lost."""
+    """Weights are shares of a vote: scores of 4, 3, 2 and 1 share 100 votes as 64, 24, 9 and 3."""
     weights = masked_softmax(torch.tensor([[4.0, 3.0, 2.0, 1.0]], dtype=subject.dtype)).round(decimals=2)
     expected = torch.tensor([[0.64, 0.24, 0.09, 0.03]], dtype=subject.dtype)
     return deviation(weights, expected) if round(float(100 * weights.sum())) == 100 else math.inf
 
 
-@check(
-    "C3",
-    "The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) computed literally does not.",
-    "weights of (10000, 9999, -10000), against 1/(1 + 1/e), 1/(1 + e) and 0",
-    lower=(torch.float32,),
-)
+@check("C3", "weights of (10000, 9999, -10000), against 1/(1 + 1/e), 1/(1 + e) and 0", lower=(torch.float32,))
 def softmax_is_stable(subject: Subject) -> float:
-    """The formula as written is the control: it has to overflow."""
+    """The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) computed literally does not."""
     scores = torch.tensor([[1e4, 1e4 - 1, -1e4]], dtype=subject.dtype)
     if not wrong_formulas.naive_softmax(scores).isnan().any():
         return math.inf

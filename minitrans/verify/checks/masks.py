@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import CONTROL, LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
 from minitrans.cachecheck.checks import batch_deviation, prefix_deviation, source_padding_deviation
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
@@ -36,14 +36,12 @@ def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], l
 
 @check(
     "C17.zero",
-    "A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30.",
     "largest weight of a padded key: in every attention of the model, and next to real scores of -1e6 and -1e30",
     tolerance=0.0,
-    lower=LOWER,
 )
-@torch.no_grad()
 def padded_keys_weigh_nothing(subject: Subject) -> float:
-    """Where real keys score below a fill of -1e6 or -1e9, that fill would hand all the weight to padding."""
+    """A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30."""
+    # Where real keys score below a fill of -1e6 or -1e9, that fill would hand all the weight to padding.
     src_mask, own, _, source = all_weights(subject)
     if src_mask.all():
         return math.inf  # nothing is padded, so nothing is shown
@@ -59,13 +57,10 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
 
 @check(
     "C17.ignored",
-    "Padding, its embedding vector, and the other sentences of a batch change nothing in a sentence's result.",
     "logits of the batch, against each sentence alone, more padding, another order; memory, for another padding vector",
-    lower=LOWER,
 )
-@torch.no_grad()
 def padding_changes_nothing(subject: Subject) -> float:
-    """Each sentence alone and unpadded, the batch with more padding and in reverse, and another vector for padding."""
+    """Padding, its embedding vector, and the other sentences of a batch change nothing in a sentence's result."""
     model, config, case = subject.model, subject.model.config, subject.case()
     other = copy.deepcopy(model)
     other.src_embedding.weight[config.pad_id] += 1.0
@@ -74,15 +69,9 @@ def padding_changes_nothing(subject: Subject) -> float:
     return worst([source_padding_deviation(case), batch_deviation(case), deviation(*memories)])
 
 
-@check(
-    "C18",
-    "The mask comes before the softmax: the weights of the keys that may be seen sum to 1.",
-    "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C18", "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass")
 def masked_before_softmax(subject: Subject) -> float:
-    """The control masks half of six equal scores afterwards."""
+    """The mask comes before the softmax: the weights of the keys that may be seen sum to 1."""
     mask = torch.arange(6)[None] < 3
     late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < CONTROL:
@@ -94,13 +83,12 @@ def masked_before_softmax(subject: Subject) -> float:
 
 @check(
     "C25",
-    "A query that may attend to nothing gets 0, and gradients stay finite; so does a source of nothing but padding.",
     "output and weights of the query that sees no key; infinite where a gradient or logit is not finite",
     tolerance=0.0,
-    lower=LOWER,
 )
+@torch.enable_grad()
 def empty_rows_are_zero(subject: Subject) -> float:
-    """The middle query of three sees no key; and in the model the first source becomes padding."""
+    """A query that may attend to nothing gets 0, and gradients stay finite; so does a source of nothing but padding."""
     q, k, v = (subject.noise(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
     mask[:, :, 1] = False
@@ -119,15 +107,10 @@ def empty_rows_are_zero(subject: Subject) -> float:
     return worst([float(x.detach()[:, :, 1].abs().max()) for x in (output, weights)])
 
 
-@check(
-    "C19.prefix",
-    "What is computed for the first tokens does not change when later tokens are appended.",
-    "every layer's output, weights and logits for every prefix, against those for the whole target",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("C19.prefix", "every layer's output, weights and logits for every prefix, against those for the whole target")
 def prefixes_stand(subject: Subject) -> float:
-    """Without the mask the model's attentions must give the first two of five tokens other vectors."""
+    """What is computed for the first tokens does not change when later tokens are appended."""
+    # Without the mask the model's attentions must give the first two of five tokens other vectors.
     model = subject.model
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
@@ -137,13 +120,13 @@ def prefixes_stand(subject: Subject) -> float:
 
 @check(
     "C19.gradient",
-    "The gradient of output t with respect to every later target token is exactly 0.",
     "sum of the absolute gradients of each decoder output with respect to later input vectors",
     tolerance=0.0,
-    lower=LOWER,
 )
+@torch.enable_grad()
 def no_gradient_from_the_future(subject: Subject) -> float:
-    """Towards its own input and the past it must not vanish."""
+    """The gradient of output t with respect to every later target token is exactly 0."""
+    # Towards its own input and the past it must not vanish.
     model = subject.model
     memory, src_mask = model.encode(subject.src_ids)
     tgt_len = subject.tgt_in.size(1)
@@ -161,13 +144,12 @@ def no_gradient_from_the_future(subject: Subject) -> float:
 
 @check(
     "C22",
-    "A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids.",
     "cells of the model's encoder self-, decoder self- and cross-attention maps with a wrong marking or shade",
     tolerance=0.0,
+    lower=(),
 )
-@torch.no_grad()
 def heat_maps_mark_masks(subject: Subject) -> float:
-    """The shortest source, which has the most padding, drawn and read back."""
+    """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
     src_mask, own, target, source = all_weights(subject)
     b = int(src_mask.sum(-1).argmin())
     src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids, subject.tgt_in))

@@ -2,42 +2,34 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import cast
 
 import torch
 
-from minitrans.cachecheck.check import LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import Check, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.model.transformer import TransformerConfig
 from minitrans.verify import wrong_formulas
-from minitrans.verify.oracles import torch_decoder_layer, torch_encoder_layer, torch_transformer, weights_of
+from minitrans.verify.checks.heads import square_model
+from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
 from minitrans.verify.subject import Subject
 
 CHECKS: list[Check] = []
 check = group("The whole model", CHECKS)
 
 
-def square_model(model: Transformer) -> Transformer:
-    """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
-    config = model.config
-    if config.n_heads * config.head_size == config.d_model:
-        return model
-    n_heads = math.gcd(config.d_model, config.n_heads)
-    return Transformer(replace(config, n_heads=n_heads, d_head=None)).to(model.output.weight.dtype).eval()
-
-
 @check(
     "C8",
-    "Every parameter is registered, so that it is trained and saved, and a gradient reaches it.",
     "parameters counted, less those that the sizes call for; plus tensors without a gradient",
     tolerance=0.0,
+    lower=(),
 )
+@torch.enable_grad()
 def parameters_are_registered(subject: Subject) -> float:
-    """Projections in a plain list, the control, are unknown to PyTorch."""
+    """Every parameter is registered, so that it is trained and saved, and a gradient reaches it."""
     if list(wrong_formulas.ListOfLinears(4).parameters()):
         return math.inf
     model = subject.model
@@ -58,15 +50,9 @@ def expected_parameters(config: TransformerConfig) -> int:
     return config.vocab_size * d * (1 if config.tie_embeddings else 3) + config.n_layers * layers + 2 * norm
 
 
-@check(
-    "model.layers",
-    "Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked.",
-    "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer",
-    lower=LOWER,
-)
-@torch.no_grad()
+@check("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
 def layers_are_torchs(subject: Subject) -> float:
-    """Each layer alone, on noise."""
+    """Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked."""
     model = square_model(subject.model)
     src_mask = padding_mask(subject.src_ids, model.config.pad_id)
     (batch, src_len), tgt_len, d_model = subject.src_ids.shape, subject.tgt_in.size(1), model.config.d_model
@@ -75,10 +61,10 @@ def layers_are_torchs(subject: Subject) -> float:
     future = torch.ones(tgt_len, tgt_len).triu(1).bool()
     deviations = []
     for reader in cast(Iterable[EncoderLayer], model.encoder.layers):
-        theirs = torch_encoder_layer(reader)(memory, src_key_padding_mask=blocked)
+        theirs = torch_layer(reader)(memory, src_key_padding_mask=blocked)
         deviations.append(deviation(reader(memory, src_mask, False).output, theirs))
     for writer in cast(Iterable[DecoderLayer], model.decoder.layers):
-        theirs = torch_decoder_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
+        theirs = torch_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
         ours = writer(x, causal, memory, src_mask, None, 0, False)
         deviations.append(deviation(ours.output, theirs))
     return worst(deviations)
@@ -86,14 +72,11 @@ def layers_are_torchs(subject: Subject) -> float:
 
 @check(
     "model.torch",
-    "The whole model equals PyTorch's Transformer with the same weights.",
     "memory and logits of the batch, against nn.Transformer between the same embedding and output matrices",
     tolerance=1e-11,
-    lower=LOWER,
 )
-@torch.no_grad()
 def model_is_torchs(subject: Subject) -> float:
-    """Ragged and padded; their masks say True for what may not be seen."""
+    """The whole model equals PyTorch's Transformer with the same weights."""
     model = square_model(subject.model)
     memory, _ = model.encode(subject.src_ids)
     theirs, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
@@ -102,14 +85,11 @@ def model_is_torchs(subject: Subject) -> float:
 
 @check(
     "model.numpy",
-    "The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence.",
     "logits at every real position, against loops that know no batch, no padding and no cache",
     tolerance=1e-11,
-    lower=LOWER,
 )
-@torch.no_grad()
 def model_is_reference(subject: Subject) -> float:
-    """The reference sees each pair without its padding."""
+    """The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence."""
     model = subject.model
     logits, weights = model(subject.src_ids, subject.tgt_in), weights_of(model)
     deviations = []

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from minitrans.cachecheck.check import CONTROL, LOWER, Check, deviation, group, worst
+from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import Subject
@@ -17,14 +17,14 @@ N = 4_000  # pairs of a random query and a random key
 
 @check(
     "C5.variance",
-    "The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1.",
     "variance of 4,000 scaled scores for d_k = 64 and 456, and of the unscaled ones over d_k, against 1",
-    tolerance=0.1,  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
+    tolerance=0.1,
+    lower=(),
 )
 def variance_of_scores(subject: Subject) -> float:
-    """Unit-variance queries and keys, one key a query."""
+    """The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1."""
     deviations = []
-    for d_k in (64, 456):
+    for d_k in (64, 456):  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
         q, k = subject.noise(N, 1, d_k, seed=d_k), subject.noise(N, 1, d_k, seed=d_k + 1)
         deviations.append(abs(float(attention_scores(q, k).var()) - 1.0))
         deviations.append(abs(float((q * k).sum(-1).var()) / d_k - 1.0))
@@ -33,12 +33,14 @@ def variance_of_scores(subject: Subject) -> float:
 
 @check(
     "C5.gradient",
-    "Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude.",
     "median gradient of the weights through unscaled scores over that through scaled scores, 200 queries, 16 keys",
     tolerance=1e-2,
+    lower=(),
 )
+@torch.enable_grad()
 def saturation(subject: Subject) -> float:
-    """The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well."""
+    """Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude."""
+    # The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well.
     q, k = subject.noise(200, 1, 512, seed=5), subject.noise(200, 16, 512, seed=6)
     medians = []
     for factor in (1.0, math.sqrt(512)):
@@ -49,14 +51,9 @@ def saturation(subject: Subject) -> float:
     return unscaled / scaled if scaled > 0.1 else math.inf
 
 
-@check(
-    "C6",
-    "The scaling belongs inside the softmax: the weights of every query sum to 1.",
-    "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass",
-    lower=LOWER,
-)
+@check("C6", "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass")
 def scaled_before_softmax(subject: Subject) -> float:
-    """Scaled afterwards, as some code has it, the rows sum to 1/sqrt(d_k)."""
+    """The scaling belongs inside the softmax: the weights of every query sum to 1."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)
     if deviation(wrong_formulas.scaled_after_softmax(q, k).sum(-1), ones) < CONTROL:

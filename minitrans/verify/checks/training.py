@@ -19,12 +19,12 @@ check = group("Training", CHECKS)
 
 @check(
     "C20",
-    "Training feeds the whole target at once, and its loss is that of feeding the target token by token.",
     "loss of one teacher-forced pass, against the sum of the losses of single steps from the cache, in nats a token",
+    lower=(),
 )
-@torch.no_grad()
 def teacher_forcing_is_stepwise(subject: Subject) -> float:
-    """Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS."""
+    """Training feeds the whole target at once, and its loss is that of feeding the target token by token."""
+    # Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS.
     model, pad_id = subject.model, subject.model.config.pad_id
     shifted = subject.tgt_out[:, :-1].masked_fill(subject.tgt_in[:, 1:] == pad_id, pad_id)
     if not torch.equal(shifted, subject.tgt_in[:, 1:]):
@@ -40,14 +40,15 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
 
 @check(
     "loss.chunks",
-    "The loss of training, which never holds all logits, and both its gradients are those of the plain formula.",
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
+    lower=(),
 )
 def chunks_are_the_whole(subject: Subject) -> float:
-    """See `loss_deviation`."""
+    """The loss of training, which never holds all logits, and both its gradients are those of the plain formula."""
     return loss_deviation(subject, linear_cross_entropy)
 
 
+@torch.enable_grad()
 def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]) -> float:
     """A loss of (hidden, weight, tgt_out, pad_id, smoothing) and both its gradients, against the plain formula.
 
@@ -73,12 +74,12 @@ def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, 
 
 @check(
     "batches.resumed",
-    "A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped.",
     "batches of two epochs that differ, when the run is interrupted after each batch and resumed from the saved state",
     tolerance=0.0,
+    lower=(),
 )
 def resumed_batches(subject: Subject) -> float:
-    """100 sentence pairs of random lengths, about 17 batches an epoch."""
+    """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 20, 100), rng.integers(1, 20, 100)
 

@@ -7,7 +7,6 @@ from minitrans.cachecheck.check import LOWER, Report, name_of, number
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import renderer
-from minitrans.text.files import write_file
 from minitrans.verify.page import figures
 from minitrans.verify.subject import Subject
 
@@ -26,24 +25,13 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; name another one") from error
 
 
-def write_page(folder: Path, report: Report, subject: Subject | str) -> Path:
-    """Write `index.html` into a folder; returns its path.
+def page(report: Report, subject: Subject | str) -> str:
+    """The page's HTML.
 
     Args:
-        folder: Where to; made by `make_folder`.
         report: What was measured.
         subject: On what: the pictures are made from it, float64. Or the name of somebody else's model, without any.
-
-    Raises:
-        UserError: The page cannot be written.
     """
-    path = folder / "index.html"
-    write_file(path, page(report, subject))
-    return path
-
-
-def page(report: Report, subject: Subject | str) -> str:
-    """The page's HTML; arguments as for `write_page`."""
     caught = {sabotage.id: sabotage.caught_by for sabotage in report.sabotages or []}
     rows = [(c, c.by_dtype) for c in report.checks]
     if isinstance(subject, str):

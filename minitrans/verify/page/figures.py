@@ -67,10 +67,9 @@ def attention(subject: Subject) -> dict[str, object]:
 
 def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]]:
     """The longest pair that has at most MOST_TOKENS on either side; if there is none, the shortest, cut to that."""
-    fitting = [pair for pair in pairs if max(map(len, pair)) <= MOST_TOKENS]
-    if fitting:
-        return max(fitting, key=_size)
-    source, target = min(pairs, key=_size)
+    by_size = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
+    fitting = [pair for pair in by_size if max(map(len, pair)) <= MOST_TOKENS]
+    source, target = fitting[-1] if fitting else by_size[0]
     return source[:MOST_TOKENS], target[:MOST_TOKENS]
 
 
@@ -89,7 +88,3 @@ def _label(subject: Subject, id_: int) -> str:
     config = subject.model.config
     special = {config.pad_id: "PAD", config.bos_id: "BOS", config.eos_id: "EOS"}
     return special.get(id_) or subject.piece(id_).replace("\u2581", "␣")  # many fonts draw U+2581 as a heavy bar
-
-
-def _size(pair: tuple[list[int], list[int]]) -> int:
-    return len(pair[0]) + len(pair[1])
