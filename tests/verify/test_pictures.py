@@ -88,14 +88,10 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}
 
 
-def heights(values: list[float]) -> list[float]:
-    """At which a chart of a dtype's deviations shows them."""
-    (panel,) = error_chart({"float64": values}).axes
-    return np.asarray(panel.lines[0].get_ydata()).tolist()
-
-
 def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
-    assert heights([0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]) == [ZERO, LOWEST, 1e-15, 1e-3, *[1.0] * 4]
+    (panel,) = error_chart({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
+    heights = np.asarray(panel.lines[0].get_ydata()).tolist()
+    assert heights == [ZERO, LOWEST, 1e-15, 1e-3, *[1.0] * 4]
 
 
 def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:

@@ -1,14 +1,13 @@
 """Every sabotage is caught, every check has caught one, and afterwards the code is as it was."""
 
-import contextlib
 import inspect
 import logging
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import get_args
+from unittest.mock import Mock, patch
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import fresh_model, random_subject
 
-IDS = torch.tensor([[5, 6, 7]])
+LOGGER, IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
 SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
 EXPORTED = {check.id for check in CHECKS if check.id.startswith("export.")}  # none where CTranslate2 is not installed
 OF_COMPILED = {check.id for check in CHECKS if check.id.startswith("compiled.")} if COMPILED else set()
@@ -35,22 +34,9 @@ APPLIED = [sabotage for sabotage in SABOTAGES if COMPILED or not sabotage.id.sta
 WHOLE_MODEL = OF_COMPILED - {"compiled.loss"}
 
 
-@contextlib.contextmanager
-def ids_of_raised() -> Iterator[set[str]]:
-    """The ids of the checks that have raised since, in a set that grows."""
-    logger, ids = logging.getLogger("minitrans"), set[str]()
-
-    def note(record: logging.LogRecord) -> bool:
-        if record.msg == "%s raised" and isinstance(record.args, tuple):
-            ids.add(str(record.args[0]))
-        return True
-
-    level = logger.level
-    logger.setLevel(logging.INFO)
-    logger.addFilter(note)
-    yield ids
-    logger.removeFilter(note)
-    logger.setLevel(level)
+def ids_of_raised(info: Mock) -> set[str]:
+    """The ids of the checks that have raised."""
+    return {call.args[1] for call in info.call_args_list if call.args[0] == "%s raised"}
 
 
 def functions() -> dict[FunctionType, CodeType]:
@@ -162,10 +148,10 @@ NOTICED_BY = {
 @pytest.mark.parametrize("sabotage", APPLIED, ids=lambda sabotage: sabotage.id)
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
     must = set(NOTICED_BY[sabotage.id].split())
-    with ids_of_raised() as raised, sabotage.applied():
+    with patch.object(LOGGER, "info") as info, sabotage.applied():
         subjects = proof.fresh_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
-    assert noticed - raised == must
+    assert noticed - ids_of_raised(info) == must
 
 
 def test_every_check_must_notice_a_sabotage() -> None:
@@ -199,10 +185,10 @@ def self_test() -> SelfTest:
     """Run it once; it takes minutes."""
     found = []
     before = functions()
-    with ids_of_raised() as raised:
+    with patch.object(LOGGER, "info") as info:
         for caught in verify.self_test():
-            found.append((caught, raised.copy()))
-            raised.clear()
+            found.append((caught, ids_of_raised(info)))
+            info.reset_mock()
     assert functions() == before
     return found
 
