@@ -133,6 +133,7 @@ class FaultyModel(Fault):
         """Yields what puts the faulty model in the model's place."""
         yield lambda case: replace(case, model=self.around(case.model))
 
+    @torch.no_grad()
     def applies(self, model: CachedModel[Any]) -> bool:
         """Whether it does anything to a model."""
         ids = torch.tensor(list(model.ordinary)[:2]).expand(2, 2)

@@ -7,6 +7,7 @@ import torch
 from runs import CORPUS
 
 from minitrans.cachecheck.check import LOWER
+from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
 from minitrans.verify.subject import (
@@ -69,6 +70,15 @@ def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
     first, second = subject.decode_batches
     assert torch.equal(first, subject.src_ids)
     assert second.size(0) == 7
+
+
+def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all() -> None:
+    subject = random_subject(fresh_model())
+    sources, limit = subject.decode_batches[0], subject.model.config.max_len
+    lengths = [len(found.ids) for found in greedy_decode(CachedStepper(subject.model), sources)]
+    limits = [length_limit(int((row != 0).sum()), limit) for row in sources]
+    assert len(set(lengths)) > 2
+    assert {length == most for length, most in zip(lengths, limits, strict=True)} == {True, False}
 
 
 def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
