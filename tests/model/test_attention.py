@@ -60,13 +60,6 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[
 # Scores, weights, output
 
 
-def test_one_query_looks_up_scalar_values() -> None:
-    q, k, v = random_tensor(0, 1, DH), random_tensor(1, TK, DH), random_tensor(2, TK, 1)
-    exps = [math.exp(sum(q[0, c].item() * k[j, c].item() for c in range(DH)) / math.sqrt(DH)) for j in range(TK)]
-    want = sum(e * v[j, 0].item() for j, e in enumerate(exps)) / sum(exps)
-    assert scaled_dot_product_attention(q, k, v)[0].item() == pytest.approx(want, abs=ATOL)
-
-
 def test_scores_are_dot_products_over_the_root_of_the_size_of_a_head() -> None:
     q, k, _ = random_qkv(1)
     want = torch.einsum("bhic,bhjc->bhij", q, k) / math.sqrt(DH)
@@ -394,37 +387,7 @@ def test_attention_to_nothing_is_refused() -> None:
             multi_head(8)(x, key, value)
 
 
-def test_one_projection_split_by_columns_equals_one_matrix_a_head() -> None:
-    """A worked example: X = 1..12 as (3, 4), two heads of size 2."""
-    x = torch.arange(1.0, 13.0, dtype=torch.float64).view(1, 3, 4)
-    w_1 = torch.tensor([[1, 0], [0, 1], [1, 0], [0, 1]], dtype=torch.float64)
-    w_2 = torch.tensor([[2, 1], [1, 2], [2, 1], [1, 2]], dtype=torch.float64)
-    module = randomize(MultiHeadAttention(4, 2), 0)
-    with torch.no_grad():
-        module.w_qkv.weight[:4] = torch.cat([w_1, w_2], 1).T
-        module.w_qkv.bias[:4] = 0.0
-    q = module.project(x, 0, 1)[0][0]
-    assert q[0].tolist() == [[4, 6], [12, 14], [20, 22]]
-    assert q[1].tolist() == [[14, 16], [38, 40], [62, 64]]
-
-
-def test_one_head_with_an_identity_for_w_o_is_plain_attention() -> None:
-    module = multi_head(6, n_heads=1, d_head=D)
-    x = random_tensor(7, B, TQ, D)
-    nn.init.eye_(module.w_o.weight)
-    nn.init.zeros_(module.w_o.bias)
-    q, k, v = (part.squeeze(1) for part in module.project(x, 0, 3))
-    assert worst_deviation([module(x, x, x)[0]], [scaled_dot_product_attention(q, k, v)[0]]) <= ATOL
-
-
 # Parameters
-
-
-@pytest.mark.parametrize("n_heads", [1, 2, 4, 8])
-def test_the_number_of_parameters_does_not_depend_on_the_number_of_heads(n_heads: int) -> None:
-    module = MultiHeadAttention(64, n_heads, 128 // n_heads)
-    assert module.w_o.weight.numel() == 64 * 128
-    assert sum(p.numel() for p in module.parameters()) == 4 * 64 * 128 + 3 * 128 + 64
 
 
 def test_every_parameter_is_registered_and_gets_a_gradient() -> None:

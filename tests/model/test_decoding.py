@@ -1,7 +1,8 @@
 """Greedy decoding with a cache, without one, and from one masked pass over its output; beam search and a plain one."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -37,6 +38,7 @@ from minitrans.model.decoding import (
     likeliest_tokens,
 )
 from minitrans.model.loss import label_smoothed_cross_entropy
+from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
 
 S, V = 7, 11
@@ -47,6 +49,10 @@ STEPPER = CachedStepper(MODEL)
 MakeStepper = Callable[[Transformer], Stepper[Any]]
 STEPPERS: list[MakeStepper] = [CachedStepper, UncachedStepper]
 both_ways = pytest.mark.parametrize("make_stepper", STEPPERS)
+
+Search = Callable[[Stepper[Any], Tensor], Sequence[object]]
+SEARCHES: list[Search] = [greedy_decode, partial(beam_search, beam=2), partial(sample, top=2, seed=1)]
+every_search = pytest.mark.parametrize("search", SEARCHES)
 
 
 @pytest.fixture
@@ -219,10 +225,10 @@ def test_each_row_ends_with_eos_or_at_its_own_limit(
     assert len(fed) == (max(1, *lengths) if make_stepper is CachedStepper else 0)
 
 
-@pytest.mark.parametrize("search", [greedy_decode, lambda stepper, src_ids: beam_search(stepper, src_ids, 2)])
+@every_search
 @both_ways
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
-    make_stepper: MakeStepper, search: Callable[[Stepper[Any], Tensor], object], monkeypatch: pytest.MonkeyPatch
+    make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorded, rooms = watch_choices(monkeypatch), watch_begin(monkeypatch)
     search(make_stepper(MODEL), SRC_IDS)
@@ -234,20 +240,17 @@ def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
 
 
 @pytest.mark.parametrize("width", [0, 7])
+@every_search
 @both_ways
-def test_an_empty_batch_gives_nothing(width: int, make_stepper: MakeStepper) -> None:
-    nothing = torch.zeros(0, width, dtype=torch.int64)
-    assert greedy_decode(make_stepper(MODEL), nothing) == []
-    assert beam_search(make_stepper(MODEL), nothing, 2) == []
+def test_an_empty_batch_gives_nothing(make_stepper: MakeStepper, search: Search, width: int) -> None:
+    assert search(make_stepper(MODEL), torch.zeros(0, width, dtype=torch.int64)) == []
 
 
+@every_search
 @both_ways
-def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper) -> None:
-    stepper, too_long = make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9)
+def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper, search: Search) -> None:
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        greedy_decode(stepper, too_long)
-    with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
-        beam_search(stepper, too_long, 2)
+        search(make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9))
 
 
 @both_ways

@@ -46,13 +46,6 @@ def test_positions_equal_the_reference_also_for_odd_sizes(d_model: int) -> None:
     assert worst_deviation([table], [torch.from_numpy(reference.positions(300, d_model))]) <= ATOL
 
 
-def test_positions_begin_with_the_papers_numbers() -> None:
-    table = sinusoidal_positions(3, 4)
-    assert table[0].tolist() == [0.0, 1.0, 0.0, 1.0]
-    want = [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
-    assert table[2].tolist() == pytest.approx(want, abs=ATOL)
-
-
 def test_feed_forward_equals_the_reference() -> None:
     module = randomize(FeedForward(D, D_FF, 0.0), 2)
     weights = {f"ff.{name}": array for name, array in as_numpy(module).items()}
