@@ -9,10 +9,11 @@ import shlex
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -63,34 +64,15 @@ def randomize(module: AnyModule, seed: int) -> AnyModule:
     return module
 
 
-def random_model(
-    seed: int,
-    *,
-    d_model: int = 6,
-    n_heads: int = 2,
-    d_head: int | None = 4,
-    d_ff: int = 13,
-    n_layers: int = 2,
-    vocab_size: int = 11,
-    max_len: int = 17,
-    tie_embeddings: bool = True,
-) -> Transformer:
-    """A tiny float64 model in eval mode, without dropout, every parameter random."""
-    config = TransformerConfig(
-        vocab_size=vocab_size,
-        pad_id=PAD,
-        bos_id=BOS,
-        eos_id=EOS,
-        d_model=d_model,
-        n_heads=n_heads,
-        d_head=d_head,
-        d_ff=d_ff,
-        n_layers=n_layers,
-        max_len=max_len,
-        dropout=0.0,
-        tie_embeddings=tie_embeddings,
-    )
-    return randomize(Transformer(config), seed)
+TINY = TransformerConfig(
+    vocab_size=11, pad_id=PAD, bos_id=BOS, eos_id=EOS, d_model=6, n_heads=2, d_head=4, d_ff=13, n_layers=2, max_len=17,
+    dropout=0.0,
+)  # fmt: skip
+
+
+def random_model(seed: int, **settings: Any) -> Transformer:
+    """A tiny float64 model in eval mode, without dropout, every parameter random; with these settings."""
+    return randomize(Transformer(replace(TINY, **settings)), seed)
 
 
 def random_tensor(seed: int, *shape: int) -> Tensor:
@@ -181,6 +163,18 @@ def few_sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("few")
     write_corpus(folder, train=60, valid=8, test=8)
     return folder
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty folder, which is the working folder; no network, for what is damaged may name any place."""
+    folder = tmp_path_factory.mktemp("sandbox")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+        patch.chdir(folder)
+        yield folder
 
 
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------

@@ -38,7 +38,6 @@ def with_gradients(
 
 
 def assert_equal(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
-    """Each is exactly what it should be."""
     for one, other in zip(got, want, strict=True):
         assert torch.equal(one, other)
 

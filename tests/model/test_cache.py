@@ -11,7 +11,6 @@ B, H, S, DH, CAPACITY, LAYERS = 3, 2, 7, 4, 9, 5
 
 
 def key_values(seed: int, n: int, batch: int = B) -> KeyValues:
-    """Random keys and values of `n` tokens."""
     return KeyValues(random_tensor(seed, batch, H, n, DH), random_tensor(seed + 1, batch, H, n, DH))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, always, random_ids, random_model, random_targets, random_tensor, worst_deviation
+from conftest import BOS, EOS, PAD, always, random_ids, random_targets, random_tensor, worst_deviation
 from hypothesis import given
 from hypothesis import strategies as st
 from lively import (
@@ -37,7 +37,6 @@ from minitrans.model.decoding import (
     likeliest_token,
     likeliest_tokens,
 )
-from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
 
@@ -258,29 +257,6 @@ def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeSteppe
     before = greedy_ids(STEPPER, SRC_IDS)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert greedy_ids(make_stepper(MODEL), SRC_IDS) == before
-
-
-# Training and stepwise decoding
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_the_teacher_forced_loss_is_the_sum_of_the_step_losses(smoothing: float) -> None:
-    model, rows = random_model(3), len(SOURCE_LENGTHS)
-    whole = torch.cat([random_targets(2, rows, 8, V), torch.full((rows, 1), PAD)], 1)
-    for row, length in zip(whole, [5, 8, 3, 8, 2, 6, 1, 4, 7], strict=True):
-        row[length], row[length + 1 :] = EOS, PAD
-    tgt_in, tgt_out = whole[:, :-1].masked_fill(whole[:, :-1] == EOS, PAD), whole[:, 1:]
-    logits, cache = model(SRC_IDS, tgt_in), model.init_cache(*model.encode(SRC_IDS), capacity=8)
-
-    def cost(logits: Tensor, right: Tensor) -> Tensor:
-        return label_smoothed_cross_entropy(logits, right, PAD, smoothing)
-
-    targets = tgt_out.split(1, 1)
-    at_once = [cost(*each) for each in zip(logits.split(1, 1), targets, strict=True)]
-    in_steps = [cost(model.step(ids, cache), right) for ids, right in zip(tgt_in.split(1, 1), targets, strict=True)]
-    total = cost(logits, tgt_out)
-    assert worst_deviation([*at_once, total], [*in_steps, torch.stack(in_steps).sum()]) <= 1e-11  # of some hundred
 
 
 # Beam search

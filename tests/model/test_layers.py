@@ -99,25 +99,8 @@ def test_a_decoder_layer_with_a_cache_goes_on_where_it_stopped(chunks: list[int]
         start = end
 
 
-@pytest.mark.parametrize("need", [False, True])
-def test_layers_return_weights_only_when_asked_for(need: bool) -> None:
-    read, written = run(encoder_layer(), need), run(decoder_layer(), need)
-    weights: list[Tensor | None] = [read.self_weights, *written[1:]]
-    shapes = [(B, H, S, S), (B, H, T, T), (B, H, T, S)]
-    assert [w if w is None else w.shape for w in weights] == (shapes if need else [None, None, None])
-    assert read.cross_weights is None
-
-
 @pytest.mark.parametrize(("make", "stream"), [(encoder_layer, MEMORY), (decoder_layer, X)])
 def test_dropout_of_every_answer_leaves_the_stream_alone(make: MakeLayer, stream: Tensor) -> None:
     layer = make(dropout=1.0)
     assert torch.equal(run(layer.train()).output, stream)
     assert torch.equal(run(layer.eval()).output, run(make()).output)
-
-
-@pytest.mark.parametrize("make", [encoder_layer, decoder_layer])
-def test_the_two_kinds_of_dropout_reach_what_they_are_for(make: MakeLayer) -> None:
-    layer = make(dropout=0.25, attention_dropout=0.5)
-    attentions = [module.dropout for name, module in layer.named_children() if name.endswith("attn")]
-    assert set(attentions) == {0.5}
-    assert layer.dropout.p == layer.ff.dropout.p == 0.25
