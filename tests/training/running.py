@@ -17,6 +17,7 @@ from runs import tiny_settings, wait_for_the_end_of
 from safetensors.torch import load_file
 
 from minitrans import cli
+from minitrans.text.lines import read_lines
 
 
 def settings(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
@@ -55,11 +56,15 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
     return out, err
 
 
-def interrupt(process: "subprocess.Popen[str]", number: int, run_dir: Path) -> int:
-    """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
-    while not any(run_dir.glob("checkpoints/step-*.ckpt")):
+def wait_for_checkpoint(run_dir: Path, step: int | str, process: "subprocess.Popen[str]") -> None:
+    while not any(run_dir.glob(f"checkpoints/step-{step}.ckpt")):
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
+
+
+def interrupt(process: "subprocess.Popen[str]", number: int, run_dir: Path) -> int:
+    """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
+    wait_for_checkpoint(run_dir, "*", process)
     os.killpg(process.pid, number)
     out, err = finish(process, 130)
     assert out == ""
@@ -90,7 +95,6 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def metrics(run_dir: Path) -> list[dict[str, str]]:
-    """The rows of metrics.csv."""
     with open(run_dir / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))
 
@@ -104,6 +108,11 @@ def steps_of(run_dir: Path) -> list[int]:
     """The steps of the checkpoints to resume from; there is no other file but the best one."""
     names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
     return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
+
+
+def read_pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
+    """The sources and the targets of a split of a corpus."""
+    return read_lines(str(folder / f"{split}.en")), read_lines(str(folder / f"{split}.zh"))
 
 
 def assert_same_run(one: Path, other: Path) -> None:

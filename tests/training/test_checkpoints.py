@@ -203,23 +203,6 @@ def test_control_a_run_that_ends_otherwise_is_reported(capsys: Capture, monkeypa
     assert capsys.readouterr().out.splitlines()[-1].startswith("1 runs, 0 kills, 1 ended with other weights")
 
 
-# -- When -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "max_steps", "kept"),
-    [
-        (("--training.keep_checkpoints", "3"), 25, [14, 21, 25]),
-        (("--training.keep_checkpoints", "4", "--training.checkpoint_minutes", "1e-9"), 6, [3, 4, 5, 6]),
-    ],
-)
-def test_the_last_few_are_kept_also_of_those_that_minutes_make_due(
-    flags: tuple[str, ...], max_steps: int, kept: list[int], corpus: Path, tmp_path: Path
-) -> None:
-    assert train(corpus, tmp_path / "run", *flags, max_steps=max_steps) == 0
-    assert steps_of(tmp_path / "run") == kept
-
-
 def test_all_generators_go_back() -> None:
     def draw() -> tuple[float, float, float]:
         return torch.rand(()).item(), float(np.random.rand()), random.random()

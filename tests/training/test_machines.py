@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from running import assert_same_run, finish, settings, start
+from running import assert_same_run, finish, settings, start, wait_for_checkpoint
 from runs import wait_for_the_end_of
 
 needs_namespaces = pytest.mark.skipif(
@@ -53,12 +53,6 @@ def begin(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
         start(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
         for rank, (machine, card) in enumerate(MACHINES.items())
     ]
-
-
-def wait_for_checkpoint(run_dir: Path, step: int, process: "Popen[str]") -> None:
-    while not (run_dir / "checkpoints" / f"step-{step}.ckpt").exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
 
 
 @needs_namespaces

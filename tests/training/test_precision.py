@@ -1,6 +1,7 @@
 """The arithmetic of a run is what the user asks for, or what the device is fast at; and it is said once."""
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -16,28 +17,27 @@ from minitrans.training.precision import Setting, choose_precision
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
-class Machine:
-    """Pretends to have some devices, and sees to it that nothing else is asked."""
+Capture = pytest.CaptureFixture[str]
+Has = Callable[..., None]
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.patch = patch
-        self.has()
 
-    def has(self, *units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
+@pytest.fixture
+def has(monkeypatch: pytest.MonkeyPatch) -> Has:
+    """Pretends that there are some devices, none until it is called, and sees to it that nothing else is asked."""
+
+    def has(*units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
         def is_bf16_supported(including_emulation: bool = True) -> bool:
             return bf16 or (cuda and including_emulation)
 
         # All have AVX-512, which is not enough.
         capabilities = {"avx512_f": True, "avx512_bf16": False} | dict.fromkeys(units, True)
-        self.patch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
-        self.patch.setattr(torch.cuda, "is_available", lambda: cuda)
-        self.patch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
-        self.patch.setattr(MPSAccelerator, "is_available", lambda: mps)
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
+        monkeypatch.setattr(MPSAccelerator, "is_available", lambda: mps)
 
-
-@pytest.fixture
-def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+    has()
+    return has
 
 
 MULTIPLIES = "precision: bf16 (this processor multiplies bfloat16: {})"
@@ -62,16 +62,16 @@ ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision
     ],
 )
 def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
-    setting: Setting, accelerators: str, units: str, devices: dict[str, bool], said: str, machine: Machine
+    setting: Setting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: Has
 ) -> None:
-    machine.has(*units.split(), **devices)
+    has(*units.split(), **devices)
     for accelerator in accelerators.split():
         assert "precision: {} ({})".format(*choose_precision(setting, accelerator)) == said
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
 def test_a_processor_of_which_nothing_is_known_gets_fp32(
-    capabilities: type[dict[str, bool]] | None, machine: Machine, monkeypatch: pytest.MonkeyPatch
+    capabilities: type[dict[str, bool]] | None, has: Has, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if capabilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before torch 2.10
@@ -80,7 +80,7 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
     assert choose_precision("auto", "cpu")[0] == "fp32"
 
 
-def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
+def test_fp16_on_a_processor_is_refused(has: Has) -> None:
     for accelerator in ("auto", "cpu"):
         with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
             choose_precision("fp16", accelerator)
@@ -88,9 +88,9 @@ def test_fp16_on_a_processor_is_refused(machine: Machine) -> None:
 
 @pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
 def test_a_run_trains_in_it_and_says_so_once(
-    setting: str, corpus: Path, tmp_path: Path, machine: Machine, capsys: pytest.CaptureFixture[str]
+    setting: str, corpus: Path, tmp_path: Path, has: Has, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.has("amx_bf16")
+    has("amx_bf16")
     seen: list[str] = []
     begin = TrainingProgress.on_train_start
 
@@ -98,7 +98,7 @@ def test_a_run_trains_in_it_and_says_so_once(
         seen.append(trainer.precision)
         begin(self, trainer, pl_module)
 
-    machine.patch.setattr(TrainingProgress, "on_train_start", spy)
+    monkeypatch.setattr(TrainingProgress, "on_train_start", spy)
     capsys.readouterr()
     assert train(corpus, tmp_path / "run", "--training.precision", setting, max_steps=2) == 0
     captured = capsys.readouterr()
@@ -109,7 +109,6 @@ def test_a_run_trains_in_it_and_says_so_once(
 
 
 def test_torch_is_asked_what_it_can_answer() -> None:
-    """What the tests pretend, torch has."""
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(torch.cpu.get_capabilities().get(unit, False), bool)

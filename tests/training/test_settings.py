@@ -10,6 +10,7 @@ import pytest
 import torch
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
+from running import read_pairs
 from runs import tiny_settings
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,8 +18,9 @@ from torch.nn import functional as F
 from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import load_bundle
-from minitrans.training import precision
+from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.serving.translator import Translator
+from minitrans.training import callbacks, precision
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.checkpoints import read_checkpoint
 from minitrans.training.module import TranslationModule
@@ -51,12 +53,12 @@ Train = Callable[..., Run]
 
 
 @pytest.fixture
-def train(tiny_run: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
+def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
     """Trains a tiny model in float64, six steps unless told otherwise, and without dropout."""
     monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
     training_step = TranslationModule.training_step
 
-    def train(*flags: str, name: str = "run", corpus: Path = tiny_run.parent, max_steps: int = 6) -> Run:
+    def train(*flags: str, name: str = "run", corpus: Path = corpus, max_steps: int = 6) -> Run:
         run = Run(tmp_path / name, {}, [])
 
         def watched(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
@@ -161,14 +163,24 @@ def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     assert run.column("lr-AdamW") == pytest.approx([0.01 * share for share in shares])
 
 
-def test_the_validation_loss_is_the_plain_one_of_the_averaged_weights(train: Train, tiny_run: Path) -> None:
+def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
+    train: Train, corpus: Path, monkeypatch: Patch
+) -> None:
+    translated_with: list[Tensor] = []
+
+    def translator(bundle: Bundle, *arguments: Any) -> Translator:
+        translated_with.append(bundle.model.decoder.norm.weight.detach().clone())
+        return Translator(bundle, *arguments)
+
+    monkeypatch.setattr(callbacks, "Translator", translator)
     run = train("--training.label_smoothing", "0.3", "--training.warmup_steps", "2")
-    bundle = load_bundle(run.folder)
+    bundle, (now, average) = load_bundle(run.folder), run.weights(6)
+    assert worst_deviation(translated_with, [average["decoder.norm.weight"]]) < 1e-6
+    assert worst_deviation(translated_with, [now["decoder.norm.weight"]]) > 1e-4
     model, tokenizer = bundle.model.double(), bundle.tokenizer
-    model.load_state_dict(run.weights(6)[1])
-    sides = [(tiny_run.parent / f"valid.{side}").read_text(encoding="utf-8").splitlines() for side in ("en", "zh")]
+    model.load_state_dict(average)
     total, n_tokens = 0.0, 0
-    for source, target in zip(*sides, strict=True):
+    for source, target in zip(*read_pairs(corpus, "valid"), strict=True):
         src, tgt = tokenizer.encode(source), tokenizer.encode(target)
         rows = [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id]
         with torch.no_grad():
@@ -184,20 +196,14 @@ def texts(run: Run) -> list[list[int]]:
     return [batch.src_ids.tolist() for batch in run.batches]
 
 
-def test_the_seed_decides_the_initial_weights(train: Train) -> None:
+def test_the_seed_decides_the_initial_weights_and_the_order_of_the_data(train: Train) -> None:
     one, same, other = (
-        train("--seed", seed, name=name, max_steps=1) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
+        train("--seed", seed, name=name, max_steps=4) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
     )
     assert worst_deviation([*one.start.values()], [*same.start.values()]) == 0.0
     for name, tensor in one.start.items():
         if tensor.dim() == 2:
             assert (tensor != other.start[name]).all(), name
-
-
-def test_the_seed_decides_the_order_of_the_data(train: Train) -> None:
-    one, same, other = (
-        train("--seed", seed, name=name, max_steps=4) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
-    )
     assert texts(one) == texts(same) != texts(other)
     assert sorted(map(len, texts(one))) != [*map(len, texts(one))]
 
@@ -278,7 +284,8 @@ def assert_kept(run: Run, step: int) -> None:
         assert torch.equal(best["state_dict"][f"model.{name}"], average[name]), name
         assert torch.equal(tensor, average[name].float().double()), name
         assert not torch.equal(average[name], now[name]), name
-    assert f"step {step}" in (run.folder / "README.md").read_text(encoding="utf-8")
+    assert f"averaged weights at step {step}, " in (run.folder / "README.md").read_text(encoding="utf-8")
+    assert f"step {step}," in (run.folder / "curve.svg").read_text(encoding="utf-8")
 
 
 def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(train: Train, monkeypatch: Patch) -> None:
@@ -300,11 +307,19 @@ def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, pati
 
 
 @pytest.mark.parametrize(
-    ("every", "kept", "steps"), [(1, 3, [5, 6, 7]), (3, 2, [6, 7]), (3, 9, [3, 6, 7]), (99, 9, [7])]
+    ("every", "minutes", "kept", "steps"),
+    [
+        (1, "10", 3, [5, 6, 7]),
+        (3, "10", 2, [6, 7]),
+        (3, "10", 9, [3, 6, 7]),
+        (99, "10", 9, [7]),
+        (99, "1e-9", 4, [4, 5, 6, 7]),
+    ],
 )
 def test_checkpoints_are_as_frequent_and_as_many_as_is_said(
-    train: Train, every: int, kept: int, steps: list[int]
+    train: Train, every: int, minutes: str, kept: int, steps: list[int]
 ) -> None:
-    flags = ("--training.checkpoint_every", str(every), "--training.keep_checkpoints", str(kept))
+    flags = ["--training.checkpoint_every", str(every), "--training.keep_checkpoints", str(kept)]
+    flags += ["--training.checkpoint_minutes", minutes]
     names = {path.stem for path in (train(*flags, max_steps=7).folder / "checkpoints").iterdir()}
     assert names == {"best", *(f"step-{step}" for step in steps)}
