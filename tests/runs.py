@@ -1,16 +1,53 @@
-"""Tiny trainings as commands, their processes, and programs that a README shows."""
+"""Commands in this process, tiny trainings among them, programs that a README shows, and what is done with a run."""
 
 import contextlib
+import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+import yaml
+
+from minitrans import cli
+
 CORPUS = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
+
+
+def command(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+    """Run a command: its exit code, and what it writes to standard output and to standard error."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True), io.StringIO()
+    with (
+        tempfile.TemporaryFile("w+") as file,
+        pytest.MonkeyPatch.context() as patch,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        file.buffer.write(stdin)
+        file.seek(0)
+        patch.setattr(sys, "stdin", file)
+        try:
+            code = cli.main([str(word) for word in words])
+        except SystemExit as ended:  # --help, --version, --print-config
+            code = int(ended.code or 0)
+    out.seek(0)
+    return code, out.read(), err.getvalue()
+
+
+def copy_run(run: Path, folder: Path, **data: str | Path) -> Path:
+    """Copy a run but for what it is resumed from, with other settings of its data; the folder."""
+    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    config["data"] |= {name: str(value) for name, value in data.items()}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return folder
 
 
 def write_corpus(folder: Path, **sizes: int) -> None:

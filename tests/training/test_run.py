@@ -6,38 +6,31 @@ import shutil
 import subprocess
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 import yaml
-from running import assert_same_run, last_line, metrics, train, weights
+from running import metrics, read_pairs, settings, train, weights
+from runs import command
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.serving.bundle import load_bundle
 from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.files import lock
 from minitrans.text.words import words
-from minitrans.training import callbacks
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 
 Capture = pytest.CaptureFixture[str]
 IN_USE = "is in use by another process; wait for its end"
-
-
-def read_pairs(corpus: Path, split: str) -> tuple[list[str], list[str]]:
-    source, target = ((corpus / f"{split}.{code}").read_text(encoding="utf-8").splitlines() for code in ("en", "zh"))
-    return source, target
 
 
 # -- The folder -----------------------------------------------------------------------------------------------------
@@ -48,6 +41,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
     assert {path.name for path in tiny_run.iterdir()} == {*files.split(), ".minitrans", "checkpoints", "tensorboard"}
     checkpoints = {path.name for path in (tiny_run / "checkpoints").iterdir()}
     assert checkpoints == {"best.ckpt", "step-196.ckpt", "step-200.ckpt"}
+    assert "cache_dir" not in (tiny_run / "config.yaml").read_text()
 
 
 def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
@@ -89,14 +83,6 @@ def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
     assert found is not None
     assert told.score == pytest.approx(found.score, abs=1e-4)
     assert told.chrf == found.chrf
-
-
-def test_the_same_seed_gives_the_same_weights_and_another_others(corpus: Path, tmp_path: Path) -> None:
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        assert train(corpus, tmp_path / name, "--seed", seed) == 0
-    assert_same_run(tmp_path / "a", tmp_path / "b")
-    a, c = weights(tmp_path / "a"), weights(tmp_path / "c")
-    assert not torch.equal(a["encoder.norm.weight"], c["encoder.norm.weight"])
 
 
 @pytest.mark.parametrize(("max_steps", "validated"), [(3, [2]), (23, [19, 22])])
@@ -141,37 +127,6 @@ def test_a_validation_logs_its_scores_and_shows_translations_with_their_sources(
     assert set(callback.samples) <= set(zip(sources, translations, strict=True))
 
 
-def test_the_weights_that_translate_and_are_kept_are_averaged_and_those_of_the_best_validation(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All weights are 1 after the first step, 2 after the second; of three validations the second is the best."""
-    optimizer_step = TranslationModule.optimizer_step
-    averages, seen, bleu = [1.0], [], iter((1.0, 9.0, 2.0))
-    for step in range(1, 26):  # at every other step, the first included
-        averages.append(averages[-1] + (1 - 0.995**2) * (step - averages[-1]) * (step % 2))
-
-    def set_by_hand(self: TranslationModule, *arguments: Any) -> None:
-        optimizer_step(self, *arguments)
-        for parameter in self.parameters():
-            parameter.data.fill_(self.global_step + 1)
-
-    def translator(bundle: Bundle, *arguments: Any) -> Translator:
-        seen.append(bundle.model.decoder.norm.weight[0].item())
-        return Translator(bundle, *arguments)
-
-    monkeypatch.setattr(TranslationModule, "optimizer_step", set_by_hand)
-    monkeypatch.setattr(callbacks, "Translator", translator)
-    monkeypatch.setattr(callbacks, "score", lambda *arguments: replace(score(*arguments), bleu=next(bleu)))
-    run_dir = tmp_path / "run"
-    flags = ("--training.ema_decay", "0.995", "--trainer.val_check_interval", "10")
-    assert train(corpus, run_dir, *flags) == 0
-    assert seen == pytest.approx([averages[step] for step in (10, 20, 25)])
-    for name, tensor in weights(run_dir).items():
-        torch.testing.assert_close(tensor, torch.full_like(tensor, averages[20]), msg=name)
-    assert "averaged weights at step 20, " in (run_dir / "README.md").read_text()
-    assert "step 20," in (run_dir / "curve.svg").read_text()
-
-
 # -- From the weights of another run --------------------------------------------------------------------------------
 
 
@@ -211,14 +166,12 @@ def everything(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def refuses(capsys: Capture, corpus: Path, run_dir: Path, *flags: str) -> str:
+def refuses(corpus: Path, run_dir: Path, *flags: str) -> str:
     """The line that says why nothing is trained; nothing is written or removed beside the run folder either."""
-    capsys.readouterr()
     before = everything(run_dir.parent)
-    assert train(corpus, run_dir, *flags) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    *notices, error = captured.err.splitlines()
+    code, out, err = command("train", *settings(corpus, run_dir, *flags))
+    assert (code, out) == (2, "")
+    *notices, error = err.splitlines()
     assert error.startswith("minitrans: error: ")
     assert all(notice.startswith("minitrans: warning: ") for notice in notices)
     assert everything(run_dir.parent) == before
@@ -227,11 +180,10 @@ def refuses(capsys: Capture, corpus: Path, run_dir: Path, *flags: str) -> str:
 
 @pytest.fixture
 def places(tiny_run: Path, tmp_path: Path) -> Path:
-    """A folder with a run, a link to it, one of an older version, a document, and a folder that looks like a run."""
-    for name in ("run", "older"):
-        shutil.copytree(tiny_run, tmp_path / name)
-    config = tmp_path / "older/config.yaml"
-    config.write_text(config.read_text().replace("data:\n", "data:\n  workers: 0\n"))  # is no difference
+    """A folder with runs, of which two have more settings, a link, a document, and a folder that looks like a run."""
+    for name, more in (("run", ""), ("older", "  workers: 0\n"), ("planted", f"  cache_dir: {tmp_path}/planted\n")):
+        config = shutil.copytree(tiny_run, tmp_path / name) / "config.yaml"
+        config.write_text(config.read_text().replace("data:\n", f"data:\n{more}"))
     (tmp_path / "link").symlink_to(tmp_path / "run")
     for name in ("desk", "project"):
         (tmp_path / name).mkdir()
@@ -252,7 +204,8 @@ FROM_RUN = ["--training.init_from", "{places}/run"]
         ("run", ["--resume", "--overwrite"], "exclude each other"),
         ("run", ["--resume", "--model.d_ff", "64"], "differ in model"),
         ("run", ["--resume", "--seed", "64"], "differ in seed"),
-        ("older", ["--resume", "--training.patience", "3"], "differ in training"),
+        ("older", ["--resume", "--training.patience", "3"], "differ in training"),  # alone: an older version's workers
+        ("planted", ["--resume"], "config.yaml names data.cache_dir; remove that line"),
         ("new", ["--resume"], "holds nothing to resume: config.yaml is missing"),
         ("project", [], "is not empty; give --resume, --overwrite or another --run-dir"),
         ("project", ["--overwrite"], NOT_MARKED),
@@ -274,9 +227,9 @@ FROM_RUN = ["--training.init_from", "{places}/run"]
     ],
 )
 def test_what_cannot_be_done_is_refused_and_nothing_written(
-    name: str, flags: list[str], said: str, places: Path, corpus: Path, capsys: Capture
+    name: str, flags: list[str], said: str, places: Path, corpus: Path
 ) -> None:
-    assert said in refuses(capsys, corpus, places / name, *(flag.format(places=places) for flag in flags))
+    assert said in refuses(corpus, places / name, *(flag.format(places=places) for flag in flags))
 
 
 @pytest.mark.parametrize(
@@ -287,12 +240,10 @@ def test_what_cannot_be_done_is_refused_and_nothing_written(
         (b"", "train.zh has 0"),
     ],
 )
-def test_a_faulty_corpus_writes_nothing(
-    content: bytes, said: str, corpus: Path, tmp_path: Path, capsys: Capture
-) -> None:
+def test_a_faulty_corpus_writes_nothing(content: bytes, said: str, corpus: Path, tmp_path: Path) -> None:
     broken = shutil.copytree(corpus, tmp_path / "broken", ignore=shutil.ignore_patterns("run", "cache"))
     (broken / "train.zh").write_bytes(content)
-    assert said in refuses(capsys, corpus, tmp_path / "runs/new", "--data.path", str(broken))
+    assert said in refuses(corpus, tmp_path / "runs/new", "--data.path", str(broken))
 
 
 # -- What is not ours -----------------------------------------------------------------------------------------------
@@ -320,32 +271,16 @@ def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(places:
     "name", ["checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans"]
 )
 @pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
-def test_nothing_is_written_or_removed_where_a_link_leads(
-    name: str, flag: str, places: Path, corpus: Path, capsys: Capture
-) -> None:
+def test_nothing_is_written_or_removed_where_a_link_leads(name: str, flag: str, places: Path, corpus: Path) -> None:
     path, elsewhere = places / "run" / name, places / "elsewhere"
     path.rename(elsewhere) if name != "tensorboard/hparams.yaml" else elsewhere.write_text("theirs")
     path.unlink(missing_ok=True)
     path.symlink_to(elsewhere)
-    message = refuses(capsys, corpus, places / "run", flag)
+    message = refuses(corpus, places / "run", flag)
     assert f"{path} is a link, and nothing is written where links lead" in message
 
 
-def test_a_run_that_says_where_to_keep_things_is_not_resumed(places: Path, capsys: Capture) -> None:
-    path = places / "run/config.yaml"
-    config = yaml.safe_load(path.read_text())
-    assert "cache_dir" not in config["data"]
-    config["data"]["cache_dir"] = str(places / "planted")
-    path.write_text(yaml.safe_dump(config))
-    before = everything(places)
-    assert cli.main(["train", "--config", str(path), "--run-dir", str(path.parent), "--resume"]) == 2
-    assert "config.yaml names data.cache_dir; remove that line" in last_line(capsys)
-    assert everything(places) == before
-
-
-def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
-    places: Path, corpus: Path, capsys: Capture
-) -> None:
+def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(places: Path, corpus: Path) -> None:
     run_dir, new = places / "run", places / "new"
     new.mkdir()
     begun = mock.Mock(run_dir=new, text=""), False, ExitStack(), mock.Mock(), None
@@ -359,7 +294,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE in refuses(capsys, corpus, run_dir, flag)
+            assert IN_USE in refuses(corpus, run_dir, flag)
         with pytest.raises(UserError, match=IN_USE):
             begin_run(*begun)  # after the other has looked
         process.kill()
