@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import minitrans
@@ -81,15 +80,7 @@ def run_command(argv: Sequence[str]) -> int:
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end a command as Ctrl-C does, so that what is half written is removed."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    try:
-        before = signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:  # not in the main thread
-        yield
-        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
     finally:

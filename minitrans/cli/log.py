@@ -7,16 +7,12 @@ from typing import TextIO
 from minitrans.text.lines import visible
 
 
-class Visible(logging.Formatter):
-    """One line for a record, in which names from files cannot move the cursor."""
+class StandardError(logging.StreamHandler[TextIO]):
+    """Writes a line for a record to what `sys.stderr` is by then: while there is a progress bar, above it."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Escape them."""
+        """Escape what could move the cursor."""
         return visible(super().format(record))
-
-
-class StandardError(logging.StreamHandler[TextIO]):
-    """Writes to what `sys.stderr` is by then: while there is a progress bar, above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Look it up, and write."""
@@ -26,9 +22,8 @@ class StandardError(logging.StreamHandler[TextIO]):
 
 def start_log(debug: bool) -> None:
     """Warnings go to standard error; with --debug, more."""
-    handler = StandardError()
-    handler.setFormatter(Visible("minitrans: %(levelname)s: %(message)s"))
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    line = "minitrans: %(levelname)s: %(message)s"
+    logging.basicConfig(level=logging.WARNING, format=line, handlers=[StandardError()])
     logging.addLevelName(logging.WARNING, "warning")
     if debug:
         logging.getLogger("minitrans").setLevel(logging.INFO)

@@ -85,7 +85,7 @@ def translate_command(args: Namespace) -> int:
         elif not args.input and sys.stdin is None:
             raise UserError("standard input is closed; give texts or --input")
         elif not args.input and sys.stdin.isatty():
-            chunks = ([line] for line in iter_lines(prompted(sys.stdin.buffer), "standard input"))
+            chunks = ([line] for line in iter_lines(prompted(), "standard input"))
         else:
             name = args.input or "standard input"
             stream = open_input(args.input or sys.stdin.fileno(), name)
@@ -165,21 +165,18 @@ def open_input(file: str | int, name: str) -> BinaryIO:
         raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
 
 
-def prompted(stream: BinaryIO) -> Iterator[bytes]:
+def prompted() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
     print("a sentence a line; Ctrl-D ends", file=sys.stderr)
-    if stream is sys.stdin.buffer and sys.stdout.isatty():
+    if sys.stdout.isatty():
         import readline  # noqa: F401 (lets `input` edit lines, which it does on a terminal alone)
 
         with contextlib.suppress(EOFError):
             while True:
                 yield input("> ").encode(errors="surrogateescape") + b"\n"
-        print(file=sys.stderr)
-        return
-    while True:
+    else:
         print("> ", end="", file=sys.stderr, flush=True)
-        line = stream.readline()
-        if not line:
-            print(file=sys.stderr)
-            return
-        yield line
+        for line in sys.stdin.buffer:
+            yield line
+            print("> ", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
