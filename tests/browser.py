@@ -110,13 +110,11 @@ class Browser:
             self._session = outside
 
     def run(self, script: str) -> Any:
-        """The value of an expression."""
         answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     def wait_for(self, script: str) -> None:
-        """Wait until an expression holds."""
         end = time.monotonic() + PATIENCE
         while not self.run(script):
             assert time.monotonic() < end, script
@@ -142,11 +140,9 @@ class Browser:
         return found
 
     def point_at(self, selector: str) -> None:
-        """Move the mouse there."""
         self.send("Input.dispatchMouseEvent", type="mouseMoved", **self.middle(selector))
 
     def click(self, selector: str) -> None:
-        """Click there, wherever that is."""
         at = self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.send("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)

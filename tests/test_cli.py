@@ -4,19 +4,17 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-import yaml
-from runs import wait_for_the_end_of
+from runs import command, copy_run, wait_for_the_end_of
 from safetensors.torch import load_file, save_file
 
 import minitrans.serving
@@ -30,91 +28,92 @@ from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
-Capture = pytest.CaptureFixture[str]
+MINITRANS = (sys.executable, "-m", "minitrans")
 
 
-def fails(capsys: Capture, *argv: str | Path) -> str:
-    """Run a command that has to end with code 2 and one line on standard error; return that line."""
-    assert cli.main([str(a) for a in argv]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("minitrans: error: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
+def prints(*argv: str | Path, stdin: bytes = b"") -> str:
+    """Run a command that has to end with code 0; what it writes to standard output."""
+    code, out, _ = command(*argv, stdin=stdin)
+    assert code == 0
+    return out
+
+
+def fails(*argv: str | Path) -> str:
+    """Run a command that has to end with code 2 and one line on standard error; that line."""
+    code, out, err = command(*argv)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("minitrans: error: ")
+    return err
 
 
 def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "minitrans", *map(str, argv)]
-    return subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=120)
-
-
-@contextlib.contextmanager
-def standard_input(content: bytes, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A file as standard input."""
-    with tempfile.TemporaryFile("w+") as file, monkeypatch.context() as patch:
-        file.buffer.write(content)
-        file.seek(0)
-        patch.setattr(sys, "stdin", file)
-        yield
+    return subprocess.run([*MINITRANS, *argv], input=stdin, capture_output=True, check=False, timeout=120)
 
 
 # -- translate ------------------------------------------------------------------------------------------------------
 
 
-def test_texts_from_arguments(tiny_run: Path, capsys: Capture) -> None:
-    assert cli.main(["translate", str(tiny_run), "I love you.", "", "I love you."]) == 0
-    lines = capsys.readouterr().out.split("\n")
+def test_texts_from_arguments(tiny_run: Path) -> None:
+    lines = prints("translate", tiny_run, "I love you.", "", "I love you.").split("\n")
     assert len(lines) == 4
     assert lines[0] == lines[2] != ""
     assert lines[1] == lines[3] == ""
 
 
-def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes("\ufeffI love you.\r\n\na\u2028b\0c\nlast without end".encode())
-    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(target)]) == 0
-    assert capsys.readouterr().out == ""
+    assert prints("translate", tiny_run, "--input", source, "--output", target) == ""
     lines = target.read_text(encoding="utf-8").split("\n")
     assert len(lines) == 5
     assert lines[1] == lines[4] == ""
     assert [p.name for p in tmp_path.iterdir()].count("out.txt.tmp") == 0
-    assert cli.main(["translate", str(tiny_run), "I love you."]) == 0
-    assert capsys.readouterr().out == lines[0] + "\n"
+    assert prints("translate", tiny_run, "I love you.") == lines[0] + "\n"
 
 
-def test_standard_input_in_many_chunks(tiny_run: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
-    with standard_input(b"I love you.\n\nI love you.\n\nI love you.\n", monkeypatch):
-        assert cli.main(["translate", str(tiny_run)]) == 0
-    lines = capsys.readouterr().out.split("\n")
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_standard_input_in_many_chunks(tiny_run: Path) -> None:
+    lines = prints("translate", tiny_run, stdin=b"I love you.\n\nI love you.\n\nI love you.\n").split("\n")
     assert lines == [lines[0], "", lines[0], "", lines[0], ""]
     assert lines[0]
 
 
-def test_no_cache_and_precision_give_the_same_words(tiny_run: Path, capsys: Capture) -> None:
-    outputs = []
-    for flags in ([], ["--no-cache"], ["--precision", "float64"], ["--threads", "1", "--batch-tokens", "8"]):
-        assert cli.main(["translate", str(tiny_run), *flags, "I love you.", "Machine learning is fun."]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert len(set(outputs)) == 1
+@pytest.mark.parametrize(
+    ("way", "others"),
+    [
+        ([], [["--no-cache"], ["--precision", "float64"], ["--threads", "1", "--batch-tokens", "8"]]),
+        (["--precision", "float64", "--beam", "3"], [["--no-cache"]]),
+        (["--precision", "float64", "--beam", "3", "--n-best", "2"], [["--no-cache"]]),
+        (["--precision", "float64", "--sample", "5"], [["--no-cache"]]),
+    ],
+)
+def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[str]], tiny_run: Path) -> None:
+    texts = "I love you.", "", "Machine learning is fun."
+    want = prints("translate", tiny_run, *way, *texts)
+    for flags in others:
+        assert prints("translate", tiny_run, *way, *flags, *texts) == want
 
 
-def test_beams_and_the_n_best(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
-    with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
-        assert cli.main(["translate", str(tiny_run), "--beam", "3", "--n-best", "2"]) == 0
-    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+@pytest.mark.usefixtures("small_chunks")
+def test_beams_and_the_n_best(tiny_run: Path) -> None:
+    flags, stdin = ("--beam", "3", "--n-best", "2"), b"I love you.\n\nMachine learning is fun.\n"
+    rows = [line.split("\t") for line in prints("translate", tiny_run, *flags, stdin=stdin).splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert rows[2] == ["2", "0.0000", ""]
     assert float(rows[0][1]) >= float(rows[1][1])
-    assert cli.main(["translate", str(tiny_run), "--beam", "3", "I love you.", "", "Machine learning is fun."]) == 0
-    assert capsys.readouterr().out.splitlines() == [rows[0][2], "", rows[3][2]]
+    best = prints("translate", tiny_run, "--beam", "3", "I love you.", "", "Machine learning is fun.").splitlines()
+    assert best == [rows[0][2], "", rows[3][2]]
 
 
-def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("small_chunks")
+def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     def sampled(*flags: str) -> list[str]:
-        assert cli.main(["translate", str(tiny_run), *flags, "I love you.", "", "Machine learning is fun."]) == 0
-        return capsys.readouterr().out.splitlines()
+        return prints("translate", tiny_run, *flags, "I love you.", "", "Machine learning is fun.").splitlines()
 
     first = sampled("--sample", "5")
     assert first[1] == ""
@@ -122,66 +121,53 @@ def test_samples_are_those_of_the_seed(tiny_run: Path, capsys: Capture, monkeypa
     assert first != sampled("--sample", "5", "--seed", "2")
     assert first == sampled("--sample", "5", "--processes", "2")
     assert sampled("--sample", "1") == sampled()
-    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
-    with standard_input(b"I love you.\n\nMachine learning is fun.\n", monkeypatch):
-        assert cli.main(["translate", str(tiny_run), "--sample", "5"]) == 0
-    assert capsys.readouterr().out.splitlines() == first
+    stdin = b"I love you.\n\nMachine learning is fun.\n"
+    assert prints("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
 
 
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("way", [[], ["--beam", "2", "--n-best", "1"], ["--sample", "3"], ["--scores"]])
 def test_words_that_training_never_showed_are_named_once_a_line(
-    tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
-    with standard_input(text.encode(), monkeypatch):
-        assert cli.main(["translate", str(tiny_run), *way]) == 0
+    assert prints("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
     assert caplog.messages == [
         "line 3: not in the training data: xyzzy, plugh, 7q",
         "line 5: not in the training data: plugh",
     ]
-    assert capsys.readouterr().out.count("\n") == 5
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
-def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str, capsys: Capture) -> None:
+def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
     found = Translator.load(tiny_run).translations(lines, 2)
     assert {t.unsure for t in found} == {False, True}
-    command = ["translate", str(tiny_run), "--beam", "2", "--processes", processes]
-    assert cli.main([*command, "--scores", *lines]) == 0
+    translate = "translate", tiny_run, "--beam", "2", "--processes", processes
     want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in found]
-    assert capsys.readouterr().out.splitlines() == want
-    assert cli.main([*command, *lines]) == 0
-    assert capsys.readouterr().out.splitlines() == [t.text for t in found]
-
-
-def test_invalid_utf8_names_the_line_and_writes_nothing(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
-    source.write_bytes(b"fine\nnot \xff fine\n")
-    assert "in.txt, line 2" in fails(capsys, "translate", tiny_run, "--input", source, "--output", target)
-    assert not target.exists()
+    assert prints(*translate, "--scores", *lines).splitlines() == want
+    assert prints(*translate, *lines).splitlines() == [t.text for t in found]
 
 
 LINES = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
 
 
+@pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("way", [[], ["--sample", "5"], ["--beam", "2", "--n-best", "2"], ["--scores"]])
 def test_parts_put_together_are_the_whole(
-    tiny_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(cli.translate, "CHUNK_LINES", 2)
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
     source.write_bytes(LINES.encode())
-    command = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
-    assert cli.main([*command, str(whole)]) == 0
+    translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
+    prints(*translate, whole)
     told = caplog.messages.copy()
     assert [message[:7] for message in told] == ["line 4:", "line 7:"]
     for n in (1, 3, 20):
         caplog.clear()
         joined = b""
         for k in range(1, n + 1):
-            assert cli.main([*command, str(part), "--part", f"{k}/{n}"]) == 0
+            prints(*translate, part, "--part", f"{k}/{n}")
             joined += part.read_bytes()
         assert joined == whole.read_bytes()
         assert caplog.messages == told
@@ -216,46 +202,25 @@ def test_an_interrupted_translation_goes_on(
 ) -> None:
     source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
     source.write_bytes(LINES.encode())
-    command = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
-    assert cli.main([*command, str(whole)]) == 0
-    command += [str(target), "--resume"]
-    killed = [sys.executable, "-c", INTERRUPTED, str(int(number)), *command]
+    translate = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
+    prints(*translate, whole)
+    translate += [str(target), "--resume"]
+    killed = [sys.executable, "-c", INTERRUPTED, str(int(number)), *translate]
     assert subprocess.run(killed, capture_output=True, check=False, timeout=120).returncode == code
     assert not target.exists()
     kept = partial.read_bytes()
     assert kept == b"".join(whole.read_bytes().splitlines(keepends=True)[:n_done])
     partial.write_bytes(kept + "我".encode()[:-1])
     caplog.clear()
-    assert cli.main(command) == 0
+    prints(*translate)
     assert target.read_bytes() == whole.read_bytes()
     assert caplog.messages == ["line 7: not in the training data: plugh"]
     assert not partial.exists()
     caplog.clear()
     target.write_bytes(b"as it was")
-    assert cli.main(command) == 0
+    prints(*translate)
     assert caplog.messages == [f"{target} is there already; nothing is left to do"]
     assert target.read_bytes() == b"as it was"
-
-
-def test_a_long_line_is_named_on_standard_error(tiny_run: Path) -> None:
-    done = run_command("translate", tiny_run, stdin=b"I love you.\n" + b"cat " * 10_000 + b"\nI love you.\n")
-    assert done.returncode == 0
-    assert done.stdout.count(b"\n") == 3
-    assert done.stderr.count(b"\n") == 1
-    assert b"line 2 is cut" in done.stderr
-
-
-def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:
-    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        process.stdin.write(b"I love you.\n" * 10)
-        process.stdin.close()
-        assert process.stderr.read() == b""
-        assert process.wait(60) == 0
 
 
 def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> None:
@@ -264,8 +229,8 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
         "print('\\n'.join(set(sys.modules) - there), file=sys.stderr)"
     )
     for flags, stdin in ((["I love you."], b""), (["--beam", "2", "--n-best", "2"], b"I love you.\n")):
-        command = [sys.executable, "-c", code, "translate", str(tiny_run), *flags]
-        done = subprocess.run(command, input=stdin, capture_output=True, check=True, timeout=120)
+        words = [sys.executable, "-c", code, "translate", str(tiny_run), *flags]
+        done = subprocess.run(words, input=stdin, capture_output=True, check=True, timeout=120)
         imported = set(done.stderr.decode().split())
         libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
         assert libraries <= {
@@ -277,74 +242,72 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
             assert f"minitrans.{ours}" not in imported
 
 
-class Running:
-    """A command with pipes, killed after two minutes."""
-
-    def __init__(self, *argv: str | Path) -> None:
-        command = [sys.executable, "-m", "minitrans", *map(str, argv)]
-        buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0, env=buffered
-        )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        self.stdin, self.stdout, self.stderr = self.process.stdin, self.process.stdout, self.process.stderr
-        self.killer = threading.Timer(120, self.process.kill)
-
-    def __enter__(self) -> "Running":
-        self.killer.start()
-        self.process.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.__exit__(None, None, None)
-        self.killer.cancel()
+@contextlib.contextmanager
+def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
+    """A command in a session of its own, with pipes unless told otherwise; killed after two minutes."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"env": buffered} | pipes
+    process = subprocess.Popen([*MINITRANS, *argv], bufsize=0, start_new_session=True, **pipes)
+    killer = threading.Timer(120, process.kill)
+    killer.start()
+    try:
+        with process:
+            yield process
+    finally:
+        killer.cancel()
 
 
-def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path, capsys: Capture) -> None:
-    with Running("translate", tiny_run) as running:
-        running.stdin.write(b"I love you.\nMachine lear")
-        first = running.stdout.readline()
+def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:
+    with running("translate", tiny_run) as process:
+        process.stdout.close()
+        process.stdin.write(b"I love you.\n" * 10)
+        process.stdin.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
+def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
+    with running("translate", tiny_run) as process:
+        process.stdin.write(b"I love you.\nMachine lear")
+        first = process.stdout.readline()
         assert first.strip()
-        running.stdin.write(b"ning is fun.\n\n")
-        second = running.stdout.readline()
-        assert running.stdout.readline() == b"\n"
-        running.stdin.write(b"cat " * 10_000 + b"\nI love you.")
-        running.stdin.close()
-        assert running.stdout.read().splitlines(keepends=True)[1:] == [first]
-        assert running.process.wait() == 0
-        warning = running.stderr.read()
+        process.stdin.write(b"ning is fun.\n\n")
+        second = process.stdout.readline()
+        assert process.stdout.readline() == b"\n"
+        process.stdin.write(b"cat " * 10_000 + b"\nI love you.")
+        process.stdin.close()
+        assert process.stdout.read().splitlines(keepends=True)[1:] == [first]
+        assert process.wait() == 0
+        warning = process.stderr.read()
     assert warning.count(b"\n") == 1
     assert b"line 4 is cut" in warning
-    assert cli.main(["translate", str(tiny_run), "I love you.", "Machine learning is fun."]) == 0
-    assert capsys.readouterr().out.encode() == first + second
+    assert prints("translate", tiny_run, "I love you.", "Machine learning is fun.").encode() == first + second
 
 
 def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with Running("translate", tiny_run, "--input", path) as running, path.open("wb", buffering=0) as pipe:
+    with running("translate", tiny_run, "--input", path) as process, path.open("wb", buffering=0) as pipe:
         for _ in range(2):
             pipe.write(b"I love you.\n")
-            assert running.stdout.readline().strip()
-        running.stdout.close()
+            assert process.stdout.readline().strip()
+        process.stdout.close()
         pipe.write(b"I love you.\n")
-        assert running.process.wait() == 0  # although the pipe is open
-        assert running.stderr.read() == b""
+        assert process.wait() == 0  # although the pipe is open
+        assert process.stderr.read() == b""
 
 
 def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) -> None:
     for interrupt, code, message in ((True, 130, b"interrupted"), (False, 2, b"standard input, line 2: byte 1")):
-        with Running("translate", tiny_run) as running:
-            running.stdin.write(b"I love you.\n")
-            assert running.stdout.readline().strip()
+        with running("translate", tiny_run) as process:
+            process.stdin.write(b"I love you.\n")
+            assert process.stdout.readline().strip()
             if interrupt:
-                running.process.send_signal(signal.SIGINT)
+                process.send_signal(signal.SIGINT)
             else:
-                running.stdin.write(b"\xff\n")
-            assert running.process.wait() == code
-            told = running.stderr.read()
+                process.stdin.write(b"\xff\n")
+            assert process.wait() == code
+            told = process.stderr.read()
             assert message in told
             assert told.count(b"\n") == 1
 
@@ -358,54 +321,41 @@ def test_all_lines_come_back_through_a_pipe(tiny_run: Path) -> None:
 
 
 def test_standard_input_that_is_closed_is_told(
-    tiny_run: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", None)  # as `<&-` leaves it
-    assert "standard input is closed" in fails(capsys, "translate", tiny_run)
+    assert cli.main(["translate", str(tiny_run)]) == 2
+    assert capsys.readouterr().err == "minitrans: error: standard input is closed; give texts or --input\n"
 
 
-def test_a_terminal_is_prompted(tiny_run: Path) -> None:
+@pytest.mark.parametrize("to_terminal", [True, False])
+def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: bool) -> None:
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
-    with subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        os.write(ours, b"I love you.\n")
-        first = process.stdout.readline()  # answered before the input ends
+    stdout = theirs if to_terminal else subprocess.PIPE
+    with running("translate", tiny_run, stdin=theirs, stdout=stdout) as process:
+        os.write(ours, b"I love xyzzy.\n")
+        written = b""
+        while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # before, Ctrl-D may get lost
+            written += os.read(ours, 1 << 16)
+        if not to_terminal:
+            written = process.stdout.readline()  # answered before the input ends
         os.write(ours, b"\x04")
-        assert process.wait(60) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == b"a sentence a line; Ctrl-D ends\n> > \n"
-    os.close(ours)
+        told = process.stderr.read().splitlines()
+        assert process.wait() == 0
     os.close(theirs)
-    assert first.strip()
-
-
-def test_in_a_dialogue_doubts_are_told(tiny_run: Path) -> None:
-    pty = pytest.importorskip("pty")
-    for to_terminal in (True, False):  # what is kept in a file holds translations alone
-        ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run)]
-        stdout = theirs if to_terminal else subprocess.PIPE
-        with subprocess.Popen(command, stdin=theirs, stdout=stdout, stderr=subprocess.PIPE) as process:
-            os.write(ours, b"I love xyzzy.\n")
-            written = b""
-            while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # before, Ctrl-D may get lost
-                written += os.read(ours, 1 << 16)
-            if process.stdout:
-                written = process.stdout.readline()
-            os.write(ours, b"\x04")
-            assert process.stderr is not None
-            told = process.stderr.read().splitlines()
-            assert process.wait(60) == 0
-        os.close(theirs)
-        os.close(ours)
-        assert told[0] == b"a sentence a line; Ctrl-D ends"
-        assert told[1].endswith(b"minitrans: warning: line 1: not in the training data: xyzzy")
-        (found,) = Translator.load(tiny_run).translations(["I love xyzzy."])
-        shown = f"{found.text} (unsure)\r\n" if to_terminal else f"{found.text}\n"
-        assert shown in written.decode()
-        assert to_terminal or written.decode() == shown
+    os.close(ours)
+    prompt = b"" if to_terminal else b"> "
+    assert told == [
+        b"a sentence a line; Ctrl-D ends",
+        prompt + b"minitrans: warning: line 1: not in the training data: xyzzy",
+        prompt,
+    ]
+    (found,) = Translator.load(tiny_run).translations(["I love xyzzy."])
+    if to_terminal:
+        assert f"{found.text} (unsure)\r\n" in written.decode()
+    else:  # what is kept in a file holds translations alone
+        assert written.decode() == f"{found.text}\n"
 
 
 def screen(written: bytes) -> list[str]:
@@ -433,16 +383,11 @@ def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, 
     """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
     pty = pytest.importorskip("pty")
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "minitrans", *map(str, argv)]
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
+    out = theirs if stdout else subprocess.PIPE
     with (
         stdin.open("rb") as source,
-        subprocess.Popen(
-            command,
-            stdin=source,
-            stdout=theirs if stdout else subprocess.PIPE,
-            stderr=theirs,
-            env=os.environ | {"TERM": "xterm", "COLUMNS": "80"},
-        ) as process,
+        running(*argv, stdin=source, stdout=out, stderr=theirs, env=environment) as process,
     ):
         os.close(theirs)
         written = b""
@@ -450,8 +395,8 @@ def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, 
             while piece := os.read(ours, 1 << 16):
                 written += piece
         os.close(ours)
-        through_pipe = process.stdout.read() if process.stdout else b""
-        assert process.wait(60) == 0
+        through_pipe = b"" if stdout else process.stdout.read()
+        assert process.wait() == 0
     return written, through_pipe
 
 
@@ -495,16 +440,9 @@ def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> N
 
 @pytest.mark.slow
 def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "--processes", "2"]
     for interrupt, code, message in ((True, 130, b"minitrans: interrupted\n"), (False, 0, b"")):
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        ) as process:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            assert process.stderr is not None
+        with running("translate", tiny_run, "--processes", "2") as process:
             process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
-            process.stdin.flush()
             assert process.stdout.readline()  # all have begun
             if interrupt:
                 os.killpg(process.pid, signal.SIGINT)
@@ -513,19 +451,15 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
                 process.stdin.write(b"I love you.\n" * 10)
             process.stdin.close()
             assert process.stderr.read() == message
-            assert process.wait(60) == code
+            assert process.wait() == code
         wait_for_the_end_of(process.pid)
 
 
 # -- evaluate -------------------------------------------------------------------------------------------------------
 
 
-def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    source, reference = tmp_path / "a.en", tmp_path / "a.zh"
-    source.write_text("I love you.\nMachine learning is fun.\n")
-    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(reference)]) == 0
-    assert cli.main(["evaluate", str(tiny_run), "--source", str(source), "--reference", str(reference), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: list[str]) -> None:
+    found = json.loads(prints("evaluate", tiny_run, *own_words, "--tokenize", "none", "--json"))
     assert set(found) == {
         "bleu",
         "bleu_signature",
@@ -542,12 +476,13 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, tmp_path: Path
         "seconds",
         "sentences_per_second",
     }
-    assert (found["exact_match"], found["sentences"]) == (100.0, 2)
+    assert (found["exact_match"], found["sentences"]) == (100.0, 15)
+    assert "tok:none" in found["bleu_signature"]
 
 
 def other_run(run: Path, folder: Path, **sizes: str) -> Path:
     """A copy of a run that translates badly."""
-    shutil.copytree(run, folder, ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+    copy_run(run, folder)
     weights = load_file(folder / "model.safetensors")
     noise = torch.Generator().manual_seed(1)
     save_file(
@@ -564,15 +499,12 @@ def other_run(run: Path, folder: Path, **sizes: str) -> Path:
 def own_words(tiny_run: Path, tmp_path: Path) -> list[str]:
     """Flags that score translations of the test split against those of `tiny_run`."""
     source, reference = tiny_run.parent / "test.en", tmp_path / "own.zh"
-    assert cli.main(["translate", str(tiny_run), "--input", str(source), "--output", str(reference)]) == 0
+    prints("translate", tiny_run, "--input", source, "--output", reference)
     return ["--source", str(source), "--reference", str(reference)]
 
 
-def test_evaluate_prints_scores_with_intervals_and_signatures(
-    tiny_run: Path, own_words: list[str], capsys: Capture
-) -> None:
-    assert cli.main(["evaluate", str(tiny_run), *own_words]) == 0
-    scores, bleu, chrf, marks, speed = capsys.readouterr().out.splitlines()
+def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, own_words: list[str]) -> None:
+    scores, bleu, chrf, marks, speed = prints("evaluate", tiny_run, *own_words).splitlines()
     sure = r" 100.00 \(95% CI 100.00-100.00\)"
     assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
     assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
@@ -585,13 +517,10 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(
     assert speed.endswith(" sentences/s")
 
 
-def test_evaluate_tells_how_often_unsure_is_right(
-    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
-) -> None:
-    run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
+def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
+    run = copy_run(tiny_run, tmp_path / "run")
     sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
-    translator = Translator.load(tiny_run)
-    found = translator.translations(sources)
+    found = Translator.load(tiny_run).translations(sources)
     middle = sorted(t.score for t in found)[7]
     told = json.loads((run / "model.json").read_text())
     (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": middle, "chrf": None}}))
@@ -601,30 +530,23 @@ def test_evaluate_tells_how_often_unsure_is_right(
     (tmp_path / "ref.zh").write_text(lines, encoding="utf-8")
     both = sum(u and w for u, w in zip(unsure, wrong, strict=True))
     assert 0 < both < min(sum(unsure), sum(wrong)) <= max(sum(unsure), sum(wrong)) < 15
-    command = ["evaluate", str(run), "--source", own_words[1], "--reference", str(tmp_path / "ref.zh")]
+    evaluate = "evaluate", run, "--source", own_words[1], "--reference", tmp_path / "ref.zh"
     for more, both_and in (([], both), (["--reference", own_words[3]], 0)):  # by the second, all are right
-        assert cli.main([*command, *more, "--json"]) == 0
-        marks = json.loads(capsys.readouterr().out)
+        marks = json.loads(prints(*evaluate, *more, "--json"))
         assert marks["unsure"] == pytest.approx(100 * sum(unsure) / 15)
         assert marks["unsure_precision"] == pytest.approx(100 * both_and / sum(unsure))
         assert marks["unsure_recall"] == (None if more else pytest.approx(100 * both / 5))
         assert marks["unsure_wrong"] == "equal to no reference"
-    assert cli.main(command) == 0
-    assert f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among" in (
-        capsys.readouterr().out
-    )
+    told_of = f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among"
+    assert told_of in prints(*evaluate)
     (run / "model.json").write_text(json.dumps({name: told[name] for name in told if name != "threshold"}))
-    assert cli.main([*command, "--json"]) == 0
-    assert "unsure" not in capsys.readouterr().out
+    assert "unsure" not in prints(*evaluate, "--json")
 
 
-def test_evaluate_compares_runs_with_the_first(
-    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
-) -> None:
+def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
     other = other_run(tiny_run, tmp_path / "other")
     runs = [str(tiny_run), str(other), str(tiny_run)]
-    assert cli.main(["evaluate", *runs, *own_words, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(prints("evaluate", *runs, *own_words, "--json"))
     assert set(found) == {"runs", "mean", "std"}
     assert [run["run"] for run in found["runs"]] == runs
     first, worse, same = found["runs"]
@@ -634,8 +556,7 @@ def test_evaluate_compares_runs_with_the_first(
     assert found["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
     assert set(found["mean"]) == set(found["std"]) == {"bleu", "chrf", "exact_match"}
 
-    assert cli.main(["evaluate", *runs, *own_words]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = prints("evaluate", *runs, *own_words).splitlines()
     assert [line.split(": ")[0] for line in lines[:3]] == runs
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
@@ -644,81 +565,67 @@ def test_evaluate_compares_runs_with_the_first(
     assert lines[8].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
 
 
-def test_evaluate_refuses_runs_of_different_languages(
-    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
-) -> None:
+def test_evaluate_refuses_runs_of_different_languages(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
     other = other_run(tiny_run, tmp_path / "other", target="de")
-    message = fails(capsys, "evaluate", tiny_run, other, *own_words)
+    message = fails("evaluate", tiny_run, other, *own_words)
     assert f"{other} translates en to de, {tiny_run} en to zh; compare runs that" in message
 
 
-def test_evaluate_with_another_tokenizer(tiny_run: Path, own_words: list[str], capsys: Capture) -> None:
-    assert cli.main(["evaluate", str(tiny_run), *own_words, "--tokenize", "none", "--json"]) == 0
-    assert "tok:none" in json.loads(capsys.readouterr().out)["bleu_signature"]
+def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Path) -> None:
+    flags = "--source", corpus / "test.en", "--reference", corpus / "test.zh", "--json", "--processes"
+    one, two = (json.loads(prints("evaluate", tiny_run, *flags, n)) for n in ("1", "2"))
+    for name in ("seconds", "sentences_per_second"):
+        del one[name], two[name]
+    assert one == two
 
 
-def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, capsys: Capture) -> None:
-    folder = tiny_run.parent
-    flags = ["evaluate", str(tiny_run), "--source", str(folder / "test.en"), "--reference", str(folder / "test.zh")]
-    scores = []
-    for n in ("1", "2"):
-        assert cli.main([*flags, "--json", "--processes", n]) == 0
-        scores.append(
-            {k: v for k, v in json.loads(capsys.readouterr().out).items() if "seconds" not in k and "per" not in k}
-        )
-    assert scores[0] == scores[1]
-
-
-def test_evaluate_with_several_references(
-    tiny_run: Path, tmp_path: Path, own_words: list[str], capsys: Capture
-) -> None:
+def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
     source, own = Path(own_words[1]), Path(own_words[3]).read_text(encoding="utf-8").splitlines()
     first, second = tmp_path / "first.zh", tmp_path / "second.zh"
     first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
     second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
-    evaluate = ["evaluate", str(tiny_run), "--source", str(source), "--json"]
+    evaluate = "evaluate", tiny_run, "--source", source, "--json"
     exact = []
-    for files in ([first], [first, second], [first, second, own_words[3]]):
-        assert cli.main([*evaluate, *(word for file in files for word in ("--reference", str(file)))]) == 0
-        found = json.loads(capsys.readouterr().out)
+    for files in ([first], [first, second], [first, second, Path(own_words[3])]):
+        found = json.loads(prints(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
         exact.append(found["exact_match"])
     assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
     assert (found["bleu_signature"][:9], found["bleu"]) == ("nrefs:var", pytest.approx(100))
 
-    message = fails(capsys, *evaluate, "--reference", second, "--reference", first)
+    message = fails(*evaluate, "--reference", second, "--reference", first)
     assert f"{second}, line 4 is empty; the first of several references must be complete" in message
     (tmp_path / "short.zh").write_text("a\n")
-    message = fails(capsys, *evaluate, "--reference", first, "--reference", tmp_path / "short.zh")
+    message = fails(*evaluate, "--reference", first, "--reference", tmp_path / "short.zh")
     assert f"{source} has 15 lines, {tmp_path / 'short.zh'} has 1;" in message
 
 
 # -- verify ---------------------------------------------------------------------------------------------------------
 
 
-def test_verify_a_fresh_model(capsys: Capture) -> None:
-    assert cli.main(["verify"]) == 0
-    assert "0 failed" in capsys.readouterr().out
+def test_verify_a_fresh_model() -> None:
+    assert "0 failed" in prints("verify")
 
 
-def test_verify_a_trained_run_as_json(tiny_run: Path, capsys: Capture) -> None:
-    assert cli.main(["verify", str(tiny_run), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passed"] is True
+def test_verify_a_trained_run_as_json(tiny_run: Path) -> None:
+    assert json.loads(prints("verify", tiny_run, "--json"))["passed"] is True
 
 
 def test_verify_writes_a_page_and_says_where(
-    tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, fresh_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
-    assert cli.main(["verify", str(tiny_run), "--report", str(tmp_path / "proof")]) == 0
-    assert f"page: {tmp_path / 'proof' / 'index.html'}" in capsys.readouterr().err
+    code, _, err = command("verify", tiny_run, "--report", tmp_path / "proof")
+    assert code == 0
+    assert f"page: {tmp_path / 'proof' / 'index.html'}" in err
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
     (tmp_path / "file").touch()
-    assert "cannot make the folder" in fails(capsys, "verify", "--report", tmp_path / "file" / "proof")
+    assert "cannot make the folder" in fails("verify", "--report", tmp_path / "file" / "proof")
 
 
-def test_one_sabotage_shows_the_claims_that_fail(capsys: Capture) -> None:
-    assert cli.main(["verify", "--sabotage", "positions.restart", "--json"]) == 1
-    found = json.loads(capsys.readouterr().out)
+def test_one_sabotage_shows_the_claims_that_fail() -> None:
+    code, out, _ = command("verify", "--sabotage", "positions.restart", "--json")
+    assert code == 1
+    found = json.loads(out)
     failed = [check["id"] for check in found["checks"]]
     assert {"cache.steps", "cache.chunks", "cache.score"} <= set(failed)
     assert not any(check["passed"] for check in found["checks"])
@@ -726,53 +633,39 @@ def test_one_sabotage_shows_the_claims_that_fail(capsys: Capture) -> None:
     assert found["sabotages"] == [
         {"id": "positions.restart", "fault": "Positions begin at 0 again in every step.", "caught_by": failed}
     ]
-    assert cli.main(["verify", "--sabotage", "positions.restart"]) == 1
-    out = capsys.readouterr().out
+    code, out, _ = command("verify", "--sabotage", "positions.restart")
+    assert (code, "FAIL" in out) == (1, True)
     assert "position 1 of row 0 is the first that differs" in out
     assert f"0 passed, {len(failed)} failed" in out
 
 
-def test_the_sabotages_are_listed(capsys: Capture) -> None:
-    assert cli.main(["verify", "--list"]) == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_the_sabotages_are_listed() -> None:
+    lines = prints("verify", "--list").splitlines()
     assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
     ]
 
 
-def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(
-    monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
+def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
     monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
-    assert cli.main(["verify", "--self-test", "--json"]) == 0
-    caught = json.loads(capsys.readouterr().out)["sabotages"]
+    caught = json.loads(prints("verify", "--self-test", "--json"))["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
-    assert cli.main(["verify", "--self-test"]) == 1
-    assert "1 sabotage, 1 caught; checks that caught none: " in capsys.readouterr().out
-
-
-def test_a_failed_check_ends_with_code_1(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
-    from minitrans.model.cache import DecoderCache
-
-    monkeypatch.setattr(DecoderCache, "select_rows", lambda self, rows: None)
-    assert cli.main(["verify"]) == 1
-    assert "FAIL" in capsys.readouterr().out
+    code, out, _ = command("verify", "--self-test")
+    assert code == 1
+    assert "1 sabotage, 1 caught; checks that caught none: " in out
 
 
 def test_verify_a_run_whose_corpus_has_gone(
-    tiny_run: Path, fresh_report: Report, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, fresh_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
-    assert "gone: No such file" in fails(capsys, "verify", tiny_run, "--data", tmp_path / "gone")
-    run = shutil.copytree(tiny_run, tmp_path / "run")
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["data"]["path"] = str(tmp_path / "gone")
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "has moved, give its place with --data" in fails(capsys, "verify", run)
-    assert cli.main(["verify", str(run), "--data", str(tiny_run.parent)]) == 0
+    assert "gone: No such file" in fails("verify", tiny_run, "--data", tmp_path / "gone")
+    run = copy_run(tiny_run, tmp_path / "run", path=tmp_path / "gone")
+    assert "has moved, give its place with --data" in fails("verify", run)
+    prints("verify", run, "--data", tiny_run.parent)
 
 
 # -- export (with the engine: tests/test_export.py) -----------------------------------------------------------------
@@ -783,12 +676,12 @@ def test_verify_a_run_whose_corpus_has_gone(
     [("ctranslate2", "ctranslate2", "export", "export"), ("transformers", "tokenizers", "export_transformers", "hf")],
 )
 def test_export_where_the_engine_is_not_installed(
-    name: str, library: str, module: str, extra: str, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    name: str, library: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"minitrans.serving.{module}", raising=False)
     monkeypatch.delattr(minitrans.serving, module, raising=False)
-    message = fails(capsys, "export", tmp_path, "--format", name, "-o", tmp_path / "out")
+    message = fails("export", tmp_path, "--format", name, "-o", tmp_path / "out")
     assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
 
@@ -832,6 +725,10 @@ WRONG = [
     ("translate RUN a --sample 5 --n-best 1", "--sample does not go together with --beam or --n-best; give one of the"),
     ("translate RUN a --scores --sample 2", "--scores does not go together with --sample or --n-best, which has score"),
     ("translate RUN a --scores --n-best 1", "--scores does not go together with --sample or --n-best, which has score"),
+    ("translate RUN --input invalid --output d", "invalid, line 2"),
+    ("translate . --input one", "model.json, model.safetensors, tokenizer.model is missing"),
+    ("evaluate . --source one --reference one", "model.json, model.safetensors, tokenizer.model is missing"),
+    ("verify .", "model.json, model.safetensors, tokenizer.model is missing"),
     ("translate RUN a --input f", "texts and --input are both given; give one"),
     *(
         (f"translate RUN --input one --part {text}", f"--part: it must be K/N, as 2/8, with K from 1 to N, not {text};")
@@ -855,26 +752,21 @@ WRONG = [
 
 @pytest.mark.parametrize(("words", "told"), WRONG, ids=[words[:60] for words, _ in WRONG])
 def test_what_is_wrong_is_told_in_one_line(
-    words: str, told: str, tiny_run: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    words: str, told: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in (("one", "a\n"), ("two", "a\nb\n"), ("empty", ""), ("long.partial", "a\nb\nc\n")):
-        Path(name).write_text(text)
-    os.mkfifo("pipe")
-    assert told in fails(capsys, *words.replace("RUN", str(tiny_run)).split())
-
-
-@pytest.mark.parametrize("command", ["translate", "evaluate", "verify"])
-def test_a_folder_that_is_no_run(command: str, tmp_path: Path, capsys: Capture) -> None:
-    (tmp_path / "f").write_text("a\n")
-    flags: dict[str, list[str | Path]] = {
-        "translate": ["--input", tmp_path / "f"],
-        "evaluate": ["--source", tmp_path / "f", "--reference", tmp_path / "f"],
-        "verify": [],
+    files = {
+        "one": b"a\n",
+        "two": b"a\nb\n",
+        "empty": b"",
+        "invalid": b"fine\nnot \xff fine\n",
+        "long.partial": b"a\nb\nc\n",
     }
-    assert "model.json, model.safetensors, tokenizer.model is missing" in fails(
-        capsys, command, tmp_path, *flags[command]
-    )
+    for name, content in files.items():
+        Path(name).write_bytes(content)
+    os.mkfifo("pipe")
+    assert told in fails(*words.replace("RUN", str(tiny_run)).split())
+    assert {path.name for path in tmp_path.iterdir()} == {*files, "pipe"}
 
 
 def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
@@ -884,16 +776,9 @@ def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
         cli.main(["translate", str(tmp_path / "gone"), "--debug", "a"])
 
 
-def test_flags_may_stand_between_texts(tiny_run: Path, capsys: Capture) -> None:
-    assert cli.main(["translate", str(tiny_run), "I love you.", "--threads", "1", "I love you."]) == 0
-    assert capsys.readouterr().out.count("\n") == 2
-
-
-def test_settings_are_listed_section_by_section(capsys: Capture) -> None:
+def test_settings_are_listed_section_by_section() -> None:
     def listed(*words: str) -> set[str]:
-        with pytest.raises(SystemExit, match=r"^0$"):
-            cli.main(["train", "--help", *words])
-        out = capsys.readouterr().out
+        out = prints("train", "--help", *words)
         assert words or out.count("\n") < 40  # a screen
         return {flag.partition(".")[0] for flag in re.findall(r"^  --(\w+\.\w+)", out, re.M)}
 
@@ -902,15 +787,13 @@ def test_settings_are_listed_section_by_section(capsys: Capture) -> None:
         assert listed(section) == {section}
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
-def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        cli.main([*command, "--help"])
-    text = " ".join(capsys.readouterr().out.split())
+@pytest.mark.parametrize("words", [[], *([name] for name in cli.COMMANDS)])
+def test_help_ends_with_code_0(words: list[str]) -> None:
+    text = " ".join(prints(*words, "--help").split())
     told = {name: " ".join(str(run.__doc__).split()) for name, (_, run) in cli.COMMANDS.items()}
-    assert text.startswith(" ".join(["usage: minitrans", *command]))
-    if command:
-        assert told[command[0]] in text
+    assert text.startswith(" ".join(["usage: minitrans", *words]))
+    if words:
+        assert told[words[0]] in text
         assert "default: " in text
     else:
         for name in told:
@@ -918,35 +801,26 @@ def test_help_ends_with_code_0(command: list[str], capsys: Capture) -> None:
 
 
 SETTINGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
-NEEDED = {  # what each command needs at least
+NEEDED = {  # what each command that computes needs at least
     "train": SETTINGS,
     "distill": SETTINGS,
     "translate": ["r"],
     "evaluate": ["r", "--source", "s", "--reference", "t"],
     "verify": ["r"],
     "explain": ["r", "a"],
-    "export": ["r", "--output", "o"],
     "serve": ["r"],
 }
 
 
-def test_every_command_is_tested() -> None:
-    assert set(NEEDED) == set(cli.COMMANDS)
-
-
-@pytest.mark.parametrize("command", NEEDED)
-def test_compiled_is_a_flag_where_something_is_computed(command: str, capsys: Capture) -> None:
-    if command == "export":
-        return
-    assert cli.parse_command([command, *NEEDED[command]])[1].compiled == "auto"
+@pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "export"])
+def test_compiled_is_a_flag_where_something_is_computed(name: str) -> None:
+    assert cli.parse_command([name, *NEEDED[name]])[1].compiled == "auto"
     for mode in ("auto", "off", "require"):
-        assert cli.parse_command([command, *NEEDED[command], "--compiled", mode])[1].compiled == mode
-    assert "--compiled" in fails(capsys, command, *NEEDED[command], "--compiled", "no")
+        assert cli.parse_command([name, *NEEDED[name], "--compiled", mode])[1].compiled == mode
+    assert "--compiled" in fails(name, *NEEDED[name], "--compiled", "no")
 
 
-def test_compiled_reaches_who_computes(
-    tiny_run: Path, own_words: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_reaches_who_computes(tiny_run: Path, own_words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     load = Translator.load
 
@@ -965,9 +839,10 @@ def test_compiled_reaches_who_computes(
     monkeypatch.setattr(Translator, "load", seen)
     monkeypatch.setattr(proof, "run", measured)
     monkeypatch.setattr(proof, "self_test", sabotaged)
-    for command in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
-        assert cli.main([*command, "--compiled", "off"]) == cli.main(command) == 0
-    cli.main(["verify", "--self-test", "--compiled", "off"])
+    for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
+        prints(*words, "--compiled", "off")
+        prints(*words)
+    command("verify", "--self-test", "--compiled", "off")
     assert asked == ["off", "auto", "off", "auto", "off", "off"]
 
 
@@ -985,16 +860,6 @@ def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
     _, args = cli.parse_command(["translate", "r", "--compiled", "require"])
     cli.common.load_translator("r", args)
     assert args.compiled == "require"
-
-
-def test_without_the_cache_every_way_finds_the_same(tiny_run: Path, capsys: Capture) -> None:
-    for way in (["--beam", "3"], ["--beam", "3", "--n-best", "2"], ["--sample", "5"]):
-        outputs = []
-        for flags in ([], ["--no-cache"]):
-            words = ["translate", str(tiny_run), "--precision", "float64", *way, *flags, "I love you.", ""]
-            assert cli.main(words) == 0
-            outputs.append(capsys.readouterr().out)
-        assert outputs[0] == outputs[1]
 
 
 @pytest.mark.parametrize(
@@ -1042,10 +907,9 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
     assert environment.get("GOMP_SPINCOUNT") == spins
 
 
-def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path, capsys: Capture) -> None:
+def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:
     def interrupt(*args: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(cli.common, "load_translator", interrupt)
-    assert cli.main(["translate", str(tiny_run), "a"]) == 130
-    assert capsys.readouterr().err == "minitrans: interrupted\n"
+    assert command("translate", tiny_run, "a") == (130, "", "minitrans: interrupted\n")

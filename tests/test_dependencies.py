@@ -25,21 +25,27 @@ NOT_IMPORTED = {
 }
 
 
-def imported(texts: Iterable[str]) -> set[str]:
-    """The libraries that these files import, wherever in them."""
+def imports(source: str) -> set[str]:
+    """The dotted names that a file imports, wherever in it."""
     found = set()
-    for node in (node for text in texts for node in ast.walk(ast.parse(text))):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add((node.module or "").split(".")[0])
+            assert node.level == 0, "relative imports hide what is imported"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def imported(texts: Iterable[str]) -> set[str]:
+    """The libraries that these files import."""
+    found = {name.split(".")[0] for text in texts for name in imports(text)}
     own = {path.stem for folder in ("scripts", "tests") for path in (ROOT / folder).rglob("*.py")}
     return found - own - sys.stdlib_module_names - {"minitrans"}
 
 
 @functools.cache
 def imported_in(folder: str) -> set[str]:
-    """The libraries that a folder's files import."""
     return imported(path.read_text(encoding="utf-8") for path in (ROOT / folder).rglob("*.py"))
 
 

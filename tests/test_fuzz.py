@@ -3,11 +3,7 @@
 import io
 import json
 import os
-import shutil
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from runs import command, copy_run
 
 from minitrans import cli
 from minitrans.cachecheck.check import Report
@@ -96,42 +93,18 @@ def lines_in(content: bytes) -> list[str] | None:
     return [line.removesuffix("\r") for line in (lines if rest == "" else [*lines, rest])]
 
 
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder, which is the working folder, and no network: a damaged config may name any folder."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-        patch.chdir(folder)
-        yield folder
-
-
 def lines_before_a_fault(content: bytes) -> int:
     """How many lines of a file that is no UTF-8 come before the first that is none."""
     return next(i for i, line in enumerate(content.split(b"\n")) if lines_in(line) is None)
 
 
-def run(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> bytes | None:
-    """What a command of this process writes; None if it ends with code 2, one line of error and so many of output."""
-    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(err),
-        tempfile.TemporaryFile("w+") as file,
-    ):
-        file.buffer.write(stdin)
-        file.seek(0)
-        patch.setattr(sys, "stdin", file)
-        code = cli.main([str(a) for a in argv])
-        out.flush()
-    assert isinstance(out.buffer, io.BytesIO)
-    written, message = out.buffer.getvalue(), err.getvalue()
+def run(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> str | None:
+    """What a command writes; None if it ends with code 2, one line of error and so many of output."""
+    code, written, message = command(*argv, stdin=stdin)
     if code == 0:
         assert message == ""
         return written
-    assert (code, written.count(b"\n")) == (2, answered)
+    assert (code, written.count("\n")) == (2, answered)
     assert message.startswith("minitrans: error: ")
     assert len(message.splitlines()) == 1
     return None
@@ -142,22 +115,22 @@ def run(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> bytes | Non
 
 @given(content=text_bytes, from_file=st.booleans())
 def test_translate_writes_a_line_for_each_line_or_one_error(
-    tiny_run: Path, elsewhere: Path, translator: Translator, content: bytes, from_file: bool
+    tiny_run: Path, sandbox: Path, translator: Translator, content: bytes, from_file: bool
 ) -> None:
-    (elsewhere / "in.txt").write_bytes(content)
+    (sandbox / "in.txt").write_bytes(content)
     sources = lines_in(content)
     answered = lines_before_a_fault(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
-            written = run("translate", tiny_run, "--input", elsewhere / "in.txt", answered=answered)
+            written = run("translate", tiny_run, "--input", sandbox / "in.txt", answered=answered)
         else:
             written = run("translate", tiny_run, stdin=content, answered=answered)
     if sources is None or written is None:
         assert sources is None
         assert written is None
         return
-    translations = lines_in(written)
+    translations = lines_in(written.encode())
     assert translations is not None
     assert len(translations) == len(sources)
     for source, translation in zip(sources, translations, strict=True):
@@ -266,12 +239,8 @@ def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def broken_run(tiny_run: Path, elsewhere: Path) -> Path:
-    """A copy of a run, to damage."""
-    for name in (SIZES, WEIGHTS, TOKENIZER, WORDS, "config.yaml"):
-        (elsewhere / "run").mkdir(exist_ok=True)
-        shutil.copy(tiny_run / name, elsewhere / "run" / name)
-    return elsewhere / "run"
+def broken_run(tiny_run: Path, sandbox: Path) -> Path:
+    return copy_run(tiny_run, sandbox / "run")
 
 
 @pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER, WORDS])
@@ -283,7 +252,7 @@ def test_a_damaged_run_translates_or_is_refused(broken_run: Path, name: str, dat
         written = run("translate", broken_run, "I love you.", "")
     finally:
         (broken_run / name).write_bytes(whole)
-    assert written is None or written.count(b"\n") == 2
+    assert written is None or written.count("\n") == 2
 
 
 @given(data=st.data())
@@ -301,7 +270,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
             written = run("verify", broken_run)
     finally:
         (broken_run / "config.yaml").write_bytes(whole)
-    assert written is None or b"0 failed" in written
+    assert written is None or "0 failed" in written
 
 
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])

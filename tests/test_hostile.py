@@ -4,15 +4,12 @@ The tests that draw take seconds. HYPOTHESIS_PROFILE=long has them draw as long 
 """
 
 import gzip
-import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import fields
 from pathlib import Path
 
@@ -20,7 +17,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import tiny_settings
+from runs import command, copy_run, tiny_settings
 
 from minitrans import cli
 from minitrans.cachecheck.check import Report
@@ -30,24 +27,12 @@ from minitrans.verify import proof
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
 DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
-Capture = pytest.CaptureFixture[str]
-
-
-def command(*words: str | Path) -> tuple[int, str]:
-    """The exit code of a command of this process, and what it writes to standard error."""
-    out, err = io.TextIOWrapper(io.BytesIO(), encoding="utf-8"), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "stdin", None)  # which nobody is to wait for
-        try:
-            return cli.main([str(word) for word in words]), err.getvalue()
-        except SystemExit as ended:  # --help, --version, --print-config
-            return int(ended.code or 0), err.getvalue()
 
 
 def refused(*words: str | Path) -> str:
     """A command that ends with code 2 and at most one warning and one error, within ten seconds; the error."""
     began = time.monotonic()
-    code, err = command(*words)
+    code, _, err = command(*words)
     assert code == 2, err
     assert time.monotonic() - began < 10
     lines = err.splitlines()
@@ -55,18 +40,6 @@ def refused(*words: str | Path) -> str:
     assert len(lines) <= 2
     assert len(lines[-1]) < 1000
     return lines[-1].removeprefix("minitrans: error: ")
-
-
-@pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty folder, which is the working folder; no network."""
-    folder = tmp_path_factory.mktemp("sandbox")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-        patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-        patch.chdir(folder)
-        yield folder
 
 
 # -- Settings -------------------------------------------------------------------------------------------------------
@@ -180,17 +153,11 @@ def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list
     """None names a run that is there, so none has anything to do."""
     if name == "verify" and "gone" not in words:
         words = [*words, "gone"]
-    code, err = command(name, *words)
+    code, _, err = command(name, *words)
     assert code in (0, 2)
     assert len(err.splitlines()) <= 2
     assert code == 0 or "minitrans: error: " in err
     assert [*sandbox.iterdir()] == []
-
-
-def test_the_version_is_told(capsys: Capture) -> None:
-    with pytest.raises(SystemExit, match=r"^0$"):
-        cli.main(["--version"])
-    assert capsys.readouterr().out.startswith("minitrans 0.")
 
 
 # -- Run folders ----------------------------------------------------------------------------------------------------
@@ -205,10 +172,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
     monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
-    run = shutil.copytree(tiny_run, tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["data"]["cache_dir"] = str(tmp_path / "planted")
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
     before = names(tmp_path)
     assert command("translate", run, "I love you.")[0] == 0
     assert command("verify", run)[0] == 0
@@ -216,19 +180,12 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
-    tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, sandbox: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     home = tmp_path / "home"
-    run = shutil.copytree(tiny_run, home / "runs/run", ignore=shutil.ignore_patterns("checkpoints", "tensorboard"))
-    config = yaml.safe_load((run / "config.yaml").read_text())
-    config["data"]["path"] = "data/tiny"
-    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
     ignored = shutil.ignore_patterns("run", "cache")
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     assert "if the run's corpus has moved, give its place with --data" in refused("verify", run)
     shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
     assert command("verify", run)[0] == 0
@@ -270,6 +227,11 @@ def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> 
         assert process.stderr is not None
         assert process.stderr.read() == "minitrans: interrupted\n"
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_the_version_is_told() -> None:
+    code, out, _ = command("--version")
+    assert (code, out[:12]) == (0, "minitrans 0.")
 
 
 def test_what_is_shown_of_names_cannot_move_the_cursor(sandbox: Path) -> None:

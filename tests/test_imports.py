@@ -1,6 +1,5 @@
 """What may import what: each folder only those below it, and the model nothing but PyTorch."""
 
-import ast
 import re
 import subprocess
 import sys
@@ -8,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from test_dependencies import RUNTIME
+from test_dependencies import RUNTIME, imports
 
 import minitrans
 
@@ -48,18 +47,6 @@ MODEL_ORDER = [
 ]
 # The others go by what the admission finds; those of verification are loaded only where the folder is.
 ASKS_COMPILED = {"serving/admission.py", "verify/checks/compiled.py"}
-
-
-def imports(source: str) -> set[str]:
-    """The dotted names that a file imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide what is imported"
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
 
 
 def children(source: str, parent: str) -> set[str]:
