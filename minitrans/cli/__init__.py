@@ -80,7 +80,11 @@ def run_command(argv: Sequence[str]) -> int:
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
     """Let SIGTERM end a command as Ctrl-C does, so that what is half written is removed."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    except ValueError:  # not in the main thread
+        yield
+        return
     try:
         yield
     finally:
