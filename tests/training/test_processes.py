@@ -53,6 +53,7 @@ STREAM = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
     [
         pytest.param("require", [], 2, 25, marks=needs_compiled),
         pytest.param("require", STREAM, 2, 25, marks=needs_compiled),
+        pytest.param("off", STREAM, 2, 200, marks=pytest.mark.slow),
         pytest.param("off", [], 4, 200, marks=pytest.mark.slow),
         pytest.param("off", STREAM, 4, 200, marks=pytest.mark.slow),
     ],
