@@ -96,11 +96,17 @@ class Api:
 
     def serve(self, listening: socket.socket) -> None:
         """Serve until SIGTERM or Ctrl-C, and then, for up to half a minute, until all that was taken is answered."""
-        config = uvicorn.Config(
-            self, log_level="warning", access_log=False, server_header=False, ws="none", timeout_graceful_shutdown=30
+        server = uvicorn.Server(
+            uvicorn.Config(
+                self,
+                log_level="warning",
+                access_log=False,
+                server_header=False,
+                ws="none",
+                limit_concurrency=500,  # connections; one more is answered 503
+                timeout_graceful_shutdown=30,
+            )
         )
-        config.limit_concurrency = 500  # connections; one more is answered 503
-        server = uvicorn.Server(config)
         self.is_stopping = lambda: server.should_exit
         with contextlib.suppress(KeyboardInterrupt):
             server.run([listening])

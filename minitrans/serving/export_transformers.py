@@ -112,7 +112,11 @@ def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Seque
 
 
 def save_model(folder: Path, model: Transformer) -> None:
-    """Write the weights, the sizes, and how to decode; it is a ValueError if Blenderbot has no setting for a size."""
+    """Write the weights, the sizes, and how to decode.
+
+    Raises:
+        ValueError: Blenderbot has no setting for the sizes.
+    """
     c = model.config
     if c.n_heads * c.head_size != c.d_model:
         raise ValueError(f"its heads must have the size d_model / n_heads, and model.d_head is {c.d_head}")

@@ -29,7 +29,11 @@ class CheckpointFiles(TorchCheckpointIO):
     """Writes checkpoints whole or not at all, and reads them as data that cannot run code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a checkpoint aside, then rename it: if the disk is full, those before stay whole."""
+        """Write a checkpoint aside, then rename it.
+
+        Raises:
+            UserError: It cannot be written, say because the disk is full.
+        """
         content = io.BytesIO()
         torch.save(checkpoint, content)
         Path(path).parent.mkdir(exist_ok=True)

@@ -123,7 +123,11 @@ class TranslationModule(LightningModule):
         checkpoint["rng_states"] = gather(rng_states())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the state of the random numbers, unless the checkpoint is of another number of processes."""
+        """Restore the state of the random numbers.
+
+        Raises:
+            UserError: The checkpoint is of another number of processes.
+        """
         states = checkpoint["rng_states"]
         if len(states) != n_processes():
             raise UserError(

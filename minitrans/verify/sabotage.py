@@ -46,12 +46,12 @@ class Sabotage(Fault):
         with ExitStack() as stack:
             for function, source in sources.items():
                 stack.callback(setattr, function, "__code__", function.__code__)
-                function.__code__ = compiled(source, function)
+                function.__code__ = edited(function, source)
             yield lambda subject: subject
 
 
-def compiled(source: str, function: FunctionType) -> CodeType:
-    """The code of an edited function, with the free variables that it has now, such as `__class__`."""
+def edited(function: FunctionType, source: str) -> CodeType:
+    """The code of a function's edited source, with the free variables that it has now, such as `__class__`."""
     name, free = function.__name__, ", ".join(function.__code__.co_freevars)
     around = f"def around({free}):\n global {name}\n{textwrap.indent(source, ' ')}"
     code = compile(around, f"<{function.__qualname__}, sabotaged>", "exec", dont_inherit=True)
