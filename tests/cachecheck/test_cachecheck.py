@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from toy import MAX_LEN, Toy, V
 
 from minitrans.cachecheck import run, self_test
@@ -177,6 +177,22 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
     assert results["causal.values"].passed
     with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\Z"):
         check_cache(Unable())
+
+
+@pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
+def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[int, ...]]) -> None:
+    class Elsewhere(Toy):
+        def embedding(self) -> nn.Module:
+            return other
+
+        def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+            unused = sum(0 * other(tokens.reshape(shape)).view(*tokens.shape, 1) for shape in calls)
+            return [super().full_pass(memory, tokens, mask)[0] + unused]
+
+    other, toy = nn.Embedding(V, 1, dtype=torch.float64), Elsewhere()
+    result = BY_ID["causal.gradient"].run({toy.dtype: random_case(toy)}, may_lack=True)
+    assert not result.offered
+    assert result.detail == "the module that is said to embed the tokens is not called exactly once with them"
 
 
 class Float32(Toy):
