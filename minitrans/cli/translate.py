@@ -122,23 +122,26 @@ def written(
     translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, dialogue: bool
 ) -> Iterator[str]:
     """What to write for some lines, the first of which has the number `first_line`; in a dialogue doubts are added."""
-    for number, line in enumerate(lines, first_line):
-        if unknown := translator.unknown(line):
-            logger.warning("line %d: not in the training data: %s", number, ", ".join(unknown))
+    from minitrans.serving.translator import Translation
+
     how = {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
     if args.sample:
-        yield from translator.sample(lines, args.sample, args.seed, **how)
+        texts = translator.sample(lines, args.sample, args.seed, **how)
+        unknown = map(translator.unknown, lines, texts)
+        found = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
         found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how)
-        for number, translations in enumerate(found, first_line):
-            yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in translations[: args.n_best])
-    elif args.scores:
-        scored = best(translator, lines, first_line, args)
-        yield from (f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in scored)
-    elif dialogue:
-        yield from (f"{t.text} (unsure)" if t.unsure else t.text for t in best(translator, lines, first_line, args))
     else:
-        yield from translator.translate(lines, args.beam, length_penalty=args.length_penalty, **how)
+        found = [[translation] for translation in best(translator, lines, first_line, args)]
+    for number, (first, *others) in enumerate(found, first_line):
+        if first.unknown:
+            logger.warning("line %d: not in the training data: %s", number, ", ".join(first.unknown))
+        if args.n_best:
+            yield from (f"{number}\t{t.score:.4f}\t{t.text}" for t in [first, *others][: args.n_best])
+        elif args.scores:
+            yield f"{first.score:.4f}\t{'unsure' if first.unsure else ''}\t{first.text}"
+        else:
+            yield f"{first.text} (unsure)" if dialogue and first.unsure else first.text
 
 
 def make_bar(stream: BinaryIO, numbers: range) -> "Progress":

@@ -1,6 +1,7 @@
 """Lines of text in, lines of text out."""
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -60,7 +61,8 @@ class Translation(NamedTuple):
         text: The translation.
         score: What beam search ranks by, see `Hypothesis`; 0 for a blank line.
         attention: Where the model looked; None for a blank line and where it was not asked for.
-        unknown: The words of the line that training never showed, see `Translator.unknown`.
+        unknown: The words of the line that training never showed and the translation does not copy, see
+            `Translator.unknown`.
         unsure: Whether it is probably wrong: there are such words, or the mean log-probability of its tokens, which is
             its score with length penalty 1, is below the run's threshold. False where the run knows of neither.
     """
@@ -163,7 +165,7 @@ class Translator:
         if attention:
             weights = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
         found = zip(best, lines, weights, strict=True)
-        return [self._translation(hypothesis, self.unknown(line), w) for hypothesis, line, w in found]
+        return [self._translation(*each) for each in found]
 
     def n_best(
         self,
@@ -182,8 +184,8 @@ class Translator:
         """
         found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in found]
-        for texts, hypotheses, unknown in zip(best, found, map(self.unknown, lines), strict=True):
-            for translation in (self._translation(hypothesis, unknown) for hypothesis in hypotheses):
+        for texts, hypotheses, line in zip(best, found, lines, strict=True):
+            for translation in (self._translation(hypothesis, line) for hypothesis in hypotheses):
                 texts.setdefault(translation.text, translation)
         return [[*texts.values()] for texts in best]
 
@@ -205,21 +207,25 @@ class Translator:
         found: list[list[int]] = self._decode(sources, batch_tokens, use_cache, draw, [])
         return self.bundle.tokenizer.decode_batch(found)
 
-    def unknown(self, line: str) -> tuple[str, ...]:
+    def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
 
-        None are for a run that does not know which it has shown: from before there was a list, or with too many.
+        Without those that have a digit and stand in the translation too: numbers and codes are there to be copied. None
+        are for a run that does not know which it has shown: from before there was a list, or with too many.
         """
-        known = self.bundle.words
-        return () if known is None else tuple(dict.fromkeys(word for word in words(line) if word not in known))
+        known, copied = self.bundle.words, translation.lower()
+        if known is None:
+            return ()
+        unknown = (word for word in words(line) if word not in known)
+        return tuple(dict.fromkeys(word for word in unknown if not (re.search(r"\d", word) and word in copied)))
 
-    def _translation(
-        self, hypothesis: Hypothesis, unknown: tuple[str, ...], attention: Attention | None = None
-    ) -> Translation:
+    def _translation(self, hypothesis: Hypothesis, line: str, attention: Attention | None = None) -> Translation:
         """A hypothesis as text, and whether it is probably wrong."""
         threshold, mean = self.bundle.threshold, hypothesis.log_prob / hypothesis.n_tokens
+        text = self.bundle.tokenizer.decode(hypothesis.ids)
+        unknown = self.unknown(line, text)
         unsure = bool(unknown) or (threshold is not None and mean < threshold.score)
-        return Translation(self.bundle.tokenizer.decode(hypothesis.ids), hypothesis.score, attention, unknown, unsure)
+        return Translation(text, hypothesis.score, attention, unknown, unsure)
 
     def _search(
         self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool

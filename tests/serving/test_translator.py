@@ -113,6 +113,15 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
     assert [before.unknown(line) for line in lines] == [()] * 5
 
 
+def test_a_number_that_is_copied_is_no_unknown_word(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator(replace(translator.bundle, threshold=None))
+    ids = translator.bundle.tokenizer.encode("XYZZY在x4711号。")
+    monkeypatch.setattr(translator, "_search", lambda *_: [[Hypothesis(ids, -1.0, -1.0, len(ids))]] * 2)
+    lines, want = ["XYZZY X4711 4712", "4711?"], [(("xyzzy", "4712"), True), ((), False)]
+    assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
+    assert [(t.unknown, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(
     translator: Translator, beam: int
