@@ -131,7 +131,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    key = _key(train._fingerprint, config, _TOKENIZER_PAIRS, sentencepiece.__version__)
+    key = _key(train._fingerprint, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__)
     path = _cache_folder(cache_dir) / f"{key}.model"
     if path.is_file():
         tokenizer = Tokenizer.load(path)

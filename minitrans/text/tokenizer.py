@@ -4,9 +4,9 @@ import hashlib
 import io
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import sentencepiece
 
@@ -48,6 +48,24 @@ class TokenizerConfig:
             raise UserError(
                 f"tokenizer.model_type is {self.model_type!r}; it must be {' or '.join(get_args(ModelType))}"
             )
+
+    @property
+    def of_trainer(self) -> dict[str, Any]:
+        """All settings of SentencePiece's trainer: what decides the pieces besides the text."""
+        return {
+            **asdict(self),
+            "hard_vocab_limit": False,
+            "byte_fallback": True,
+            "split_digits": True,  # a number is copied digit by digit
+            "normalization_rule_name": "identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
+            "max_sentence_length": 2**30,  # bytes, the most it takes; longer sentences are dropped
+            "num_threads": 16,  # sums of floats, and so the pieces, depend on how many, not on which
+            "minloglevel": 2,
+            "pad_id": _PAD,
+            "bos_id": _BOS,
+            "eos_id": _EOS,
+            "unk_id": _UNK,
+        }
 
 
 class Tokenizer:
@@ -109,22 +127,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
-                model_writer=model,
-                vocab_size=config.vocab_size,
-                hard_vocab_limit=False,
-                model_type=config.model_type,
-                character_coverage=config.character_coverage,
-                byte_fallback=True,
-                split_digits=True,  # a number is copied digit by digit
-                normalization_rule_name="identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
-                max_sentence_length=2**30,  # bytes, the most it takes; longer sentences are dropped
-                num_threads=16,  # sums of floats, and so the pieces, depend on how many, not on which
-                minloglevel=2,
-                pad_id=_PAD,
-                bos_id=_BOS,
-                eos_id=_EOS,
-                unk_id=_UNK,
+                sentence_iterator=iter(sentences), model_writer=model, **config.of_trainer
             )
         except RuntimeError as error:
             smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))

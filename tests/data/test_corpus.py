@@ -509,6 +509,9 @@ def test_a_tokenizer_is_trained_once(
         assert train_tokenizer(train, TokenizerConfig(8000)).digest == lowered.digest
         assert [message[: len(warning)] for message in caplog.messages] == [warning]
     assert train_tokenizer(train, TokenizerConfig(267, "bpe")).digest != first.digest
+    with monkeypatch.context() as patch:
+        patch.setattr("minitrans.text.tokenizer._PAD", 7)  # an edit of the code
+        assert train_tokenizer(train, TokenizerConfig(267)).pad_id == 7
     write_pairs(folder, "tsv", {"train": [*TRAIN, ("e f e f", "e f e f")]})
     assert train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(267)).digest != first.digest
 
