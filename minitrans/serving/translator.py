@@ -25,7 +25,7 @@ from minitrans.model.decoding import (
 from minitrans.model.sampling import sample
 from minitrans.serving.admission import Mode, make_stepper
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.text.words import words
+from minitrans.text.words import changes_numbers, words
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 
@@ -63,8 +63,9 @@ class Translation(NamedTuple):
         attention: Where the model looked; None for a blank line and where it was not asked for.
         unknown: The words of the line that training never showed and the translation does not copy, see
             `Translator.unknown`.
-        unsure: Whether it is probably wrong: there are such words, or the mean log-probability of its tokens, which is
-            its score with length penalty 1, is below the run's threshold. False where the run knows of neither.
+        unsure: Whether it is probably wrong: there are such words; or it changes a number, see `changes_numbers`; or
+            the mean log-probability of its tokens, which is its score with length penalty 1, is below the run's
+            threshold, if that has one.
     """
 
     text: str
@@ -224,7 +225,8 @@ class Translator:
         threshold, mean = self.bundle.threshold, hypothesis.log_prob / hypothesis.n_tokens
         text = self.bundle.tokenizer.decode(hypothesis.ids)
         unknown = self.unknown(line, text)
-        unsure = bool(unknown) or (threshold is not None and mean < threshold.score)
+        low = threshold is not None and mean < threshold.score
+        unsure = bool(unknown) or changes_numbers(line, text) or low
         return Translation(text, hypothesis.score, attention, unknown, unsure)
 
     def _search(

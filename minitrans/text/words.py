@@ -1,6 +1,7 @@
 """The words of a line: what training has shown of them, and what it has not. Standard library only."""
 
 import logging
+import re
 import unicodedata
 from collections.abc import Iterable
 
@@ -23,6 +24,14 @@ def words(line: str) -> list[str]:
     parts = clean(line).lower().translate(_PARTS).split()
     stripped = (part.strip("'") for part in parts)
     return [word for word in stripped if word.isalnum() or any(map(str.isalnum, word))]
+
+
+def changes_numbers(line: str, translation: str) -> bool:
+    """Whether a translation has digits, and lacks a number of its line: a run of digits.
+
+    A translation in words changes none, nor does one with other signs between the digits: 1374 for 1,374.
+    """
+    return any(map(str.isdigit, translation)) and not all(n in translation for n in re.findall(r"\d+", line))
 
 
 def add_words(known: set[str] | None, lines: Iterable[str]) -> set[str] | None:

@@ -113,11 +113,12 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
     assert [before.unknown(line) for line in lines] == [()] * 5
 
 
-def test_a_number_that_is_copied_is_no_unknown_word(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator(replace(translator.bundle, threshold=None))
+def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator(replace(translator.bundle, threshold=None, words=frozenset({"room", "12"})))
     ids = translator.bundle.tokenizer.encode("XYZZY在x4711号。")
-    monkeypatch.setattr(translator, "_search", lambda *_: [[Hypothesis(ids, -1.0, -1.0, len(ids))]] * 2)
-    lines, want = ["XYZZY X4711 4712", "4711?"], [(("xyzzy", "4712"), True), ((), False)]
+    monkeypatch.setattr(translator, "_search", lambda *_: [[Hypothesis(ids, -1.0, -1.0, len(ids))]] * 3)
+    lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
+    want = [(("xyzzy", "4712"), True), ((), False), ((), True)]
     assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
     assert [(t.unknown, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import words as module
-from minitrans.text.words import add_words, words
+from minitrans.text.words import add_words, changes_numbers, words
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,22 @@ def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
     for word in words(line):
         assert {unicodedata.category(character)[0] for character in word.replace("'", "")} <= set("LMN")
         assert word == word.strip("'") != ""
+
+
+@pytest.mark.parametrize(
+    ("line", "translation", "changed"),
+    [
+        ("Room 508", "508号房间", False),
+        ("Room 508", "58号房间", True),
+        ("June 8th, 1,374 m at 7:30", "6月8日7:30，1374米", False),
+        ("at 11:50 p.m.", "1:150", True),
+        ("on May 12, 1977", "1977年5月1日", True),
+        ("on June 13", "六月十三号", False),
+        ("half past two", "2:30", False),
+    ],
+)
+def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
+    assert changes_numbers(line, translation) is changed
 
 
 @given(st.lists(st.text()))
