@@ -242,6 +242,18 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
             assert f"minitrans.{ours}" not in imported
 
 
+def test_starting_and_ending_look_for_garbage_a_few_times(tiny_run: Path) -> None:
+    code = (
+        "import atexit, gc, sys; from minitrans import cli; "
+        "atexit.register(lambda: print(sum(each['collections'] for each in gc.get_stats()), gc.isenabled())); "
+        "cli.main(['translate', sys.argv[1], ''])"
+    )
+    out = subprocess.check_output([sys.executable, "-c", code, str(tiny_run)], text=True, timeout=120)
+    collections, enabled = out.split()
+    assert int(collections) < 100  # importing PyTorch alone has Python do it 300 times
+    assert enabled == "False"
+
+
 @contextlib.contextmanager
 def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
     """A command in a session of its own, with pipes unless told otherwise; killed after two minutes."""

@@ -4,9 +4,11 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 usage; 130 interrupted.
 """
 
+import atexit
 import contextlib
 import ctypes
 import errno
+import gc
 import os
 import signal
 import sys
@@ -26,6 +28,7 @@ from minitrans.cli.verify import verify_command, verify_flags
 from minitrans.errors import UserError, unknown
 from minitrans.text.lines import visible
 
+OBJECTS = 100_000  # new ones after which Python looks for what nobody needs: a million are imported, and all are needed
 SPINS = "3000"  # turns, some microseconds, after which a thread that waits sleeps, so that others can use its core
 
 # What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.
@@ -119,6 +122,8 @@ def end_with_the_first_process() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
+    gc.set_threshold(OBJECTS)
+    atexit.register(gc.disable)  # at the end nothing has to be looked for at all
     start_log("--debug" in argv)
     if "LOCAL_RANK" in os.environ:
         end_with_the_first_process()
