@@ -902,7 +902,9 @@ def test_a_flag_may_be_short(words: list[str]) -> None:
 def test_wrong_usage_is_answered_without_loading_a_library() -> None:
     code = (
         "import sys; from minitrans import cli; assert cli.main(['translate', 'r', '--bee']) == 2; "
-        "assert not {'torch', 'lightning', 'datasets', 'numpy'} & set(sys.modules)"
+        "assert not {'torch', 'lightning', 'datasets', 'numpy'} & set(sys.modules); "
+        "assert cli.main(['train', '--run-dir', 'r', '--bee']) == 2; "
+        "assert not {'lightning', 'datasets'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=120)
 

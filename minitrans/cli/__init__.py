@@ -51,7 +51,7 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
     if name in COMMANDS:
         add_flags, _ = COMMANDS[name]
         if add_flags is None:
-            from minitrans.training.config import parse_config  # it takes seconds
+            from minitrans.training.config import parse_config  # it takes a second
 
             return name, parse_config(argv[1:], name, about[name])
         parser = Parser(f"minitrans {name}", about[name])

@@ -3,7 +3,6 @@
 from typing import Literal
 
 import torch
-from lightning.pytorch.accelerators import MPSAccelerator
 
 from minitrans.errors import UserError
 
@@ -43,6 +42,8 @@ def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
 
 def _device(accelerator: str) -> str:
     """What Lightning makes of a name, where it leaves a choice."""
+    from lightning.pytorch.accelerators import MPSAccelerator  # it takes seconds, and settings do without it
+
     if accelerator not in ("auto", "gpu"):
         return accelerator
     if MPSAccelerator.is_available():
