@@ -109,7 +109,8 @@ def in_words(error: Exception) -> str | None:
 
 def forget_output() -> None:
     """Let Python end without trying once more to write what cannot be written."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with contextlib.suppress(AttributeError, OSError):  # there is none, or it is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def end_with_the_first_process() -> None:
@@ -146,4 +147,5 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt as error:
         print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
+        forget_output()  # whoever reads it may have stopped reading
         return 130
