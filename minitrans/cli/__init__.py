@@ -28,7 +28,7 @@ from minitrans.cli.verify import verify_command, verify_flags
 from minitrans.errors import UserError, unknown
 from minitrans.text.lines import visible
 
-OBJECTS = 100_000  # new ones after which Python looks for what nobody needs: a million are imported, and all are needed
+OBJECTS = 100_000  # new ones after which Python looks for garbage; importing PyTorch alone makes 167,000 that all stay
 SPINS = "3000"  # turns, some microseconds, after which a thread that waits sleeps, so that others can use its core
 
 # What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.

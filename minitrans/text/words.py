@@ -31,7 +31,7 @@ def changes_numbers(line: str, translation: str) -> bool:
 
     A translation in words changes none, nor does one with other signs between the digits: 1374 for 1,374.
     """
-    return any(map(str.isdigit, translation)) and not all(n in translation for n in re.findall(r"\d+", line))
+    return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
 def add_words(known: set[str] | None, lines: Iterable[str]) -> set[str] | None:

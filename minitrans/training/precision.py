@@ -42,10 +42,10 @@ def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
 
 def _device(accelerator: str) -> str:
     """What Lightning makes of a name, where it leaves a choice."""
-    from lightning.pytorch.accelerators import MPSAccelerator  # it takes seconds, and settings do without it
-
     if accelerator not in ("auto", "gpu"):
         return accelerator
+    from lightning.pytorch.accelerators import MPSAccelerator  # it takes seconds, and settings do without it
+
     if MPSAccelerator.is_available():
         return "mps"
     return "cuda" if torch.cuda.is_available() else "cpu"

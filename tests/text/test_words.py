@@ -47,6 +47,7 @@ def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
         ("on May 12, 1977", "1977年5月1日", True),
         ("on June 13", "六月十三号", False),
         ("half past two", "2:30", False),
+        ("5 square metres", "五m²", False),
     ],
 )
 def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
