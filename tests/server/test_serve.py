@@ -244,7 +244,7 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
     with started(tmp_path) as browser:
         for width, dark in ((1200, False), (320, True)):
             browser.open(address, width, dark)
-            assert browser.run("document.activeElement.id") == "text"
+            browser.wait_for("document.activeElement.id === 'text'")  # with its first rendering, after it is loaded
             for typed in ("I love", " axolotls."):
                 browser.send("Input.insertText", text=typed)
             browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
