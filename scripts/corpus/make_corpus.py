@@ -21,9 +21,10 @@ T = TypeVar("T")
 DATA = Path(__file__).parents[2] / "data" / "en-zh"
 TRAIN = 100_000  # pairs to train on
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
-FILLERS = 12  # sentences made of a line with slots
+FILLERS = 11  # sentences made of a line with slots
 COPIES = {"digits.tsv": 36}  # more of a file with values: to copy them takes more practice than what to say
 JOINED = 6_000  # pairs of train that are two or three lines in a row
+OFTEN = 3  # times that train has each text of a formula, which no other line teaches
 ALL_VARIANTS = 50  # tries after which a text has hardly a variant more: what is said often has them all
 FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 WRITTEN = ("everyday", "everyday_dev", "values", "phrasebook/formulas")  # sentences kept out of train, but for the last
@@ -307,10 +308,10 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, some joined, and variants of them, of formulas all."""
     pairs = list(chain.from_iterable(base.values()))
-    train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
-    often = [pair for pair in pairs if pair.line.file == FORMULAS or key(pair.en) in formulas]
-    for pair in often * ALL_VARIANTS:
-        train.setdefault(*typed(draw, pair.en, pair.zh[0]))
+    often = [pair for pair in pairs if not pair.words and (pair.line.file == FORMULAS or key(pair.en) in formulas)]
+    said = dict(typed(draw, pair.en, pair.zh[0]) for pair in reversed(often * ALL_VARIANTS))
+    again = list(said.items()) * (OFTEN - 1)
+    train = said | {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
     topics: dict[str, list[Line]] = collections.defaultdict(list)
     for line in (sentences := [line for line in base if line.english[-1] in STOPS]):
         topics[line.file].append(line)
@@ -324,9 +325,9 @@ def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]
     spoken = list(base.values())
     for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
         pair = draw.pick(draw.pick(spoken))
-        if len(train) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
+        if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
             train.setdefault(*typed(draw, pair.en, pair.zh[0]))
-    return draw.shuffled(train.items())
+    return draw.shuffled([*train.items(), *again])
 
 
 def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
