@@ -306,7 +306,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 
 
 def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]) -> list[tuple[str, str]]:
-    """Make what to train on: the pairs of each line, some joined, and variants of them, of formulas all."""
+    """Make what to train on: the pairs of each line, some joined, and variants of them, of formulas all, often."""
     pairs = list(chain.from_iterable(base.values()))
     often = [pair for pair in pairs if not pair.words and (pair.line.file == FORMULAS or key(pair.en) in formulas)]
     said = dict(typed(draw, pair.en, pair.zh[0]) for pair in reversed(often * ALL_VARIANTS))

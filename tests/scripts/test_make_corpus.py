@@ -52,7 +52,7 @@ def test_a_fresh_run_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_another_seed_leaves_out_other_lines(tmp_path: Path) -> None:
     assert make_corpus.main(["--out", str(tmp_path), "--seed", "2"]) == 0
     left_out = (tmp_path / "test.en").read_text(encoding="utf-8").splitlines()
-    assert len(set(left_out) & set(lines("test.en"))) < len(left_out) / 5  # a few by chance
+    assert len(set(left_out) & set(lines("test.en"))) < len(left_out) / 10  # a few by chance
 
 
 def test_the_running_examples_are_in_train() -> None:
@@ -234,7 +234,7 @@ NEVER = {
     "hot frost": (r"热[^。？！]*零下|冷[^。？！]*[3-9]\d度|晚[^，。？！]*晴", "\t今天很热，零下三度。"),
     "elder, younger": ("[哥姐]{2}[^，。？！]?比我小|[弟妹]{2}[^，。？！]?比我大", "\t我姐姐比我小两岁。"),
     "little is not elder": (r"\b(?:little|younger) (?:sis.*\t(?!.*妹)|bro.*\t(?!.*弟))", "my little sister\t我姐姐"),
-    "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|brother.*\t(?!.*哥))", "my big brother\t我弟弟"),
+    "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro(?!wn).*\t(?!.*哥))", "my big brother\t我弟弟"),
     "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
     "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
     "a parent of twelve": (f"(?:{PARENT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
