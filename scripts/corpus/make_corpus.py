@@ -10,6 +10,7 @@ import collections
 import math
 import random
 import re
+import string
 import sys
 from collections.abc import Iterable, Iterator, Sequence, Set
 from itertools import accumulate, chain, zip_longest
@@ -19,10 +20,10 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 DATA = Path(__file__).parents[2] / "data" / "en-zh"
-TRAIN = 100_000  # pairs to train on
+TRAIN = 107_000  # pairs to train on
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 FILLERS = 11  # sentences made of a line with slots
-COPIES = {"digits.tsv": 36}  # more of a file with values: to copy them takes more practice than what to say
+COPIES = {"digits.tsv": 72, "digits_alone.tsv": 100}  # more of lines with values: copying takes more practice
 JOINED = 6_000  # pairs of train that are two or three lines in a row
 OFTEN = 3  # times that train has each text of a formula, which no other line teaches
 ALL_VARIANTS = 50  # tries after which a text has hardly a variant more: what is said often has them all
@@ -36,18 +37,14 @@ STOPS = ".?!"
 STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 AGREEING = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
-NUMBER = re.compile(r"\d+(\.\d+)?%?")
+MARKS = {"#": string.digits, "&": string.ascii_uppercase}  # what a mark in a word stands for: one of these, drawn
 
+SHORT = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 CONTRACTIONS = (
     (r"\b([Ll])et's\b", r"\1et us"),
     (r"\b([Ii]t|[Tt]here|[Hh]e|[Ss]he)'s (?=(?:been|got)\b)", r"\1 has "),
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
-    (r"'m\b", " am"),
-    (r"'re\b", " are"),
-    (r"'ll\b", " will"),
-    (r"'ve\b", " have"),
-    (r"'d better\b", " had better"),
-    (r"'d\b", " would"),
+    *((rf"'{short}\b", f" {full}") for short, full in SHORT.items()),
 )
 NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
@@ -106,12 +103,8 @@ class Draw:
         return items[self.below(len(items))]
 
     def shuffled(self, items: Iterable[T]) -> list[T]:
-        """Copy items in a random order (Fisher-Yates)."""
-        items = list(items)
-        for last in range(len(items) - 1, 0, -1):
-            other = self.below(last + 1)
-            items[last], items[other] = items[other], items[last]
-        return items
+        """Copy items in a random order."""
+        return sorted(items, key=lambda _: self._random())
 
 
 def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -129,7 +122,7 @@ def check_chinese(where: str, zh: str, en: str) -> None:
     copied = re.sub(r"[ ,]", "", en)
     for run in re.findall("[ -~]+", zh):
         inside = re.fullmatch(r"[^ ].*[^ .,:;?!]|\w", run) and re.search(r"\w", run)
-        if not NUMBER.fullmatch(run) and not (inside and run.replace(" ", "") in copied):
+        if not re.fullmatch(r"[\d#]+(\.[\d#]+)?%?", run) and not (inside and run.replace(" ", "") in copied):
             raise TableError(f"{where}: the Chinese has {run!r}, neither full-width nor copied from the English")
 
 
@@ -137,16 +130,17 @@ def read_words(folder: Path) -> Kinds:
     """Read the word tables: for each kind its rows, which give a text to each column."""
     kinds: Kinds = {}
     for path in sorted(folder.glob("*.tsv")):
-        table = list(read_table(path))
-        header = table[0][1] if table else []
+        (_, header), *table = list(read_table(path)) or [(1, [])]
         kinds[path.stem] = []
-        for number, fields in table[1:]:
+        for number, fields in table:
             if len(fields) != len(header):
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
-            english = " ".join(text for column, text in row.items() if not IN_CHINESE.match(column))
+            english = [text for column, text in row.items() if not IN_CHINESE.match(column)]
             for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
-                check_chinese(f"{path}:{number}", text, english)
+                check_chinese(f"{path}:{number}", text, " ".join(english))
+                if re.findall("[#&]", text) not in (re.findall("[#&]", each) for each in english):
+                    raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
             kinds[path.stem].append(row)
         if not kinds[path.stem] or not {"en", "zh"}.issubset(header):
             raise TableError(f"{path}:1: a word table needs a header with en and zh, and words")
@@ -248,10 +242,18 @@ class Filler:
         """Draw a row that differs from the others in each of the columns."""
         bounds = self._bounds[kind]
         for _ in range(1000):
-            row = self.kinds[kind][bisect.bisect(bounds, self._draw.below(bounds[-1]))]
+            row = self._drawn(self.kinds[kind][bisect.bisect(bounds, self._draw.below(bounds[-1]))])
             if not any(row[column] == other[column] for other in others for column in columns):
                 return row
         raise TableError(f"{kind}.tsv:1: too few words for a line with two slots")
+
+    def _drawn(self, row: dict[str, str]) -> dict[str, str]:
+        """Draw what the marks of a row stand for: the first of a kind for the same sign in all columns, and so on."""
+        for mark, signs in MARKS.items():
+            while any(mark in text for text in row.values()):
+                sign = self._draw.pick(signs)
+                row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
+        return row
 
     def fill(self, line: Line) -> Pair:
         """Draw the words of a line, and put them into all its texts; two slots of a kind show different words."""
@@ -341,7 +343,7 @@ def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formula
     not_shown = {pair.line: pair.words for pair in compositional}
     base: Base = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
-        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en)):
+        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en) | values(pair.en)):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
     fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
@@ -384,10 +386,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             show(arguments.show, lines, kinds, arguments.seed)
         else:
             texts = {name: (DATA / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in WRITTEN}
-            copied = values(" ".join(texts["values"]))
-            for kind, rows in kinds.items():
-                kinds[kind] = [row for row in rows if copied.isdisjoint(values(" ".join(row.values())))]
             *kept_out, formulas = (set(map(key, each)) for each in texts.values())
+            kept_out.append(values(" ".join(texts["values"])))
             write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))
     except TableError as error:
         print(f"make_corpus: {error}", file=sys.stderr)
