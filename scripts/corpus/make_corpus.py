@@ -333,7 +333,7 @@ def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]
 
 
 def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
-    """Make all splits; train has no text whose key is in `kept_out`, and keeps those whose key is in `formulas`."""
+    """Make all splits; train has no text whose key or value is in `kept_out`, but those whose key is in `formulas`."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
