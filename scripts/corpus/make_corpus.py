@@ -110,7 +110,7 @@ class Draw:
 def read_table(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Read the lines of a table that are no comments: their number and fields, none of them empty."""
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        if line and not line.startswith("#"):
+        if line and not line.startswith("# "):
             fields = line.split("\t")
             if not all(field and field == field.strip() for field in fields):
                 raise TableError(f"{path}:{number}: a field is empty, or begins or ends with a space")
@@ -136,10 +136,11 @@ def read_words(folder: Path) -> Kinds:
             if len(fields) != len(header):
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
+            marks = {text: [sign for sign in text if sign in MARKS] for text in row.values()}
             english = [text for column, text in row.items() if not IN_CHINESE.match(column)]
             for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
                 check_chinese(f"{path}:{number}", text, " ".join(english))
-                if re.findall("[#&]", text) not in (re.findall("[#&]", each) for each in english):
+                if marks[text] not in (marks[each] for each in english):
                     raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
             kinds[path.stem].append(row)
         if not kinds[path.stem] or not {"en", "zh"}.issubset(header):
@@ -248,7 +249,7 @@ class Filler:
         raise TableError(f"{kind}.tsv:1: too few words for a line with two slots")
 
     def _drawn(self, row: dict[str, str]) -> dict[str, str]:
-        """Draw what the marks of a row stand for: the first of a kind for the same sign in all columns, and so on."""
+        """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
         for mark, signs in MARKS.items():
             while any(mark in text for text in row.values()):
                 sign = self._draw.pick(signs)
@@ -333,7 +334,7 @@ def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]
 
 
 def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
-    """Make all splits; train has no text whose key or value is in `kept_out`, but those whose key is in `formulas`."""
+    """Make all splits; train has no key and no value of `kept_out`, and keeps the texts whose key is in `formulas`."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
