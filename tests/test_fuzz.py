@@ -20,7 +20,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
 from minitrans.serving.translator import Translator
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.verify import proof
 

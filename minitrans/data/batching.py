@@ -81,6 +81,9 @@ class TokenBatchSampler(Sampler[list[int]]):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
+
+    Attributes:
+        epoch: Number of the epoch from which the last batch was taken, from 0.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self._seed = seed
         self._shuffle = shuffle
         self._n_batches = len(_cuts(_widths(src_lengths, tgt_lengths), batch_tokens)) - 1
+        self.epoch = 0
         self._taken = 0  # batches, by this process since the start of epoch 0
 
     def __len__(self) -> int:
@@ -101,8 +105,8 @@ class TokenBatchSampler(Sampler[list[int]]):
         """Yield the batches of the current epoch that have not been taken yet."""
         if not self._shuffle:
             self._taken = 0
-        epoch, position = divmod(self._taken, len(self))
-        rng = np.random.default_rng([self._seed, epoch]) if self._shuffle else None
+        self.epoch, position = divmod(self._taken, len(self))
+        rng = np.random.default_rng([self._seed, self.epoch]) if self._shuffle else None
         batches = plan_batches(*self._lengths, self._batch_tokens, rng)
         for batch in deal_out(batches)[position:]:
             self._taken += 1  # before the yield: whoever is given the batch may save the state
@@ -172,6 +176,11 @@ class Rows:
         starts, lengths = self._starts[numbers], self.lengths[numbers]
         places = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return Rows(self.ids[places], lengths)
+
+    def lists(self, numbers: npt.ArrayLike) -> list[list[int]]:
+        """Return the rows with these numbers as lists."""
+        rows = self.take(numbers)
+        return [part.tolist() for part in np.split(rows.ids, np.cumsum(rows.lengths)[:-1])]
 
     def padded(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
         """Stack the rows into a tensor (N, longest row), int64, with BOS before and EOS after each if they are given.

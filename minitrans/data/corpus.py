@@ -31,8 +31,9 @@ from minitrans.data.readers import CHUNK, SCHEMA, Split, is_local, open_splits, 
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
+from minitrans.text import reading
 from minitrans.text.files import open_aside
-from minitrans.text.lines import clean
+from minitrans.text.reading import Reader, clean, signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
@@ -131,7 +132,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    key = _key(train._fingerprint, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__)
+    key = _key(train._fingerprint, config, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__, _reading())
     path = _cache_folder(cache_dir) / f"{key}.model"
     if path.is_file():
         tokenizer = Tokenizer.load(path)
@@ -139,7 +140,9 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
         if len(train) > _TOKENIZER_PAIRS:
             rng = np.random.default_rng(0)
             train = train.select(np.sort(rng.choice(len(train), _TOKENIZER_PAIRS, replace=False)))
-        tokenizer = Tokenizer.train(chain(train["source"][:], train["target"][:]), config)
+        pairs = train["source"][:], train["target"][:]
+        reader = Reader(config.plain_sources, signs(chain(*pairs)) if config.placeholders else None)
+        tokenizer = Tokenizer.train(chain(*reader.read_pairs(*pairs)), config)
         tokenizer.save(path)
     if tokenizer.vocab_size < config.vocab_size:
         logger.warning(
@@ -155,7 +158,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
 
     Args:
         corpus: What `load_corpus` returns.
-        tokenizer: Encodes both sides.
+        tokenizer: Reads and encodes both sides.
         cache_dir: Folder to keep the result in; None is where Hugging Face keeps data sets.
 
     Returns:
@@ -168,7 +171,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        key = _key(pairs._fingerprint, tokenizer.digest)
+        key = _key(pairs._fingerprint, tokenizer.digest, _reading())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -219,10 +222,8 @@ def _column(pairs: Dataset, column: str) -> pa.ChunkedArray:
 
 
 def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
-    return {
-        "src_ids": tokenizer.encode_batch(pairs["source"]),
-        "tgt_ids": tokenizer.encode_batch(pairs["target"]),
-    }
+    sources, targets = tokenizer.reader.read_pairs(pairs["source"], pairs["target"])
+    return {"src_ids": tokenizer.encode_batch(sources), "tgt_ids": tokenizer.encode_batch(targets)}
 
 
 def _n_cores() -> int:
@@ -236,6 +237,11 @@ def _cache_folder(cache_dir: str | None) -> Path:
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}; set data.cache_dir to another folder") from error
     return folder
+
+
+def _reading() -> bytes:
+    """The code that reads lines: an edit of it reaches training."""
+    return Path(reading.__file__).read_bytes()
 
 
 def _key(*parts: object) -> str:

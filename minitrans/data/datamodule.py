@@ -12,6 +12,7 @@ from torch.utils.data import Dataset as TorchDataset
 
 from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
 from minitrans.data.corpus import column_arrays, drop_long_pairs, find_pairs, load_corpus, tokenize_corpus
+from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer
@@ -24,21 +25,34 @@ class PairBatches(TorchDataset[Batch]):
     Args:
         pairs: A split that `tokenize_corpus` returned.
         tokenizer: Knows the special ids.
+        batch_tokens: Most tokens of either side in a batch, padding counted.
+        seed: Seed of the shuffling; None, for validation: not shuffled.
+        noise: Changes some of the pairs.
 
     Attributes:
+        sampler: What deals out the numbers of the pairs.
         src: N rows of source ids, without special ids.
         tgt: N rows of target ids, without special ids.
     """
 
-    def __init__(self, pairs: Dataset, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self, pairs: Dataset, tokenizer: Tokenizer, batch_tokens: int, seed: int | None, noise: Noise | None = None
+    ) -> None:
         self.src = Rows(*column_arrays(pairs, "src_ids"))
         self.tgt = Rows(*column_arrays(pairs, "tgt_ids"))
+        self.sampler = TokenBatchSampler(
+            self.src.lengths + 1, self.tgt.lengths + 1, batch_tokens, seed or 0, shuffle=seed is not None
+        )
+        self._noise = noise
         self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
 
     def __getitem__(self, numbers: npt.ArrayLike) -> Batch:
-        """Return the pairs with these numbers, padded."""
+        """Return the pairs with these numbers, with the noise of the epoch, padded."""
         numbers = np.asarray(numbers, dtype=np.int64)
-        return collate_rows(self.src.take(numbers), self.tgt.take(numbers), *self._special_ids)
+        src, tgt = self.src.take(numbers), self.tgt.take(numbers)
+        if self._noise is not None:
+            src, tgt = self._noise(src, tgt, self.sampler.epoch, numbers)
+        return collate_rows(src, tgt, *self._special_ids)
 
 
 class TranslationDataModule(LightningDataModule):
@@ -64,18 +78,21 @@ class TranslationDataModule(LightningDataModule):
         super().__init__()
         self.config = config
         self.tokenizer = tokenizer
-        self._seed = seed
         self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
-        self._valid, _ = self._loader(drop_long_pairs(tokenized["valid"], "validation", max_len, None), shuffle=False)
+        valid = drop_long_pairs(tokenized["valid"], "validation", max_len, None)
+        self._valid, _ = _loader(PairBatches(valid, tokenizer, config.batch_tokens, None))
+        noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: DataLoader[Batch] | StreamLoader
         self._place: TokenBatchSampler | StreamLoader  # in the training data
         if config.streaming:
-            self._train = self._place = StreamLoader(config, tokenizer, max_len, seed, used)
+            self._train = self._place = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train, self._place = self._loader(self._train_ids, shuffle=True)
+            self._train, self._place = _loader(
+                PairBatches(self._train_ids, tokenizer, config.batch_tokens, seed, noise)
+            )
 
     def train_dataloader(self) -> DataLoader[Batch] | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
@@ -120,9 +137,7 @@ class TranslationDataModule(LightningDataModule):
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pairs(self.config, {*zip(*sides, strict=True)})
 
-    def _loader(self, pairs: Dataset, shuffle: bool) -> tuple[DataLoader[Batch], TokenBatchSampler]:
-        batches = PairBatches(pairs, self.tokenizer)
-        lengths = batches.src.lengths + 1, batches.tgt.lengths + 1
-        sampler = TokenBatchSampler(*lengths, self.config.batch_tokens, self._seed, shuffle)
-        # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
-        return DataLoader(batches, batch_size=None, sampler=sampler, generator=torch.Generator()), sampler
+
+def _loader(batches: PairBatches) -> tuple[DataLoader[Batch], TokenBatchSampler]:
+    # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
+    return DataLoader(batches, None, sampler=batches.sampler, generator=torch.Generator()), batches.sampler

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
 from minitrans.data.settings import DataConfig
-from minitrans.text.lines import LONG, clean
+from minitrans.text.reading import LONG, clean
 
 logger = logging.getLogger("minitrans")
 

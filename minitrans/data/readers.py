@@ -33,7 +33,8 @@ from upath import UPath
 
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.text.lines import clean, iter_lines
+from minitrans.text.lines import iter_lines
+from minitrans.text.reading import clean
 
 CHUNK = 1_000  # pairs in memory at once while they are read
 SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})

@@ -3,8 +3,9 @@
 import re
 from dataclasses import dataclass
 
-from minitrans.data.settings_file import Count, Ratio
-from minitrans.errors import UserError
+from minitrans.data.noise import KINDS
+from minitrans.data.settings_file import Count, Ratio, Share
+from minitrans.errors import UserError, unknown
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class DataConfig:
         deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
         streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
+        noise: Which share of the training pairs is typed how, anew in each epoch, such as {lower: 0.1, typo: 0.05}:
+            capitals, title, lower, no_end, more_ends, other_end, blank_before_end, no_apostrophes, no_blanks, typo,
+            emoji, item, quotes; null: none.
     """
 
     path: str
@@ -47,6 +51,7 @@ class DataConfig:
     deduplicate: bool = False
     streaming: bool = False
     shuffle_buffer: Count = 100_000
+    noise: dict[str, Share] | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""
@@ -59,6 +64,11 @@ class DataConfig:
             raise UserError(f"data.source and data.target are both {self.source}; they must differ")
         if self.columns[0] == self.columns[1]:
             raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
+        for kind in self.noise or {}:
+            if kind not in KINDS:
+                raise unknown(f"data.noise has no {kind}", kind, KINDS)
+        if (total := sum((self.noise or {}).values())) > 1:
+            raise UserError(f"the shares in data.noise add up to {total:g}; they must to 1 at most")
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
                 raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")

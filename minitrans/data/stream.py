@@ -10,6 +10,7 @@ from datasets import Dataset
 
 from minitrans.data.batching import Batch, Rows, collate_rows, deal_out, plan_batches
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.data.noise import Noise
 from minitrans.data.processes import gather, share
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
@@ -32,6 +33,7 @@ class StreamLoader:
         max_len: Most tokens of either side, EOS (or BOS) counted.
         seed: Seed of the shuffling, 0 or more.
         others: The splits whose sources training is not to see, if `deduplicate` says so.
+        noise: Changes some of the pairs.
 
     Attributes:
         words: The different words of the sources read so far; None if they are too many, or some are not known.
@@ -41,17 +43,24 @@ class StreamLoader:
     """
 
     def __init__(
-        self, config: DataConfig, tokenizer: Tokenizer, max_len: int, seed: int, others: Mapping[str, Dataset]
+        self,
+        config: DataConfig,
+        tokenizer: Tokenizer,
+        max_len: int,
+        seed: int,
+        others: Mapping[str, Dataset],
+        noise: Noise | None = None,
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
         self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
         self._max_len = max_len
         self._seed = seed
+        self._noise = noise
         self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
         self._split = open_train(config)
         self._beginning = self._split.rows.state_dict()
-        self._place = {"buffer": 0, "position": 0, "pairs": self._beginning}
+        self._place = {"buffer": 0, "position": 0, "pairs": self._beginning, "epoch": 0, "number": 0}
         self.words: set[str] | None = set()
 
     def __len__(self) -> int:
@@ -60,7 +69,7 @@ class StreamLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches that have not been handed out yet."""
-        buffer, position, before = self._place["buffer"], self._place["position"], self._place["pairs"]
+        buffer, position, before, epoch, first = self._place.values()
         while True:
             from_beginning, any_batch = before == self._beginning, False
             self._split.rows.load_state_dict(before)
@@ -72,12 +81,16 @@ class StreamLoader:
                 any_batch |= bool(batches)
                 for number, rows in enumerate(batches[position:], start=position + 1):
                     # Before the yield: whoever is given the batch may save the state.
-                    self._place = {"buffer": buffer, "position": number, "pairs": before}
-                    yield collate_rows(src.take(rows), tgt.take(rows), *self._special_ids)
-                buffer, position, before = buffer + 1, 0, after
+                    place = buffer, number, before, epoch, first
+                    self._place = dict(zip(self._place, place, strict=True))
+                    sides = src.take(rows), tgt.take(rows)
+                    if self._noise is not None:
+                        sides = self._noise(*sides, epoch, first + rows)
+                    yield collate_rows(*sides, *self._special_ids)
+                buffer, position, before, first = buffer + 1, 0, after, first + len(src.lengths)
             if from_beginning and not any_batch:
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
-            before = self._beginning
+            before, epoch, first = self._beginning, epoch + 1, 0
 
     def _tokenize(self, pairs: pa.Table, first: bool) -> tuple[Rows, Rows]:
         """Return the usable pairs; of the first buffer, the others are counted in the log."""
@@ -88,7 +101,8 @@ class StreamLoader:
             for repeated in repeated_sources(hashes, self._others).values():
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
-        sources, targets = (pairs[side].to_pylist() for side in ("source", "target"))
+        texts = (pairs[side].to_pylist() for side in ("source", "target"))
+        sources, targets = self._tokenizer.reader.read_pairs(*texts)
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
@@ -101,11 +115,15 @@ class StreamLoader:
         return Rows.joined([*chain.from_iterable(gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the number of a buffer, how many of its batches are handed out, where its pairs begin, and `words`."""
+        """Return the place, and `words`.
+
+        The place is the number of a buffer, how many of its batches are handed out, where its pairs begin in the text,
+        how often the text has been read before, and how many pairs of it in this epoch.
+        """
         return self._place | {"words": None if self.words is None else " ".join(sorted(self.words))}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved place: the next `iter()` continues there."""
-        self._place = {name: state[name] for name in self._place}
+        self._place |= {name: state[name] for name in self._place if name in state}
         told = state.get("words")  # a checkpoint from before there were any has none
         self.words = None if told is None else {*told.split()}

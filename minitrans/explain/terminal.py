@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.cells import cell_len
 
 from minitrans.explain.computing import Explained
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 

@@ -24,8 +24,7 @@ from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
 from minitrans.server.queue import Queue, Work
 from minitrans.serving.translator import Translator
-from minitrans.text.lines import clean
-from minitrans.text.words import words
+from minitrans.text.reading import clean, words
 
 EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
@@ -232,7 +231,7 @@ class Api:
         """The results of some work, in its turn; it is dropped if the client goes away before."""
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
-            if (n := len(translator.bundle.tokenizer.encode(line))) > most:  # it would be cut
+            if (n := translator.count_pieces(line)) > most:  # it would be cut
                 _refuse(f"line {number} of q has {n} pieces, the model takes {most}; write one sentence a line")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))

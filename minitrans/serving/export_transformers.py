@@ -27,7 +27,8 @@ from minitrans.pages.render import renderer
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.scoring import Scores
 from minitrans.text.files import folder_aside, write_file
-from minitrans.text.lines import clean, visible
+from minitrans.text.lines import visible
+from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short

@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.significance import PairedTest, Result
 
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 
 BLEU_TOKENIZERS = {"zh": "zh", "ja": "char", "ko": "char", "th": "char"}  # 13a, sacreBLEU's default, splits at spaces
 

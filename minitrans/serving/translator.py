@@ -25,7 +25,8 @@ from minitrans.model.decoding import (
 from minitrans.model.sampling import sample
 from minitrans.serving.admission import Mode, make_stepper
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.text.words import changes_numbers, words
+from minitrans.text.reading import words
+from minitrans.text.words import changes_numbers
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 
@@ -75,6 +76,18 @@ class Translation(NamedTuple):
     unsure: bool = False
 
 
+class Source(NamedTuple):
+    """A line as the model is to see it.
+
+    Attributes:
+        ids: Its pieces, then EOS; none for a line that the model does not translate.
+        copied: What its placeholders stand for, see `text.reading.Reader`.
+    """
+
+    ids: list[int]
+    copied: dict[str, str]
+
+
 class Translator:
     """A model and its tokenizer, ready to translate: by the model as it is at each call, or by compiled code.
 
@@ -99,6 +112,7 @@ class Translator:
         """
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
+        self._reader = bundle.tokenizer.reader_of(bundle.words)
 
     @classmethod
     def load(
@@ -129,8 +143,8 @@ class Translator:
         Threads may share a translator: none of them changes it.
 
         Args:
-            lines: Source sentences. A blank one gives an empty translation; one longer than the model's `max_len` is
-                cut, with a logged warning.
+            lines: Source sentences. A blank one gives an empty translation, and one of signs alone itself; one longer
+                than the model's `max_len` is cut, with a logged warning.
             beam: Beginnings that are followed for each line; 1 is greedy.
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
@@ -141,8 +155,9 @@ class Translator:
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
-        return self.bundle.tokenizer.decode_batch(hypotheses[0].ids for hypotheses in found)
+        sources = self._sources(lines, first_line)
+        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        return [self._text(best[0].ids, source) for best, source in zip(found, sources, strict=True)]
 
     def translations(
         self,
@@ -165,7 +180,7 @@ class Translator:
         weights: Sequence[Attention | None] = [None] * len(lines)
         if attention:
             weights = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
-        found = zip(best, lines, weights, strict=True)
+        found = zip(best, lines, sources, weights, strict=True)
         return [self._translation(*each) for each in found]
 
     def n_best(
@@ -183,10 +198,11 @@ class Translator:
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         those that spell the same text, only the best is returned.
         """
-        found = self._search(self._sources(lines, first_line), beam, length_penalty, batch_tokens, use_cache)
+        sources = self._sources(lines, first_line)
+        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in found]
-        for texts, hypotheses, line in zip(best, found, lines, strict=True):
-            for translation in (self._translation(hypothesis, line) for hypothesis in hypotheses):
+        for texts, hypotheses, line, source in zip(best, found, lines, sources, strict=True):
+            for translation in (self._translation(hypothesis, line, source) for hypothesis in hypotheses):
                 texts.setdefault(translation.text, translation)
         return [[*texts.values()] for texts in best]
 
@@ -206,31 +222,46 @@ class Translator:
         """
         sources, draw = self._sources(lines, first_line), partial(sample, top=top, seed=seed)
         found: list[list[int]] = self._decode(sources, batch_tokens, use_cache, draw, [])
-        return self.bundle.tokenizer.decode_batch(found)
+        return [self._text(ids, source) for ids, source in zip(found, sources, strict=True)]
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
 
-        Without those that have a digit and stand in the translation too: numbers and codes are there to be copied. None
-        are for a run that does not know which it has shown: from before there was a list, or with too many.
+        Without those that stand in the translation too, and have a digit or are a name, written with a capital: they
+        are there to be copied. None are for a run that does not know which it has shown: from before there was a list,
+        or with too many.
         """
-        known, copied = self.bundle.words, translation.lower()
+        known = self.bundle.words
         if known is None:
             return ()
-        unknown = (word for word in words(line) if word not in known)
-        return tuple(dict.fromkeys(word for word in unknown if not (re.search(r"\d", word) and word in copied)))
+        names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
+        named = {word for name in names if self._reader.sets_aside for word in words(name)}
+        unknown = dict.fromkeys(word for word in words(line) if word not in known)
+        copied = translation.lower()
+        return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
-    def _translation(self, hypothesis: Hypothesis, line: str, attention: Attention | None = None) -> Translation:
+    def count_pieces(self, line: str) -> int:
+        """How many pieces of a line the model reads, of which `max_len` allows one less than it says."""
+        return len(self.bundle.tokenizer.encode(self._reader.read(line)[0]))
+
+    def _text(self, ids: list[int], source: Source) -> str:
+        return self._reader.write(self.bundle.tokenizer.decode(ids), source.copied)
+
+    def _translation(
+        self, hypothesis: Hypothesis, line: str, source: Source, attention: Attention | None = None
+    ) -> Translation:
         """A hypothesis as text, and whether it is probably wrong."""
         threshold, mean = self.bundle.threshold, hypothesis.log_prob / hypothesis.n_tokens
-        text = self.bundle.tokenizer.decode(hypothesis.ids)
+        text = self._text(hypothesis.ids, source)
         unknown = self.unknown(line, text)
         low = threshold is not None and mean < threshold.score
-        unsure = bool(unknown) or changes_numbers(line, text) or low
-        return Translation(text, hypothesis.score, attention, unknown, unsure)
+        lost = any(copied not in text for copied in source.copied.values())
+        return Translation(
+            text, hypothesis.score, attention, unknown, bool(unknown) or lost or changes_numbers(line, text) or low
+        )
 
     def _search(
-        self, sources: list[list[int]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
+        self, sources: list[Source], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[Hypothesis]]:
         """What beam search finds for each source; with one beam the greedy translation."""
 
@@ -243,13 +274,14 @@ class Translator:
 
     def _decode(
         self,
-        sources: list[list[int]],
+        read: list[Source],
         batch_tokens: int,
         use_cache: bool,
         decode: Callable[[Stepper[Any], Tensor], list[Output]],
         of_blank: Output,
     ) -> list[Output]:
         """What `decode` makes of each source, in their order; threads share the batches if the stepper likes that."""
+        sources = [source.ids for source in read]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_threads
         if threads > 1:  # a few batches for each, that all end at about the same time
@@ -266,11 +298,10 @@ class Translator:
         return outputs
 
     @torch.no_grad()
-    def _attention(
-        self, sources: list[list[int]], targets: list[list[int]], batch_tokens: int
-    ) -> list[Attention | None]:
+    def _attention(self, read: list[Source], targets: list[list[int]], batch_tokens: int) -> list[Attention | None]:
         """The weights of one full pass over each source that is not empty and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
+        sources = [source.ids for source in read]
         found: list[Attention | None] = [None] * len(sources)
         for rows in self._batches(sources, batch_tokens):
             written = [
@@ -284,9 +315,10 @@ class Translator:
             across = stacked(trace.cross_weights for trace in decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
                 s, t = len(sources[i]), len(ids)
+                label = partial(self._label, copied=read[i].copied)
                 found[i] = Attention(
-                    source=[tokenizer.piece(id_) for id_ in sources[i]],
-                    target=[tokenizer.piece(id_) for id_ in (tokenizer.bos_id, *ids)],
+                    source=[label(id_) for id_ in sources[i]],
+                    target=[label(id_) for id_ in (tokenizer.bos_id, *ids)],
                     encoder=among[:, row, :, :s, :s].clone(),  # a view would hold the whole batch
                     decoder=within[:, row, :, :t, :t].clone(),
                     cross=across[:, row, :, :t, :s].clone(),
@@ -298,16 +330,22 @@ class Translator:
         ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _sources(self, lines: Sequence[str], first_line: int) -> list[list[int]]:
-        """Ids of each line with EOS at the end, none for a blank line, never more than the model can take."""
+    def _label(self, id_: int, copied: dict[str, str]) -> str:
+        """The text of a piece, of a placeholder what it stands for."""
+        piece = self.bundle.tokenizer.piece(id_)
+        return copied.get(piece, piece)
+
+    def _sources(self, lines: Sequence[str], first_line: int) -> list[Source]:
+        """Each line as the model is to see it, never more than it can take."""
         if isinstance(lines, str):
             raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources = []
-        for number, ids in enumerate(map(tokenizer.encode, lines), first_line):
+        for number, (text, copied) in enumerate(map(self._reader.read, lines), first_line):
+            ids = tokenizer.encode(text)
             if len(ids) > longest:
                 logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
-            sources.append([*ids[:longest], tokenizer.eos_id] if ids else [])
+            sources.append(Source([*ids[:longest], tokenizer.eos_id] if ids else [], copied))
         return sources
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Lines of text: reading them exactly, and cleaning them for the tokenizer. Standard library only."""
+"""Lines of text, taken exactly from files, pipes and terminals. Standard library only."""
 
 import codecs
 import io
@@ -8,22 +8,16 @@ import re
 import stat
 import sys
 import threading
-import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
 from minitrans.errors import UserError
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 LONGEST = 1 << 22  # bytes of a line; more is no text, and perhaps a few kilobytes that unpack to gigabytes
 ALL = range(1, sys.maxsize)  # numbers of the lines of a whole file
-LONG = 2_000  # characters; of shorter lines no number of marks on a letter takes long to put in order
-_MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
 
 
 def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL) -> Iterator[str]:
@@ -149,30 +143,6 @@ def read_lines(path: str | Path) -> list[str]:
             return list(iter_lines(stream, str(path)))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give the path of a readable text file") from error
-
-
-def clean(line: str) -> str:
-    """Normalise a sentence, the same way in training, in translation and in what comes out.
-
-    Unicode NFC; control characters and every kind of white space and line break become a space, runs of them one
-    space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
-    characters stay: the zero-width joiner holds an emoji together. Of a long line, a letter keeps 30 combining marks.
-    Cleaning twice changes nothing more.
-    """
-    if len(line) > LONG:
-        line = _without_heaps(line)
-    line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
-    return " ".join(_SURROGATE.sub("\ufffd", line).split())
-
-
-def _without_heaps(line: str) -> str:
-    """Decompose a line, and leave out combining marks beyond the first `_MARKS` in a row."""
-    kept, marks = [], 0
-    for char in chain.from_iterable(unicodedata.normalize("NFD", char) for char in line):
-        marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= _MARKS:
-            kept.append(char)
-    return "".join(kept)
 
 
 def visible(text: str) -> str:

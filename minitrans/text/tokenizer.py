@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -12,10 +12,11 @@ import sentencepiece
 
 from minitrans.errors import UserError
 from minitrans.text.files import write_file
-from minitrans.text.lines import clean
+from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
+_PLAIN = "<plain>"  # no text has this piece: it tells how sources are read
 _SPACE = "\u2581"  # SentencePiece's own mark for a space; in the text itself it cannot be told from one
 
 ModelType = Literal["unigram", "bpe"]
@@ -29,18 +30,23 @@ class TokenizerConfig:
         vocab_size: Pieces in the vocabulary, both languages together; fewer if the text does not yield so many.
         model_type: Algorithm: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
         character_coverage: Share of the text's characters that get a piece; rarer ones are spelled in bytes.
+        plain_sources: Read typographic marks in sources as a keyboard's, and a line all in capitals in lower case.
+        placeholders: Have pieces that stand for what is copied, as names and numbers are; it suits languages of which
+            one is not written in Latin letters.
     """
 
     vocab_size: int = 8000
     model_type: ModelType = "unigram"
     character_coverage: float = 0.9995
+    plain_sources: bool = True
+    placeholders: bool = False
 
     def __post_init__(self) -> None:
         """Check the values."""
-        if self.vocab_size < 261:
+        if self.vocab_size < (least := 261 + self.plain_sources + self.placeholders * len(PLACEHOLDERS)):
             raise UserError(
-                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least 261 "
-                "(4 special ids and 256 bytes come first)"
+                f"tokenizer.vocab_size is {self.vocab_size}; it must be at least {least} "
+                "(4 special ids, 256 bytes and what the settings reserve come first)"
             )
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece takes no less
             raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
@@ -52,8 +58,12 @@ class TokenizerConfig:
     @property
     def of_trainer(self) -> dict[str, Any]:
         """All settings of SentencePiece's trainer: what decides the pieces besides the text."""
+        settings = asdict(self)
+        plain, placeholders = settings.pop("plain_sources"), settings.pop("placeholders")
         return {
-            **asdict(self),
+            **settings,
+            "control_symbols": [_PLAIN] * plain,
+            "user_defined_symbols": [*PLACEHOLDERS] * placeholders,
             "hard_vocab_limit": False,
             "byte_fallback": True,
             "split_digits": True,  # a number is copied digit by digit
@@ -81,6 +91,7 @@ class Tokenizer:
         bos_id: Begins a translation.
         eos_id: Ends a sentence.
         unk_id: Never made by `encode`, which falls back to bytes.
+        reader: Reads sources and pairs as those that training showed; `reader_of` knows the words, too.
 
     Raises:
         UserError: The bytes are no SentencePiece model, or it lacks a special id.
@@ -106,16 +117,30 @@ class Tokenizer:
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             if getattr(self, name) < 0:
                 raise UserError(f"the SentencePiece model has no {name}; use a tokenizer that minitrans trained")
+        self.reader = self.reader_of(None)
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
         return Tokenizer, (self.proto,)
+
+    def reader_of(self, words: Collection[str] | None) -> Reader:
+        """What reads sources for a run whose training showed these words; None: they are not known."""
+        return Reader(self.id_of(_PLAIN) != self.unk_id, self.signs, words)
+
+    @property
+    def signs(self) -> str | None:
+        """What has a piece and is no letter, digit or blank; None where nothing is set aside."""
+        if self.id_of(PLACEHOLDERS[0]) == self.unk_id:
+            return None
+        is_ = self._processor
+        ids = (i for i in range(self.vocab_size) if not (is_.is_byte(i) or is_.is_control(i) or is_.is_unknown(i)))
+        return signs(self.piece(i) for i in ids).replace(_SPACE, "")
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":
         """Train a tokenizer; the same sentences in the same order give the same bytes.
 
         Args:
-            sentences: Text of both languages; cleaned here, empty lines skipped.
+            sentences: Text of both languages, as a `Reader` reads pairs; cleaned here, empty lines skipped.
             config: Size, algorithm and coverage. A size that the text cannot fill is lowered.
 
         Raises:

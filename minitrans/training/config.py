@@ -268,7 +268,7 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
     key = message.partition('Parser key "')[2].partition('"')[0]
     flag = flags.get(key, f"--{key}")
     parts = [word for word in argv if word.startswith(f"{flag}.")]
-    if parts and key not in {"data.splits", *SECTIONS}:
+    if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
         return unexpected(parser.prog, parts, flags.values())  # a part of what has none
     if values := _given(argv, flag):
         return _wrong(flag, key, values[-1])

@@ -33,7 +33,8 @@ from minitrans.errors import UserError
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
 from minitrans.text.files import open_aside, write_file
-from minitrans.text.lines import clean, read_ahead, read_lines
+from minitrans.text.lines import read_ahead, read_lines
+from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision
 from minitrans.training.run import train
@@ -140,7 +141,8 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     """The log-probability of each target, EOS included, as the translation of its source; what is too long is cut."""
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
-    src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in (sources, targets))
+    sides = tokenizer.reader.read_pairs(sources, targets)
+    src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in sides)
     src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
     found = np.zeros(len(src))
     quick = choose_precision("auto", "cpu")[0] == "bf16"

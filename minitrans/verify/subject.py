@@ -15,6 +15,7 @@ from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.text.tokenizer import Tokenizer
 from minitrans.verify.adapter import Ours, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
@@ -145,19 +146,25 @@ def text_subject(
         decode_lines: Source sentences, of which MOST_LINES of all lengths are decoded.
         examples: Sentences, and the only translations that are right.
     """
-    encode, longest = bundle.tokenizer.encode, bundle.model.config.max_len - 1
+    tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
-    sources, targets = ([encode(text)[:longest] for text in texts] for texts in zip(*chosen, strict=True))
-    lines = sorted((encode(line)[:longest] for line in decode_lines), key=len)
+    sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encoded(tokenizer, chosen), strict=True))
+    read = map(tokenizer.reader_of(bundle.words).read, decode_lines)
+    lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(text for text, _ in read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MOST_LINES))]
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
     if src_ids.size(1) <= longest:  # sentences may all be as long as one another, and padding has to be seen
         src_ids = F.pad(src_ids, (0, 1), value=pad_id)
-    known = [(encode(source), encode(target)) for source, target in examples]
-    return replace(subject, src_ids=src_ids, examples=known, piece=bundle.tokenizer.piece)
+    return replace(subject, src_ids=src_ids, examples=_encoded(tokenizer, examples), piece=bundle.tokenizer.piece)
+
+
+def _encoded(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+    """The piece ids of pairs, read as training reads them."""
+    sides = tokenizer.reader.read_pairs([source for source, _ in pairs], [target for _, target in pairs])
+    return list(zip(*map(tokenizer.encode_batch, sides), strict=True))
 
 
 def make_subject(

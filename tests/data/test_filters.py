@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 
 RARE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 

@@ -29,7 +29,7 @@ from minitrans.serving.export_transformers import (
 )
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
 
 SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]

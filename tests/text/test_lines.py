@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import LONGEST, clean, iter_lines, read_ahead, read_lines, seek_part, visible
+from minitrans.text.lines import LONGEST, iter_lines, read_ahead, read_lines, seek_part, visible
+from minitrans.text.reading import clean
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
 

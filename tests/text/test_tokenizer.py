@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import clean
+from minitrans.text.reading import clean
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
 
 SENTENCES = [

@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import words as module
-from minitrans.text.words import add_words, changes_numbers, words
+from minitrans.text.reading import words
+from minitrans.text.words import add_words, changes_numbers
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from minitrans.serving.confidence import choose_threshold
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
 from minitrans.text.files import lock
-from minitrans.text.words import words
+from minitrans.text.reading import words
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
