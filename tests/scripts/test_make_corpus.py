@@ -63,7 +63,7 @@ def test_the_running_examples_are_in_train() -> None:
 
 def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
     trained = {key for en in TRAIN for key in make_corpus.keys(en)}
-    for name in ("valid", "test", "test_compositional", "everyday", "everyday_dev", "values"):
+    for name in ("valid", "test", "test_compositional", "everyday", "everyday_dev", "values", "names"):
         assert [en for en in lines(f"{name}.en") if make_corpus.key(en) in trained] == [], name
 
 
@@ -78,6 +78,13 @@ def test_values_are_not_in_train() -> None:
     trained = set().union(*map(make_corpus.values, TRAIN))
     assert not [en for en in lines("values.en") if not trained.isdisjoint(make_corpus.values(en))]
     assert make_corpus.values("At 7:45 on May 12, 1998, for $18.95 or 5%.") == {"7:45", "1998", "$18.95", "5%"}
+
+
+def test_names_are_not_in_train() -> None:
+    assert len(lines("names.en")) == 100
+    names, trained = (set(re.findall(r"\w+", " ".join(text).lower(), re.ASCII)) for text in (lines("names.zh"), TRAIN))
+    assert {"zoltan", "porto", "alegre"} <= names
+    assert names.isdisjoint(trained)
 
 
 def test_variants_are_known_by_their_key() -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Counts the sentences of data/en-zh/values whose values a run copies: `copied_values.py runs/en-zh`.
+"""Counts the sentences of data/en-zh in which a run copies a value or a name: `count_copied.py runs/en-zh`.
 
-Numbers, times and addresses are copied where the translation has the ones of a reference, each as often. The others are
-printed.
+Numbers, times, addresses and names are copied where the translation has the ones of a reference, each as often. The
+others are printed.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from minitrans.text.lines import read_lines
 DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
 
 
-def values(chinese: str) -> list[str]:
+def ascii_runs(chinese: str) -> list[str]:
     """What is in ASCII in a Chinese text, in the order of its characters."""
     return sorted(re.findall("[!-~]+", chinese))
 
@@ -27,14 +27,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     translator = Translator.load(parser.parse_args(argv).run, compiled="auto")
-    sources, *references = (read_lines(path) for path in (DATA / "values.en", *sorted(DATA.glob("values.zh*"))))
-    found = translator.translate(sources)
-    wrong = [
-        f"{source}\t{output}"
-        for source, output, *right in zip(sources, found, *references, strict=True)
-        if values(output) not in map(values, right)
-    ]
-    print(*wrong, f"{len(sources) - len(wrong)} of {len(sources)} copied", sep="\n")
+    for name in ("values", "names"):
+        sources, *references = map(read_lines, (DATA / f"{name}.en", *sorted(DATA.glob(f"{name}.zh*"))))
+        wrong = [
+            f"{source}\t{output}"
+            for source, output, *right in zip(sources, translator.translate(sources), *references, strict=True)
+            if ascii_runs(output) not in map(ascii_runs, right)
+        ]
+        print(*wrong, f"{name}: {len(sources) - len(wrong)} of {len(sources)} copied", sep="\n")
     return 0
 
 
