@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Counts what a run still translates right as phones and keyboards type it: `keyboards.py runs/en-zh`.
+
+The first table is of those sentences of data/en-zh/everyday and everyday_dev that the run translates right, equal to a
+reference, as they stand. Each is typed with one kind of change after the other: in capitals, without its end mark, with
+a typing error. A kind's row says how many sentences it changes, how many of them are still right, and how many of the
+wrong ones the run marks unsure. The second table is of formulas and of the 300 single words of the phrasebook that
+training has most often, right or not as they stand.
+
+A translation of what was typed is right where it says what a reference says: both are compared without punctuation,
+quotation marks, dashes, blanks and what only changes the look of an emoji, and Latin letters in lower case. So it may
+copy "!!", or leave it. But an emoji that was typed belongs at its end, a number at its beginning, and after the first
+sentence the second one, translated as one of its references has it. (1.5 and 15 are the same here: copied_values.py
+tells them apart.)
+
+"!!" and dots take the place of the end mark, or stand at the end where there is none. The same line is typed the same
+way for every run; but a second sentence is one of those that the run has right.
+"""
+
+import argparse
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from minitrans.serving.translator import Translator
+from minitrans.text.lines import read_lines
+from minitrans.text.words import words
+
+DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
+WORDS = 300
+EMOJI = ("😊", "😂", "❤️", "👍", "🙏", "😭", "😍", "🎉", "😅", "🔥", "👋🏽", "🤷‍♀️")
+KEYS = (  # each letter key of a QWERTY keyboard, and those around it
+    "qwa wqeas ewrsd retdf tryfg ytugh uyihj iuojk oipkl pol aqwsz sawedzx dsferxc fdgrtcv gfhtyvb hgjyubn jhkuinm"
+    " kjliom lkop zasx xzcsd cxvdf vcbfg bvngh nbmhj mnjk"
+)
+NEAR = {keys[0]: keys[1:] for keys in f"{KEYS} {KEYS.upper()}".split()}
+
+
+class Typed(NamedTuple):
+    """A line as it is typed, and what its translation has before and after the reference: any one of `after`."""
+
+    line: str
+    before: str = ""
+    after: Sequence[str] = ("",)
+
+
+class Seen(NamedTuple):
+    """A typed line and what the run made of it."""
+
+    line: str
+    output: str
+    right: bool
+    unsure: bool
+
+
+Kind = Callable[[str, Random], Typed | None]  # None, or the line as it was, where it does not apply
+Lines = dict[str, list[str]]  # each with its references
+
+
+def bare(text: str) -> str:
+    """What a text says: no punctuation, blanks, skin tones, variation selectors or joiners, and in lower case."""
+    seen = re.sub(r"[\s\ufe00-\ufe0f]", "", text)
+    return "".join(c for c in seen if not re.match("P|Sk|Cf", unicodedata.category(c))).lower()
+
+
+def ended(line: str, mark: str) -> Typed:
+    """A line with another end mark; where it has none, with one."""
+    return Typed(re.sub(r"[.!?]*$", mark, line, count=1))
+
+
+def typing_error(change: Callable[[str, str, Random], str]) -> Kind:
+    """A kind that changes two letters, different ones, inside a word of four or more.
+
+    In shorter words an error often makes another right word: he of she, is of it.
+    """
+
+    def kind(line: str, rng: Random) -> Typed | None:
+        spans = [word.span() for word in re.finditer("[A-Za-z]{4,}", line)]
+        places = [i for start, end in spans for i in range(start, end - 1) if line[i] != line[i + 1]]
+        if not places:
+            return None
+        i = rng.choice(places)
+        return Typed(line[:i] + change(line[i], line[i + 1], rng) + line[i + 2 :])
+
+    return kind
+
+
+def second(lines: Lines) -> Kind:
+    """A kind that writes another one of some lines after a line with an end mark."""
+
+    def kind(line: str, rng: Random) -> Typed | None:
+        others = [other for other in lines if other != line]
+        if not others or line[-1] not in ".!?":
+            return None
+        other = rng.choice(others)
+        return Typed(f"{line} {other}", after=lines[other])
+
+    return kind
+
+
+ALONE: dict[str, Kind] = {  # for words alone too
+    "lower case": lambda line, _: Typed(line.lower()),
+    "capitals": lambda line, _: Typed(line.upper()),
+    "no end mark": lambda line, _: ended(line, ""),
+    "!! or ??": lambda line, rng: ended(line, rng.choice((2, 3)) * ("?" if line.endswith("?") else "!")),
+    "blank before end mark": lambda line, _: Typed(re.sub(r"([.!?]+)$", r" \1", line)),
+    "ellipsis": lambda line, _: ended(line, "…"),
+    "emoji after": lambda line, rng: Typed(f"{line} {(mark := rng.choice(EMOJI))}", after=[mark]),
+    "- before": lambda line, _: Typed(f"- {line}"),
+    "quotation marks": lambda line, rng: Typed(rng.choice(("“{}”", '"{}"')).format(line)),
+}
+KINDS: dict[str, Kind] = {
+    **ALONE,
+    "capitals": lambda line, _: Typed(line.upper() if " " in line else line),
+    "title case": lambda line, _: Typed(" ".join(word[:1].upper() + word[1:] for word in line.split(" "))),
+    "stop for ?": lambda line, _: ended(line, ".") if line.endswith("?") else None,
+    "three stops": lambda line, _: ended(line, "..."),
+    "curly apostrophes": lambda line, _: Typed(line.replace("'", "’")),
+    "no apostrophes": lambda line, _: Typed(line.replace("'", "")),
+    "number before": lambda line, rng: Typed(f"{(n := rng.randint(1, 9))}. {line}", before=str(n)),
+    "more blanks": lambda line, rng: Typed(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
+    "no blank after comma": lambda line, _: Typed(line.replace(", ", ",")),
+}
+TYPING: dict[str, Kind] = {
+    "letters swapped": typing_error(lambda letter, after, _: after + letter),
+    "letter left out": typing_error(lambda letter, after, _: after),
+    "letter doubled": typing_error(lambda letter, after, _: 2 * letter + after),
+    "neighbouring key": typing_error(lambda letter, after, rng: rng.choice(NEAR[letter]) + after),
+}
+
+
+def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict[str, list[Seen]]:
+    """What a run makes of the lines that each kind changes, all translated at once."""
+    typed: list[tuple[str, Typed, list[str]]] = []
+    for name, kind in kinds.items():
+        for line, references in lines.items():
+            found = kind(line, Random(f"{name}: {line}"))
+            if found and (found.line != line or name == "clean"):
+                typed.append((name, found, references))
+    seen: dict[str, list[Seen]] = {name: [] for name in kinds}
+    outputs = translator.translations([found.line for _, found, _ in typed])
+    for (name, found, references), output in zip(typed, outputs, strict=True):
+        right = {bare(found.before + reference + after) for reference in references for after in found.after}
+        seen[name].append(Seen(found.line, output.text, bare(output.text) in right, output.unsure))
+    return seen
+
+
+def read_sets(*names: str) -> Lines:
+    """The sentences of some sets of data/en-zh."""
+    lines: Lines = {}
+    for name in names:
+        texts = map(read_lines, (DATA / f"{name}.en", *sorted(DATA.glob(f"{name}.zh*"))))
+        for line, *references in zip(*texts, strict=True):
+            lines.setdefault(line, []).extend(filter(None, references))
+    return lines
+
+
+def read_words() -> Lines:
+    """The single words of the phrasebook that training has most often, as they are first written there."""
+    found: dict[str, tuple[str, list[str]]] = {}
+    for row in chain.from_iterable(map(read_lines, sorted(DATA.glob("phrasebook/*.tsv")))):
+        line, *references = row.split("\t")
+        if references and len(words(line)) == 1 and not re.search("[{ ]", line):
+            found.setdefault(words(line)[0], (line, []))[1].extend(references)
+    often = Counter(chain.from_iterable(map(words, read_lines(DATA / "train.en"))))
+    return dict(found[word] for word in sorted(found, key=lambda word: -often[word])[:WORDS])
+
+
+def share(which: Sequence[bool]) -> str:
+    """How many of some are so, in percent."""
+    return f"{100 * sum(which) / len(which):.1f}%" if which else "-"
+
+
+def row(name: str, seen: Sequence[Seen]) -> str:
+    """A row of the first table."""
+    unsure = share([each.unsure for each in seen if not each.right])
+    return f"{name:22}{len(seen):>10}{share([each.right for each in seen]):>10}{unsure:>10}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Translate, compare, and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--examples", type=int, default=3, help="wrong ones to print of each kind")
+    args = parser.parse_args(argv)
+    translator = Translator.load(args.run, compiled="auto")
+    lines = read_sets("everyday", "everyday_dev")
+    outputs = translator.translations([*lines])
+    lines = {line: lines[line] for line, output in zip(lines, outputs, strict=True) if output.text in lines[line]}
+    seen = see(translator, {**KINDS, **TYPING, "second sentence": second(lines)}, lines)
+    print(f"{len(lines)} of {len(outputs)} sentences are right as they stand\n")
+    print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
+    for name, found in seen.items():
+        print(row(name, found))
+        for wrong in [each for each in found if not each.right][: args.examples]:
+            print(f"    {wrong.line}\t{wrong.output}")
+        if name == [*TYPING][-1]:
+            print(row("typing errors", [each for name in TYPING for each in seen[name]]))
+    print(row("all", [*chain.from_iterable(seen.values())]))
+    noises: dict[str, Kind] = {"clean": lambda line, _: Typed(line), **ALONE}
+    formulas, alone = (see(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_words()))
+    print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
+    for name in noises:
+        cells = (f"{share([each.right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone))
+        print(f"{name:22}{''.join(cells)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

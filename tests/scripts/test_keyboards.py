@@ -1,0 +1,153 @@
+"""What keyboards make of a line, and what counts as right then."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+
+import keyboards
+import pytest
+from keyboards import ALONE, EMOJI, KINDS, NEAR, TYPING, Kind, Typed, bare
+
+from minitrans.serving.translator import Translation, Translator
+
+EVERYDAY = {"Don't go, Tom.": "汤姆，别走。", "Whose is it?": "是谁的？", "I see.": "我明白。", "Unknown words": "生词"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "typed"),
+    [
+        ("capitals", "I see.", "I SEE."),
+        ("title case", "don't do it.", "Don't Do It."),
+        ("lower case", "I see.", "i see."),
+        ("no end mark", "I see.", "I see"),
+        ("blank before end mark", "I see.", "I see ."),
+        ("stop for ?", "Who is it?", "Who is it."),
+        ("three stops", "I see.", "I see..."),
+        ("ellipsis", "I see.", "I see…"),
+        ("ellipsis", "see", "see…"),
+        ("curly apostrophes", "Don't!", "Don’t!"),
+        ("no apostrophes", "Don't!", "Dont!"),
+        ("- before", "I see.", "- I see."),
+        ("no blank after comma", "No, Tom.", "No,Tom."),
+    ],
+)
+def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str) -> None:
+    assert KINDS[kind](line, Random(1)) == Typed(typed)
+
+
+def drawn(kind: Kind, line: str) -> set[Typed | None]:
+    """All that a kind makes of a line, its additions in tuples."""
+    found = [kind(line, Random(seed)) for seed in range(500)]
+    return {each and each._replace(after=tuple(each.after)) for each in found}
+
+
+def lines(*typed: str) -> set[Typed]:
+    return {Typed(line) for line in typed}
+
+
+def test_a_kind_with_a_choice_makes_all_of_them() -> None:
+    assert drawn(KINDS["!! or ??"], "I see.") == lines("I see!!", "I see!!!")
+    assert drawn(KINDS["!! or ??"], "Why?") == lines("Why??", "Why???")
+    assert drawn(KINDS["quotation marks"], "I see.") == lines("“I see.”", '"I see."')
+    assert drawn(KINDS["more blanks"], "I see it.") == lines(" I see it. ", "I  see it.")
+    assert drawn(KINDS["number before"], "No.") == {Typed(f"{n}. No.", before=f"{n}") for n in range(1, 10)}
+    assert drawn(KINDS["emoji after"], "No.") == {Typed(f"No. {mark}", after=(mark,)) for mark in EMOJI}
+    right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
+    assert drawn(keyboards.second(right), "No.") == {Typed("No. I see.", after=("我明白。", "我懂。"))}
+
+
+def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
+    assert drawn(TYPING["letters swapped"], "I seem.") == lines("I esem.", "I seme.")
+    assert drawn(TYPING["letter left out"], "I seem.") == lines("I eem.", "I sem.")
+    assert drawn(TYPING["letter doubled"], "I seem.") == lines("I sseem.", "I seeem.")
+    nearby = [f"I {key}eem." for key in NEAR["s"]] + [f"I se{key}m." for key in NEAR["e"]]
+    assert drawn(TYPING["neighbouring key"], "I seem.") == lines(*nearby)
+    assert all(drawn(kind, "I see it.") == {None} for kind in TYPING.values())
+    assert drawn(TYPING["neighbouring key"], "PLLL") == lines("OLLL", "LLLL")
+
+
+def test_keys_are_neighbours_of_each_other() -> None:
+    assert len(NEAR) == 52
+    assert all(key in NEAR[other] for key, near in NEAR.items() for other in near)
+
+
+def test_what_does_not_apply_changes_nothing() -> None:
+    assert KINDS["stop for ?"]("I see.", Random(1)) is None
+    assert KINDS["capitals"]("Hello!", Random(1)) == Typed("Hello!")
+    assert ALONE["capitals"]("Hello!", Random(1)) == Typed("HELLO!")
+    assert keyboards.second({"No.": ["不。"]})("No.", Random(1)) is None
+    assert keyboards.second({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
+
+
+def test_bare_tells_wrong_from_right() -> None:
+    assert bare("- “你好”，Tom !! 👋🏽") == bare("你好，TOM。👋")
+    assert bare("我爱你 ❤️") == bare("我爱你。❤")
+    assert bare("1. 你好。") == bare("1、你好！")
+    assert len({bare(text) for text in ("你好。", "你好。😊", "你好。😂", "1. 你好。", "2. 你好。", "您好。")}) == 6
+
+
+def translations(sources: Sequence[str]) -> list[Translation]:
+    """A translator that reads no capitals, nor a line that ends in ??, and copies emoji and numbers, but not 😊."""
+    known = {**EVERYDAY, "hello": "你好", "go": "走"}
+    found = []
+    for source in sources:
+        if source == "Unknown words":
+            found.append(Translation("生", 0.0))
+        elif source.endswith("??"):
+            found.append(Translation("?", 0.0, unsure=True))
+        elif source.isupper():
+            found.append(Translation("大写", 0.0))
+        else:
+            text = bare(source.replace("😊", ""))
+            for english, chinese in known.items():
+                text = text.replace(bare(english), chinese)
+            found.append(Translation(known.get(source, text), 0.0))
+    return found
+
+
+def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "phrasebook").mkdir()
+    for name, pairs in (
+        ("everyday", EVERYDAY),
+        ("everyday_dev", {"I see.": "我懂。"}),
+        ("phrasebook/formulas", EVERYDAY),
+    ):
+        (tmp_path / f"{name}.en").write_text("\n".join(pairs), encoding="utf-8")
+        (tmp_path / f"{name}.zh").write_text("\n".join(pairs.values()), encoding="utf-8")
+    rows = "# words\nhello\t您好\nrare\t少\nHello!\t你好！\t嗨！\n{animal}\t{animal}\nGo.\t走。\ngo on\t继续\n"
+    (tmp_path / "phrasebook" / "words.tsv").write_text(rows, encoding="utf-8")
+    (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
+    monkeypatch.setattr(keyboards, "DATA", tmp_path)
+    monkeypatch.setattr(keyboards, "WORDS", 2)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(translations=translations))
+    assert list(keyboards.read_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
+
+    assert keyboards.main(["run", "--examples", "1"]) == 0
+    first, _, *table = capsys.readouterr().out.splitlines()
+    assert first == "3 of 4 sentences are right as they stand"
+    middle = table.index("")
+    found = {line[:22].strip(): line[22:].split() for line in table[1:middle] if not line.startswith("    ")}
+    assert found["lower case"] == found["no end mark"] == found["second sentence"] == ["3", "100.0%", "-"]
+    assert found["capitals"] == ["3", "0.0%", "0.0%"]
+    assert found["!! or ??"] == ["3", "66.7%", "100.0%"]
+    assert found["stop for ?"] == found["no apostrophes"] == found["no blank after comma"] == ["1", "100.0%", "-"]
+    assert found["number before"] == ["3", "100.0%", "-"]
+    assert all(found[name] == ["1", "0.0%", "0.0%"] for name in TYPING)
+    assert found["typing errors"] == ["4", "0.0%", "0.0%"]
+    total = found["all"]
+    kinds = {name: cells for name, cells in found.items() if name not in ("typing errors", "all")}
+    assert [*kinds] == [*KINDS, *TYPING, "second sentence"]
+    assert int(total[0]) == sum(int(n) for n, *_ in kinds.values())
+    wrong = sum(round(int(n) * (100 - float(right[:-1])) / 100) for n, right, _ in kinds.values() if right != "-")
+    assert total[1] == f"{100 - 100 * wrong / int(total[0]):.1f}%"
+    assert total[2] == f"{100 / wrong:.1f}%"
+    examples = [line for line in table[:middle] if line.startswith("    ")]
+    assert examples[0] == "    DON'T GO, TOM.\t大写"
+    assert sum("??" in line for line in examples) == 1
+
+    noises = {line[:22].strip(): line[22:].split() for line in table[middle + 2 :]}
+    assert [*noises] == ["clean", *ALONE]
+    assert noises["clean"] == ["75.0%", "of", "4", "100.0%", "of", "2"]
+    assert noises["capitals"] == ["0.0%", "of", "4", "0.0%", "of", "2"]
+    assert noises["lower case"] == ["100.0%", "of", "4", "100.0%", "of", "1"]
