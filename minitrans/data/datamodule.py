@@ -1,5 +1,6 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import add_words
+from minitrans.text.words import count_words
 
 
 class PairBatches(TorchDataset[Batch]):
@@ -120,17 +121,19 @@ class TranslationDataModule(LightningDataModule):
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
 
-    def words(self) -> set[str] | None:
+    def words(self) -> list[str] | None:
         """Return the different words of all sources that are trained on, of a stream those read so far.
 
-        None means that they are too many, or that a stream was resumed from a checkpoint that did not keep them.
+        The most frequent come first. None means that they are too many, or that a stream was resumed from a checkpoint
+        that did not keep them.
         """
+        counts: Counter[str] | None = Counter()
         if isinstance(self._place, StreamLoader):
-            return self._place.words
-        known: set[str] | None = set()
-        for rows in self._train_ids.select_columns("src_ids").iter(1000):
-            known = add_words(known, self.tokenizer.decode_batch(rows["src_ids"]))
-        return known
+            counts = self._place.words
+        else:
+            for rows in self._train_ids.select_columns("src_ids").iter(1000):
+                counts = count_words(counts, self.tokenizer.decode_batch(rows["src_ids"]))
+        return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_lines(self, batch: Batch) -> list[int]:
         """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""

@@ -22,7 +22,7 @@ logger = logging.getLogger("minitrans")
 BoolArray = npt.NDArray[np.bool_]
 
 # A line that `clean` changes by more than NFC: a control character, a separator that is no space, a space too many.
-_UNCLEAN = r"[\x00-\x1f\x7f-\x9f]|[^\PZ ]|  |^ | $"
+_UNCLEAN = r"[\x00-\x1f\x7f-\x9f\x{2581}]|[^\PZ ]|  |^ | $"
 
 
 class Hashes(NamedTuple):

@@ -164,12 +164,13 @@ class Noise:
 
     def _changed(self, source: str, target: str, drawn: int) -> Pair:
         """A pair with noise; `drawn` decides which, and is among the numbers that give some."""
-        rng, first = random.Random(drawn), drawn / 2.0**64
+        rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]
             source, target = kind(source, target, rng, self._language)
             first = rng.random()
-        return self._tokenizer.reader.set_aside(source, target)
+        reader = self._tokenizer.reader
+        return (reader.lowered(source), target) if target in before else reader.set_aside(source, target)
 
 
 def draw(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:

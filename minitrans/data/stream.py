@@ -1,5 +1,6 @@
 """Training batches from pairs that are read one after another and not kept: for corpora that do not fit in memory."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
@@ -16,7 +17,7 @@ from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import add_words
+from minitrans.text.words import count_words
 
 
 class StreamLoader:
@@ -36,7 +37,7 @@ class StreamLoader:
         noise: Changes some of the pairs.
 
     Attributes:
-        words: The different words of the sources read so far; None if they are too many, or some are not known.
+        words: How often each word is in the sources read so far; None if they are too many, or some are not known.
 
     Raises:
         UserError: There is no training split; while iterating: it cannot be read, or none of its pairs is usable.
@@ -61,7 +62,7 @@ class StreamLoader:
         self._split = open_train(config)
         self._beginning = self._split.rows.state_dict()
         self._place = {"buffer": 0, "position": 0, "pairs": self._beginning, "epoch": 0, "number": 0}
-        self.words: set[str] | None = set()
+        self.words: Counter[str] | None = Counter()
 
     def __len__(self) -> int:
         """A number that is never reached: of loaders without one Lightning takes a batch ahead of the training."""
@@ -106,7 +107,7 @@ class StreamLoader:
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
-        self.words = add_words(self.words, (sources[i] for i in kept))
+        self.words = count_words(self.words, (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:
@@ -120,10 +121,10 @@ class StreamLoader:
         The place is the number of a buffer, how many of its batches are handed out, where its pairs begin in the text,
         how often the text has been read before, and how many pairs of it in this epoch.
         """
-        return self._place | {"words": None if self.words is None else " ".join(sorted(self.words))}
+        return self._place | {"words": None if self.words is None else dict(self.words)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved place: the next `iter()` continues there."""
         self._place |= {name: state[name] for name in self._place if name in state}
-        told = state.get("words")  # a checkpoint from before there were any has none
-        self.words = None if told is None else {*told.split()}
+        told = state.get("words")  # a checkpoint from before there were any has none, an older one no counts
+        self.words = None if told is None else Counter(told.split() if isinstance(told, str) else told)

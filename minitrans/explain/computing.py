@@ -90,14 +90,15 @@ class Explained:
 
 
 def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
-    """Translate each text greedily, and look at how; a blank one is left out, with a logged warning.
+    """Translate each sentence of the texts greedily, and look at how; a blank one is left out, with a logged warning.
 
     Raises:
         UserError: All are blank, or there are none.
     """
     found = []
-    translations = translator.translations(texts, attention=True)
-    for number, (text, translation) in enumerate(zip(texts, translations, strict=True), 1):
+    sentences = [sentence for text in texts for sentence in translator.sentences(text)]
+    translations = translator.translations(sentences, attention=True)
+    for number, (text, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         if translation.attention is None:
             logger.warning("text %d is blank: it is left out", number)
         else:
@@ -110,7 +111,8 @@ def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
 @torch.no_grad()
 def _look(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> Explained:
     model, tokenizer = bundle.model, bundle.tokenizer
-    source, target = ([tokenizer.id_of(piece) for piece in pieces] for pieces in (attention.source, attention.target))
+    source, target = attention.source_ids, attention.target_ids
+    shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
     padding = [tokenizer.pad_id] * min(N_PADDED, model.config.max_len - len(source))
     device = model.positions.device
     src_ids, tgt_in, tgt_out = (
@@ -142,7 +144,8 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
         steps.append(
             Step(
                 likeliest=[
-                    (tokenizer.piece(id_), p) for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
+                    (shown.get(id_) or tokenizer.piece(id_), p)
+                    for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
                 taken=float(_log_probs(of_step, tgt_out[:, t : t + 1])),
                 read=[of_self.size(-1)] * len(traces),

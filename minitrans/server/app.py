@@ -223,7 +223,7 @@ class Api:
         """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
         found, shares = words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
-            known = translator.bundle.words or frozenset()
+            known = translator.bundle.words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in found) // max(1, len(found)))
         return [{"confidence": share, "language": code} for code, share in shares.most_common()]
 

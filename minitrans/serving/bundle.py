@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -15,6 +15,7 @@ from safetensors.torch import save
 
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.text import reading
 from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
 
@@ -46,7 +47,8 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        words: The different words that training showed, as `text.words` splits sources; None where they are not known.
+        words: The different words that training showed, as `reading.words` splits sources, and how many are more
+            frequent than each; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
 
@@ -54,7 +56,7 @@ class Bundle:
     tokenizer: Tokenizer
     source: str
     target: str
-    words: frozenset[str] | None = None
+    words: Mapping[str, int] | None = None
     threshold: Threshold | None = None
 
 
@@ -78,12 +80,29 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
 
 
 def save_words(folder: Path, words: Iterable[str]) -> None:
-    """Write the words that training showed, one a line.
+    """Write the words that training showed, one a line, the most frequent first.
 
     Raises:
         UserError: The folder cannot be written.
     """
-    write_file(folder / WORDS, "".join(f"{word}\n" for word in sorted(words)))
+    write_file(folder / WORDS, "".join(f"{word}\n" for word in words))
+
+
+def save_reader(folder: Path, bundle: Bundle) -> None:
+    """Write what reads sources into an exported folder: its code, and what `reading.load_reader` makes it of.
+
+    Raises:
+        UserError: The folder cannot be written.
+    """
+    write_file(folder / "reading.py", Path(reading.__file__).read_bytes())
+    settings: dict[str, object] = {
+        "plain": bundle.tokenizer.reader.plain,
+        "signs": bundle.tokenizer.signs,
+        "known": None,
+    }
+    if bundle.words is not None and bundle.tokenizer.reader.sets_aside:
+        settings["known"] = [*bundle.words]
+    write_file(folder / reading.SETTINGS, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -129,7 +148,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     return Tokenizer.load(folder / TOKENIZER)
 
 
-def load_words(folder: Path) -> frozenset[str]:
+def load_words(folder: Path) -> dict[str, int]:
     """Read the words that training showed.
 
     Raises:
@@ -137,7 +156,7 @@ def load_words(folder: Path) -> frozenset[str]:
     """
     try:
         _check_size(folder / WORDS)
-        return frozenset((folder / WORDS).read_text(encoding="utf-8").split())
+        return {word: i for i, word in enumerate((folder / WORDS).read_text(encoding="utf-8").split())}
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / WORDS} is missing or damaged ({error}); train the run again") from error
 

@@ -20,7 +20,7 @@ from minitrans.model.decoding import length_limit
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
-from minitrans.serving.bundle import TOKENIZER, Bundle
+from minitrans.serving.bundle import TOKENIZER, Bundle, save_reader
 from minitrans.text.files import folder_aside, write_file
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
@@ -32,7 +32,7 @@ render = renderer("minitrans.serving")
 def export(bundle: Bundle, folder: Path) -> None:
     """Write a new folder, whole or not at all, from a trained model, float32, on the CPU.
 
-    It holds CTranslate2's files, the tokenizer, and a README.md that says how to translate with them.
+    It holds CTranslate2's files, the tokenizer, what reads lines for it, and a README.md that says how to translate.
 
     Raises:
         UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: its
@@ -50,6 +50,7 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"(at most {TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(aside / TOKENIZER)
+        save_reader(aside, bundle)
         readme = render("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(aside / "README.md", f"{readme}\n")
 
@@ -181,5 +182,8 @@ def engine_decode(
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
-    sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(lines)]
-    return tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources))
+    reader = tokenizer.reader_of(bundle.words)
+    read = [reader.read_line(line) for line in lines]
+    sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
+    found = iter(tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources)))
+    return [reader.write_line(found, line) for line in read]

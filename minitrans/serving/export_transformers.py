@@ -24,11 +24,11 @@ from minitrans.errors import UserError
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
-from minitrans.serving.bundle import Bundle
+from minitrans.serving.bundle import Bundle, save_reader
 from minitrans.serving.scoring import Scores
 from minitrans.text.files import folder_aside, write_file
 from minitrans.text.lines import visible
-from minitrans.text.reading import clean
+from minitrans.text.reading import PLACEHOLDERS, PLAIN, clean, plain
 from minitrans.text.tokenizer import Tokenizer
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
@@ -64,6 +64,8 @@ HOSTILE = (
     "ha" * 99 + "." * 99 + " 3.14 & 2,000 " + "a " * 99,
     "".join(map(chr, range(0x21, 0x250))),
     " ".join(map(chr, range(0x3000, 0x3100))),
+    "I don’t “know” – it’s … ＡＢＣ！ re‑do —",
+    "<plain> \ue000\ue001 a\ue002b. \ue01e's \ue023!",
 )
 
 
@@ -152,7 +154,8 @@ def save_model(folder: Path, model: Transformer) -> None:
 
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
-    """Write the tokenizer, and how to use it."""
+    """Write the tokenizer, how to use it, and what reads lines for it."""
+    save_reader(folder, bundle)
     tokenizer = bundle.tokenizer
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(
@@ -189,7 +192,9 @@ def their_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
-    """Our SentencePiece model and our cleaning, as the library `tokenizers` has them; it appends EOS.
+    """Our SentencePiece model, cleaning and plain marks, as the library `tokenizers` has them; it appends EOS.
+
+    What a `Reader` does besides is not its business: it takes its texts, with placeholders as pieces.
 
     Three things it does not know. Unicode's newest combining marks are not put in order with others on the same letter.
     Of a line of more than 2,000 characters, a letter keeps all its marks. And among pieces that stand for bytes and
@@ -211,12 +216,17 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
         model = models.Unigram(scores, tokenizer.unk_id, byte_fallback=True)
     fast = FastTokenizer(model)
     one_space = normalizers.Replace(Regex(SPACES), " ")
-    fast.normalizer = normalizers.Sequence([normalizers.NFC(), one_space, normalizers.Strip()])
-    looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|0x[0-9A-F]{2})>)"), "isolated")
-    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), looks_special])
+    cleaned = [one_space, normalizers.Strip()]
+    if tokenizer.reader.plain:
+        cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN.items()] + cleaned
+    fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])
+    looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|plain|0x[0-9A-F]{2})>)"), "isolated")
+    placeholders = pre_tokenizers.Split(Regex(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]"), "isolated")
+    apart = [looks_special, placeholders] if tokenizer.reader.sets_aside else [looks_special]
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *apart])
     fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
-    cleaned = [decoders.Replace(Regex(SPACES), " "), decoders.Replace(Regex("^ | $"), "")]
-    fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *cleaned])
+    tidy = [decoders.Replace(Regex(SPACES), " "), decoders.Replace(Regex("^ | $"), "")]
+    fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *tidy])
     return fast
 
 
@@ -239,7 +249,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
         if piece != theirs:
             _refuse(f"piece {i} is {visible(repr(theirs))} there and {visible(repr(piece))} here")
     lines = [*HOSTILE, *pieces, *sorted(bundle.words or ())[:MOST_WORDS]]
-    encoded = tokenizer.encode_batch(lines)
+    encoded = tokenizer.encode_batch(map(plain, lines) if tokenizer.reader.plain else lines)
     for line, ids, theirs in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != theirs:
             _refuse(f"its tokenizer gives other ids for {visible(repr(line))}")
@@ -301,11 +311,15 @@ def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1
 
 def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
-    texts = []
-    for i in range(0, len(lines), BATCH):
-        src_ids = engine.tokenizer(lines[i : i + BATCH], padding=True, truncation=True, return_tensors="pt").input_ids
-        texts += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
-    return [text if clean(line) else "" for line, text in zip(lines, texts, strict=True)]
+    reader = bundle.tokenizer.reader_of(bundle.words)
+    read = [reader.read_line(line) for line in lines]
+    texts, found = [text for line in read for text, _ in line], list[str]()
+    for i in range(0, len(texts), BATCH):
+        part = texts[i : i + BATCH]
+        src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
+        found += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
+    written = iter(text if source else "" for text, source in zip(found, texts, strict=True))
+    return [reader.write_line(written, line) for line in read]
 
 
 def _decode(engine: Engine, ids: Sequence[int]) -> str:

@@ -25,7 +25,7 @@ from minitrans.model.decoding import (
 from minitrans.model.sampling import sample
 from minitrans.serving.admission import Mode, make_stepper
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.text.reading import words
+from minitrans.text.reading import Kept, words
 from minitrans.text.words import changes_numbers
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
@@ -41,11 +41,13 @@ class Attention(NamedTuple):
     model's dtype and on the CPU; each row sums to 1.
 
     Attributes:
-        source: The S pieces of the source, EOS the last.
+        source: The S pieces of the source, EOS the last; for a placeholder what it stands for.
         target: T + 1 pieces: BOS, the translation, and EOS unless the length limit came first.
         encoder: (L, H, S, S) from each piece of the source to all of them.
         decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
         cross: (L, H, T, S) from each step to the source.
+        source_ids: The ids of the source's pieces.
+        target_ids: Those of the target's.
     """
 
     source: list[str]
@@ -53,6 +55,8 @@ class Attention(NamedTuple):
     encoder: Tensor
     decoder: Tensor
     cross: Tensor
+    source_ids: list[int]
+    target_ids: list[int]
 
 
 class Translation(NamedTuple):
@@ -61,7 +65,7 @@ class Translation(NamedTuple):
     Attributes:
         text: The translation.
         score: What beam search ranks by, see `Hypothesis`; 0 for a blank line.
-        attention: Where the model looked; None for a blank line and where it was not asked for.
+        attention: Where the model looked; None where it was not asked for, and for a line of no or several sentences.
         unknown: The words of the line that training never showed and the translation does not copy, see
             `Translator.unknown`.
         unsure: Whether it is probably wrong: there are such words; or it changes a number, see `changes_numbers`; or
@@ -77,15 +81,15 @@ class Translation(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A line as the model is to see it.
+    """A sentence as the model is to see it.
 
     Attributes:
-        ids: Its pieces, then EOS; none for a line that the model does not translate.
-        copied: What its placeholders stand for, see `text.reading.Reader`.
+        ids: Its pieces, then EOS; none for one that the model does not translate.
+        kept: What its translation gets back, see `text.reading.Reader`.
     """
 
     ids: list[int]
-    copied: dict[str, str]
+    kept: Kept
 
 
 class Translator:
@@ -143,8 +147,8 @@ class Translator:
         Threads may share a translator: none of them changes it.
 
         Args:
-            lines: Source sentences. A blank one gives an empty translation, and one of signs alone itself; one longer
-                than the model's `max_len` is cut, with a logged warning.
+            lines: Texts, whose sentences are translated one by one. A blank one gives an empty translation, and one of
+                signs alone itself; a sentence longer than the model's `max_len` is cut, with a logged warning.
             beam: Beginnings that are followed for each line; 1 is greedy.
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
@@ -157,7 +161,7 @@ class Translator:
         """
         sources = self._sources(lines, first_line)
         found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        return [self._text(best[0].ids, source) for best, source in zip(found, sources, strict=True)]
+        return self._texts(sources, [[best.ids for best, *_ in each] for each in found])
 
     def translations(
         self,
@@ -176,12 +180,15 @@ class Translator:
         arguments are those of `translate`.
         """
         sources = self._sources(lines, first_line)
-        best = [found[0] for found in self._search(sources, beam, length_penalty, batch_tokens, use_cache)]
+        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        best = [[hypotheses[0] for hypotheses in each] for each in found]
         weights: Sequence[Attention | None] = [None] * len(lines)
         if attention:
-            weights = self._attention(sources, [hypothesis.ids for hypothesis in best], batch_tokens)
-        found = zip(best, lines, sources, weights, strict=True)
-        return [self._translation(*each) for each in found]
+            alone = [each[0] if len(each) == 1 else Source([], Kept({})) for each in sources]
+            weights = self._attention(alone, [each[0].ids for each in best], batch_tokens)
+        texts = self._texts(sources, [[hypothesis.ids for hypothesis in each] for each in best])
+        rows = zip(texts, best, lines, sources, weights, strict=True)
+        return [self._translation(*row, length_penalty) for row in rows]
 
     def n_best(
         self,
@@ -201,10 +208,12 @@ class Translator:
         sources = self._sources(lines, first_line)
         found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in found]
-        for texts, hypotheses, line, source in zip(best, found, lines, sources, strict=True):
-            for translation in (self._translation(hypothesis, line, source) for hypothesis in hypotheses):
-                texts.setdefault(translation.text, translation)
-        return [[*texts.values()] for texts in best]
+        for ranks, each, line, source in zip(best, found, lines, sources, strict=True):
+            for rank in range(max(map(len, each))):  # of each sentence of the line the one of this rank, or its last
+                chosen = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in each]
+                (text,) = self._texts([source], [[hypothesis.ids for hypothesis in chosen]])
+                ranks.setdefault(text, self._translation(text, chosen, line, source, None, length_penalty))
+        return [[*ranks.values()] for ranks in best]
 
     def sample(
         self,
@@ -221,8 +230,7 @@ class Translator:
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
         sources, draw = self._sources(lines, first_line), partial(sample, top=top, seed=seed)
-        found: list[list[int]] = self._decode(sources, batch_tokens, use_cache, draw, [])
-        return [self._text(ids, source) for ids, source in zip(found, sources, strict=True)]
+        return self._texts(sources, self._decode(sources, batch_tokens, use_cache, draw, []))
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
@@ -240,48 +248,59 @@ class Translator:
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
-    def count_pieces(self, line: str) -> int:
-        """How many pieces of a line the model reads, of which `max_len` allows one less than it says."""
-        return len(self.bundle.tokenizer.encode(self._reader.read(line)[0]))
+    def sentences(self, text: str) -> list[str]:
+        """The sentences of a text, each of which is translated by itself."""
+        return self._reader.sentences(text)
 
-    def _text(self, ids: list[int], source: Source) -> str:
-        return self._reader.write(self.bundle.tokenizer.decode(ids), source.copied)
+    def count_pieces(self, line: str) -> int:
+        """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
+        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in self._reader.read_line(line))
+
+    def _texts(self, sources: Sequence[Sequence[Source]], found: Sequence[Sequence[list[int]]]) -> list[str]:
+        """The translations of lines, from the ids of that of each of their sentences."""
+        texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(found)))
+        return [self._reader.write_line(texts, [("", source.kept) for source in line]) for line in sources]
 
     def _translation(
-        self, hypothesis: Hypothesis, line: str, source: Source, attention: Attention | None = None
+        self,
+        text: str,
+        hypotheses: Sequence[Hypothesis],
+        line: str,
+        sources: Sequence[Source],
+        attention: Attention | None,
+        length_penalty: float,
     ) -> Translation:
-        """A hypothesis as text, and whether it is probably wrong."""
-        threshold, mean = self.bundle.threshold, hypothesis.log_prob / hypothesis.n_tokens
-        text = self._text(hypothesis.ids, source)
-        unknown = self.unknown(line, text)
-        low = threshold is not None and mean < threshold.score
-        lost = any(copied not in text for copied in source.copied.values())
-        return Translation(
-            text, hypothesis.score, attention, unknown, bool(unknown) or lost or changes_numbers(line, text) or low
-        )
+        """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
+        log_prob, n_tokens = (sum(getattr(each, name) for each in hypotheses) for name in ("log_prob", "n_tokens"))
+        score = hypotheses[0].score if len(hypotheses) == 1 else log_prob / n_tokens**length_penalty
+        threshold, unknown = self.bundle.threshold, self.unknown(line, text)
+        low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
+        lost = any(value not in text for source in sources for value in source.kept.places.values())
+        unsure = bool(unknown) or lost or changes_numbers(line, text) or low
+        return Translation(text, score, attention, unknown, unsure)
 
     def _search(
-        self, sources: list[Source], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
-    ) -> list[list[Hypothesis]]:
-        """What beam search finds for each source; with one beam the greedy translation."""
+        self, lines: list[list[Source]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
+    ) -> list[list[list[Hypothesis]]]:
+        """What beam search finds for each sentence of each line; with one beam the greedy translation."""
 
         def search(stepper: Stepper[Any], src_ids: Tensor) -> list[list[Hypothesis]]:
             if beam == 1:
                 return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids, length_penalty)]
             return beam_search(stepper, src_ids, beam, length_penalty)
 
-        return self._decode(sources, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
+        return self._decode(lines, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
 
     def _decode(
         self,
-        read: list[Source],
+        lines: list[list[Source]],
         batch_tokens: int,
         use_cache: bool,
         decode: Callable[[Stepper[Any], Tensor], list[Output]],
         of_blank: Output,
-    ) -> list[Output]:
-        """What `decode` makes of each source, in their order; threads share the batches if the stepper likes that."""
-        sources = [source.ids for source in read]
+    ) -> list[list[Output]]:
+        """What `decode` makes of each sentence of each line; threads share the batches if the stepper likes that."""
+        sources = [source.ids for line in lines for source in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_threads
         if threads > 1:  # a few batches for each, that all end at about the same time
@@ -295,7 +314,8 @@ class Translator:
             found = run(lambda rows: decode(stepper, self._padded([sources[i] for i in rows])), batches)
             for i, output in zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True):
                 outputs[i] = output
-        return outputs
+        in_order = iter(outputs)
+        return [[next(in_order) for _ in line] for line in lines]
 
     @torch.no_grad()
     def _attention(self, read: list[Source], targets: list[list[int]], batch_tokens: int) -> list[Attention | None]:
@@ -315,10 +335,14 @@ class Translator:
             across = stacked(trace.cross_weights for trace in decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
                 s, t = len(sources[i]), len(ids)
-                label = partial(self._label, copied=read[i].copied)
+                target = [tokenizer.bos_id, *ids]
+                pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
+                source, written_as = ([read[i].kept.places.get(piece, piece) for piece in side] for side in pieces)
                 found[i] = Attention(
-                    source=[label(id_) for id_ in sources[i]],
-                    target=[label(id_) for id_ in (tokenizer.bos_id, *ids)],
+                    source=source,
+                    target=written_as,
+                    source_ids=sources[i],
+                    target_ids=target,
                     encoder=among[:, row, :, :s, :s].clone(),  # a view would hold the whole batch
                     decoder=within[:, row, :, :t, :t].clone(),
                     cross=across[:, row, :, :t, :s].clone(),
@@ -330,22 +354,18 @@ class Translator:
         ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _label(self, id_: int, copied: dict[str, str]) -> str:
-        """The text of a piece, of a placeholder what it stands for."""
-        piece = self.bundle.tokenizer.piece(id_)
-        return copied.get(piece, piece)
-
-    def _sources(self, lines: Sequence[str], first_line: int) -> list[Source]:
-        """Each line as the model is to see it, never more than it can take."""
+    def _sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
+        """The sentences of each line as the model is to see them, never more of one than it can take."""
         if isinstance(lines, str):
             raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
-        sources = []
-        for number, (text, copied) in enumerate(map(self._reader.read, lines), first_line):
-            ids = tokenizer.encode(text)
-            if len(ids) > longest:
-                logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
-            sources.append(Source([*ids[:longest], tokenizer.eos_id] if ids else [], copied))
+        sources: list[list[Source]] = [[] for _ in lines]
+        for number, line in enumerate(lines, first_line):
+            for text, kept in self._reader.read_line(line):
+                ids = tokenizer.encode(text)
+                if len(ids) > longest:
+                    logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
+                sources[number - first_line].append(Source([*ids[:longest], tokenizer.eos_id] if ids else [], kept))
         return sources
 
     @staticmethod

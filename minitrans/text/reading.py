@@ -3,23 +3,27 @@
 Standard library only, and nothing of this package: an exported folder has a copy of this file.
 """
 
+import json
 import re
 import unicodedata
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, groupby, takewhile
+from pathlib import Path
+from typing import NamedTuple
 
 LONG = 2_000  # characters; of shorter lines no number of marks on a letter takes long to put in order
 _MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _WITHOUT_BLANKS = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
-KEYS = "qwertyuiop asdfghjkl zxcvbnm"  # the rows of a keyboard
+KEYS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
+SETTINGS = "reading.json"  # what an exported folder tells of its reader
 
 # Typographic marks, and what a keyboard has for them.
-_PLAIN = str.maketrans(
+PLAIN = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛ʼ′`´", "'"),
         **dict.fromkeys("“”„‟«»″", '"'),
@@ -29,23 +33,30 @@ _PLAIN = str.maketrans(
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # full-width ASCII
     }
 )
+# What stands before and after a sentence and is no part of it: of a list, emoji, dots, quotation marks.
+_EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
+_BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
+_AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()DPp]| *(?:\.{{2,}}|…)+)?$")
+# Where a sentence ends: not after Mr. or a.m., and not in a quotation.
+_END = re.compile(r"(?<=[^\s.?!][^\s.?!][.?!])(?<!\b[DMS][rt]\.)(?<!\bMrs\.)(?<!\bNo\.) (?=\w)")
+_WIDE = "。？！…，；：”’」』）"  # after these no blank is written
+_QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
-# Characters of Unicode's private use that stand for what is copied: SLOTS of each kind, numbers by how long they are.
+# Characters of Unicode's private use that stand for what is copied: SLOTS of each kind. Numbers differ in length.
 SLOTS = 6
-_NAME, _SIGN, _NUMBER = range(3)  # a number of one or two digits; of three, of four, and of more it is 3, 4 and 5
-PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 6 * SLOTS)))
+_NAME, _CODE, _SIGN, _TIME, _SHORT, _LONG = 0, 1, 2, 3, 4, 7  # between the last two, numbers of three and four digits
+PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
-_CODE = r"\w*(?:[^\W\d_]\d|_)\w*"  # such as B316
-_DIGITS = r"\d{1,3}(?:,\d{3})+(?!\d)|\d+"
+_NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
 
 
 def clean(line: str) -> str:
     """Normalise a sentence, the same way in training, in translation and in what comes out.
 
-    Unicode NFC; control characters and every kind of white space and line break become a space, runs of them one
-    space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
+    Unicode NFC; control characters, U+2581 and every kind of white space and line break become a space, runs of them
+    one space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
     characters stay: the zero-width joiner holds an emoji together. Of a long line, a letter keeps 30 combining marks.
     Cleaning twice changes nothing more.
     """
@@ -97,115 +108,151 @@ class _Parts(dict[int, str]):
 _PARTS = _Parts()
 
 
+def plain(line: str) -> str:
+    """Clean a source line, and put a keyboard's marks for the typographic ones."""
+    return clean(clean(line).translate(PLAIN))
+
+
+class Kept(NamedTuple):
+    """What a translation gets back from its source.
+
+    Attributes:
+        places: The placeholders in the source as it was read, and what they stand for.
+        before: What goes before the translation.
+        after: What goes after it.
+    """
+
+    places: dict[str, str]
+    before: str = ""
+    after: str = ""
+
+
 class Reader:
     """Reads source lines as the model is to see them, in training and in translation alike.
 
-    What is copied (names, numbers, addresses, signs such as emoji) is set aside: a placeholder stands for it, a piece
-    of its own that the model moves to the right place. In training that is what stands on both sides as it is; in
-    translation what has a digit, signs without a piece, and words that training never showed. A word that is one typing
-    error away from a known one is read as that one instead.
+    What is copied (names, numbers, addresses, signs) is set aside: a placeholder stands for it, a piece of its own that
+    the model moves to the right place. In training that is what stands on both sides as it is; in translation what has
+    a digit, signs without a piece, and words that training never showed. A word that is one typing error away from a
+    known one is read as that one instead.
 
     Args:
-        plain: Whether typographic marks are read as a keyboard's, and a line all in capitals in lower case.
+        plain: Whether marks are read as a keyboard's, once and where they belong, a line all in capitals or Title Case
+            in lower case; and what is around a sentence, such as quotation marks and emoji, is kept from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
-        known: The words that training showed; None: they are not known, and all words are left as they are.
+        known: The words that training showed, frequent ones first; None: they are not known, and no word is set aside.
     """
 
-    def __init__(self, plain: bool, signs: str | None = None, known: Collection[str] | None = None) -> None:
-        self.plain, self.sets_aside, self.known = plain, signs is not None, known
-        sign = rf"[^\w\s{re.escape(signs or '')}]+"
+    def __init__(self, plain: bool, signs: str | None = None, known: Iterable[str] | None = None) -> None:
+        self.plain, self.sets_aside = plain, signs is not None
+        self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
+        code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._units = re.compile(
-            rf"(?P<name>{_ADDRESS}|{_CODE})|(?P<number>{_DIGITS})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
+            rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
         )
 
-    def read(self, line: str) -> tuple[str, dict[str, str]]:
-        """A line to translate as the model is to see it, and for each placeholder in it what it stands for.
+    def sentences(self, line: str) -> list[str]:
+        """The sentences of a line to translate, each of which is translated by itself."""
+        whole = not self.plain or re.search('["“”„«»]', line)
+        return [line] if whole else _END.split(clean(line))
 
-        A line without a letter or a digit is not for the model: the text is empty, and stands for the line.
+    def read_line(self, line: str) -> list[tuple[str, Kept]]:
+        """What `read` makes of each sentence of a line to translate."""
+        return [self.read(sentence) for sentence in self.sentences(line)]
+
+    def write_line(self, texts: Iterator[str], read: Sequence[tuple[str, Kept]]) -> str:
+        """The translation of a line: the next of the texts belong to its sentences, as `read_line` has read them."""
+        line = ""
+        for _, kept in read:
+            text = self.write(next(texts), kept)
+            line += f" {text}" if line and text and line[-1] not in _WIDE else text
+        return line
+
+    def read(self, sentence: str) -> tuple[str, Kept]:
+        """A sentence as the model is to see it, and what its translation gets back.
+
+        One without a letter or a digit is not for the model: its text is empty.
         """
-        text, places = self._cleaned(line), _Places()
-        if self.plain and not any(map(str.isalnum, text)):
-            return "", {"": clean(line)}
-        mixed = re.search(r"(?<!\w)[a-z]\w", text) is not None
+        text, before, after = clean(sentence), "", ""
+        if self.plain:
+            before, text, after = _unwrapped(text)
+        text = self.tidied(text)
+        places = _Places(text)
 
         def put(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
-                begins = text[: unit.start()].rstrip()[-1:] in ("", *'.!?:"(-')
-                return self._read_words(unit[0], mixed, begins, places)
+                return self._read_words(unit, places)
             return ",".join(places.put(part, kind) for part, kind in _parts(unit))
 
         if self.sets_aside:
             text = self._units.sub(put, text)
-        return self._lowered(text), {place: value for value, place in places.items()}
+        return self.lowered(text), Kept({place: value for value, place in places.items()}, before, after)
 
-    def write(self, text: str, copied: dict[str, str]) -> str:
-        """Put what was copied in the place of its placeholders; `copied` is what `read` returned."""
-        return _PLACEHOLDER.sub(lambda place: copied.get(place[0], ""), text) if text else copied.get("", "")
+    def write(self, text: str, kept: Kept) -> str:
+        """Put back what `read` kept."""
+        text = _PLACEHOLDER.sub(lambda place: kept.places.get(place[0], ""), text)
+        if kept.after.strip()[:1] in (".", "…"):  # dots in place of the stop
+            text = text.rstrip(".。")
+        return kept.before + text + kept.after
 
     def read_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Pairs to train on: sources as `read` has them, but what stands on both sides is set aside, on both."""
-        pairs = zip(sources, targets, strict=True)
-        read = [self.set_aside(self._cleaned(each), self._cleaned(other, source=False)) for each, other in pairs]
+        """Pairs to train on: the sources as they are read, and what stands on both sides is set aside, on both."""
+        read = [self.set_aside(self.tidied(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)]
         return [source for source, _ in read], [target for _, target in read]
 
     def set_aside(self, source: str, target: str) -> tuple[str, str]:
-        """What `read_pairs` does with a clean pair, which may have placeholders already."""
-        places = _Places(dict.fromkeys(source), first=zlib.crc32(source.encode()) % SLOTS)
+        """What `read_pairs` does with a tidy pair."""
+        places = _Places(source, first=zlib.crc32(source.encode()) % SLOTS)
 
         def put(unit: re.Match[str]) -> str:
-            if unit.lastgroup == "words":
-                return self._share_words(unit[0], share)
-            return share(unit[0], _parts(unit))
+            return _share_words(unit[0], share) if unit.lastgroup == "words" else share(unit[0], _parts(unit))
 
         def share(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
-            for sep in (",", ""):  # in Chinese 1,250 is 1250
-                form = re.escape(sep.join(part for part, _ in parts))
-                edge = r"\d" if parts[0][1] >= _NUMBER else "[A-Za-z\u00c0-\u024f]"
-                shared = re.compile(rf"(?<!{edge}){form}(?!{edge})")
-                if shared.search(target) or all(part in places for part, _ in parts):
-                    put = [places.put(part, kind) for part, kind in parts]
-                    target = shared.sub(sep.join(put), target)
-                    return ",".join(put)
+            edge = r"\d" if parts[0][1] >= _TIME else "[A-Za-z\u00c0-\u024f]"
+            for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
+                form = separator.join(part for part, _ in parts)
+                if form in target and re.search(whole := rf"(?<!{edge}){re.escape(form)}(?!{edge})", target):
+                    target = re.sub(whole, separator.join(places.put(part, kind) for part, kind in parts), target)
+                elif not all(part in places for part, _ in parts):
+                    continue
+                return ",".join(places.put(part, kind) for part, kind in parts)
             return value
 
         if self.sets_aside:
             source = self._units.sub(put, source)
-        return self._lowered(source), target
+        return self.lowered(source), target
 
-    def _cleaned(self, line: str, source: bool = True) -> str:
-        line = clean(line)
-        if self.plain and source:
-            line = clean(line.translate(_PLAIN))
-        return _PLACEHOLDER.sub("\ufffd", line) if self.sets_aside else line
+    def tidied(self, text: str) -> str:
+        """A clean source in a keyboard's marks: none of !? follows another or a blank, none of ,; is without one."""
+        if self.plain:
+            text = re.sub(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))", "", plain(text))
+            text = re.sub(r"(?<=[,;])(?=[^\W\d_])", " ", text)
+        return text
 
-    def _lowered(self, text: str) -> str:
-        """A source all in capitals in lower case, but for words with a digit."""
-        if not (self.plain and text.isupper()):
-            return text
-        return re.sub(r"\w+", lambda word: word[0] if re.search(r"\d", word[0]) else word[0].lower(), text)
+    def lowered(self, text: str) -> str:
+        """A source all in capitals, or of at least three words all with a capital, in lower case."""
+        begins = re.findall(r"(?<!\S)[^\W\d_]", text)
+        if self.plain and (text.isupper() or (len(begins) > 2 and all(map(str.isupper, begins)))):
+            return re.sub(r"\w*\d\w*|\w+", lambda w: w[0] if re.search(r"\d", w[0]) else w[0].lower(), text)
+        return text
 
-    def _read_words(self, run: str, mixed: bool, begins: bool, places: "_Places") -> str:
-        """Some words with blanks between them: names are set aside as a whole, typing errors mended.
-
-        Args:
-            run: The words.
-            mixed: Whether the line has words that begin with a small letter, so that a capital says something.
-            begins: Whether the first of them begins a sentence.
-            places: The placeholders of the line.
-        """
-        if self.known is None:
-            return run
-        read = []  # each word, and whether it is (part of) a name: True, perhaps (None), or False
-        for i, word in enumerate(run.split(" ")):
-            capital = word[0].isupper() and mixed and not (begins and i == 0)
-            stem = word.removesuffix("'s")
-            if len(word) < 2 or any(all(each in self.known for each in words(form)) for form in (word, stem)):
+    def _read_words(self, run: re.Match[str], places: "_Places") -> str:
+        """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
+        if self._ranks is None:
+            return run[0]
+        mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
+        begins = run.string[: run.start()].rstrip()[-1:] in ("", *'.!?:"(-')
+        read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
+        for i, word in enumerate(run[0].split(" ")):
+            capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
+            forms = (words(form) for form in (word, word.removesuffix("'s")))
+            if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif capital or not (meant := self._meant(word)):
-                read.append((word, True))
+            elif (len(word) > 5 or not capital) and (meant := self._meant(word.lower())):
+                shown = meant.capitalize() if word[0].isupper() else meant
+                read.append((meant.upper() if word.isupper() else shown, False))
             else:
-                read.append((meant, False))
+                read.append((word, True))
         out = []
         for may_be, group in groupby(read, key=lambda each: each[1] is not False):
             found = list(group)
@@ -217,56 +264,80 @@ class Reader:
         return " ".join(out)
 
     def _meant(self, word: str) -> str | None:
-        """The known word that is one typing error away: letters swapped, one doubled, left out, or that beside it."""
-        w, edits = word.lower(), list[str]()
-        cut = [(w[:i], w[i:]) for i in range(len(w) + 1)]
-        edits += [a + b[1] + b[0] + b[2:] for a, b in cut if len(b) > 1]
-        if len(w) > 3:
-            edits += [a + b[1:] for a, b in cut if len(b) > 1 and b[0] == b[1]]
-            edits += [a + c + b for a, b in cut for c in "'abcdefghijklmnopqrstuvwxyz"]
-            if not word[0].isupper() or word.isupper():  # a name may be a letter away from a word
-                edits += [a + c + b[1:] for a, b in cut if b for c in neighbours(b[0])]
-        meant = next((each for each in edits if each in (self.known or ())), None)
-        if meant is None or word[0].islower():
-            return meant
-        return meant.upper() if word.isupper() else meant.capitalize()
+        """The commonest known word that is one typing error away, if there is any; before all one without its ' ."""
+        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)]
+        edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
+        edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
+        if len(word) > 2:
+            edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
+            edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbours(b[0])]
+        ranks = self._ranks or {}
+        short = [form for a, b in cuts if (form := f"{a}'{b}") in ranks]
+        return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
 
-    def _share_words(self, run: str, share: Callable[[str, list[tuple[str, int]]], str]) -> str:
-        """Set aside what begins with capitals and stands in the target too, as many words at once as can be."""
-        found, out = run.split(" "), []
-        while found:
-            capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, found)))
-            for n in range(capitals, 0, -1):
-                name = " ".join(found[:n])
-                if (put := share(name, [(name.removesuffix("'s"), _NAME)])) != name:
-                    break
-            else:
-                n, put = 1, found[0]
-            out.append(put + "'s" * (put != found[0] and found[n - 1].endswith("'s")))
-            found = found[n:]
-        return " ".join(out)
+
+def load_reader(folder: str | Path) -> Reader:
+    """The reader of an exported folder."""
+    return Reader(**json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8")))
 
 
 class _Places(dict[str, str]):
-    """What has been set aside in a line, and the placeholder for each; the first slot that is used is `first`."""
+    """What has been set aside in a text, and the placeholder for each; the first slot that is used is `first`."""
 
-    def __init__(self, used: Collection[str] = (), first: int = 0) -> None:
+    def __init__(self, text: str, first: int = 0) -> None:
         super().__init__()
-        self._used, self._first = used, first
+        self._text, self._first = text, first
 
     def put(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
-        slots = (PLACEHOLDERS[SLOTS * kind + (self._first + i) % SLOTS] for i in range(SLOTS))
-        if value not in self and (free := next((p for p in slots if p not in {*self._used, *self.values()}), "")):
-            self[value] = free
-        return self.get(value, value)
+        if value not in self:
+            slots = (PLACEHOLDERS[SLOTS * kind + (self._first + i) % SLOTS] for i in range(SLOTS))
+            free = [slot for slot in slots if slot not in self._text and slot not in self.values()]
+            if not free:
+                return value
+            self[value] = free[0]
+        return self[value]
 
 
 def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     """What is set aside for a unit that is no word, and of which kind each is: of 1,250 both numbers."""
-    if unit.lastgroup == "number":
-        return [(part, _NUMBER + min(max(len(part) - 2, 0), 3)) for part in unit[0].split(",")]
-    return [(unit[0], _NAME if unit.lastgroup == "name" else _SIGN)]
+    if unit.lastgroup != "number":
+        return [(unit[0], _CODE if unit.lastgroup == "code" else _SIGN)]
+    kinds = {":": _TIME, "/": _LONG, "-": _LONG}
+    sizes = ((part, len(part.split(".")[0])) for part in unit[0].split(","))
+    return [(p, next((kinds[c] for c in p if c in kinds), _SHORT + min(max(n - 2, 0), 3))) for p, n in sizes]
+
+
+def _share_words(run: str, share: Callable[[str, list[tuple[str, int]]], str]) -> str:
+    """Set aside what begins with capitals and stands in the target too, as many words at once as can be."""
+    found, out = run.split(" "), []
+    while found:
+        capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, found)))
+        for n in range(capitals, 0, -1):
+            name = " ".join(found[:n])
+            stem = name.removesuffix("'s")
+            if (put := share(stem, [(stem, _NAME)])) != stem:
+                put += name[len(stem) :]
+                break
+        else:
+            n, put = 1, found[0]
+        out.append(put)
+        found = found[n:]
+    return " ".join(out)
+
+
+def _unwrapped(line: str) -> tuple[str, str, str]:
+    """A clean line in three: what stands before the sentence, it, and what stands after it."""
+    before = after = ""
+    while any(map(str.isalnum, line)):
+        lead = _BEFORE.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
+        tail = _AFTER.search(line, len(lead))[0]  # type: ignore[index]
+        if not (lead or tail) and _QUOTED.fullmatch(line):
+            lead, tail = line[0], line[-1]
+        if not (lead or tail):
+            return before, line, after
+        before, line, after = before + lead, line[len(lead) : len(line) - len(tail)], tail + after
+    return before + line + after, "", ""
 
 
 def signs(texts: Iterable[str]) -> str:
@@ -275,6 +346,8 @@ def signs(texts: Iterable[str]) -> str:
 
 
 def neighbours(letter: str) -> str:
-    """The letters beside a small letter on a keyboard."""
-    at = KEYS.find(letter)
-    return "".join(KEYS[max(at - 1, 0) : at + 2].split()).replace(letter, "") if at >= 0 else ""
+    """The keys around that of a small letter."""
+    places = {key: (i, row) for i, keys in enumerate(KEYS) for row, key in enumerate(keys)}
+    row, at = places.get(letter, (9, 9))
+    near = {row - 1: (at, at + 1), row: (at - 1, at + 1), row + 1: (at - 1, at)}
+    return "".join(key for key, (i, j) in places.items() if j in near.get(i, ()))

@@ -3,7 +3,7 @@
 import hashlib
 import io
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,7 +17,7 @@ from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
 _PLAIN = "<plain>"  # no text has this piece: it tells how sources are read
-_SPACE = "\u2581"  # SentencePiece's own mark for a space; in the text itself it cannot be told from one
+_SPACE = "\u2581"  # SentencePiece's mark for a space
 
 ModelType = Literal["unigram", "bpe"]
 
@@ -122,8 +122,8 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
         return Tokenizer, (self.proto,)
 
-    def reader_of(self, words: Collection[str] | None) -> Reader:
-        """What reads sources for a run whose training showed these words; None: they are not known."""
+    def reader_of(self, words: Iterable[str] | None) -> Reader:
+        """What reads sources for a run whose training showed these words, frequent ones first; None: not known."""
         return Reader(self.id_of(_PLAIN) != self.unk_id, self.signs, words)
 
     @property
@@ -146,7 +146,7 @@ class Tokenizer:
         Raises:
             UserError: There is no text, or the vocabulary cannot hold even its characters.
         """
-        sentences = [line for line in map(_normalize, sentences) if line]
+        sentences = [line for line in map(clean, sentences) if line]
         if not sentences:
             raise UserError("there is no text to train the tokenizer on; check data.path")
         model = io.BytesIO()
@@ -189,14 +189,13 @@ class Tokenizer:
     def encode(self, line: str) -> list[int]:
         """Return the piece ids of one line, without BOS and EOS.
 
-        `decode` gives `clean(line)` back, whatever the line; only the character U+2581, SentencePiece's mark for a
-        space, is read as a space.
+        `decode` gives `clean(line)` back, whatever the line.
         """
-        return self._processor.encode(_normalize(line))
+        return self._processor.encode(clean(line))
 
     def encode_batch(self, lines: Iterable[str]) -> list[list[int]]:
         """Return what `encode` gives for each line; many lines are shared out among the processor's cores."""
-        return self._processor.encode([_normalize(line) for line in lines])
+        return self._processor.encode([clean(line) for line in lines])
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the clean line that the ids spell.
@@ -206,7 +205,7 @@ class Tokenizer:
         Args:
             ids: Any ids from 0 to `vocab_size` - 1.
         """
-        return _normalize(self._processor.decode([i for i in ids if i not in self._special_ids]))
+        return clean(self._processor.decode([i for i in ids if i not in self._special_ids]))
 
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Return what `decode` gives for each row of ids."""
@@ -219,7 +218,3 @@ class Tokenizer:
     def id_of(self, piece: str) -> int:
         """Return the id of what `piece` gives: no two have the same text."""
         return self._processor.piece_to_id(piece)
-
-
-def _normalize(line: str) -> str:
-    return clean(line.replace(_SPACE, " "))

@@ -2,6 +2,7 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from minitrans.text.reading import words
@@ -19,13 +20,14 @@ def changes_numbers(line: str, translation: str) -> bool:
     return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
-def add_words(known: set[str] | None, lines: Iterable[str]) -> set[str] | None:
-    """Add the words of some lines to those that are known; None, then and from then on, where they are too many."""
-    if known is None:
+def count_words(counts: Counter[str] | None, lines: Iterable[str]) -> Counter[str] | None:
+    """Count the words of some lines too; None, then and from then on, where there are too many different ones."""
+    if counts is None:
         return None
-    for part in {part for line in lines for part in line.split()}:  # most stand there many times
-        known.update(words(part))
-        if len(known) > MOST:
+    for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
+        for word in words(part):
+            counts[word] += n
+        if len(counts) > MOST:
             logger.warning("more than %d different words are in the training data: the run keeps none of them", MOST)
             return None
-    return known
+    return counts

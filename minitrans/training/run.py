@@ -137,7 +137,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
     return model
 
 
-def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str] | None:
+def _find_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
     """The words that training has shown, also in the run whose weights it began with; None if not all are known.
 
     Those of the other run are in the run folder: it may be gone by now.
@@ -145,9 +145,11 @@ def _find_words(config: RunConfig, data: TranslationDataModule) -> frozenset[str
     words = data.words()
     if words is None:
         return None
-    if config.training.init_from is None:
-        return frozenset(words)
-    return load_words(config.run_dir) | words if (config.run_dir / WORDS).is_file() else None
+    if config.training.init_from is not None:
+        if not (config.run_dir / WORDS).is_file():
+            return None
+        words += load_words(config.run_dir)
+    return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 
 def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) -> tuple[Bundle, dict[str, Scores]]:

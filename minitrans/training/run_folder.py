@@ -72,7 +72,7 @@ def _check_resumed(config: RunConfig) -> None:
 
 
 def begin_run(
-    config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: frozenset[str] | None
+    config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: Iterable[str] | None
 ) -> None:
     """Begin the run folder, in place of the run that is there; `words` are the first that it knows.
 

@@ -150,8 +150,9 @@ def text_subject(
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
     sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encoded(tokenizer, chosen), strict=True))
-    read = map(tokenizer.reader_of(bundle.words).read, decode_lines)
-    lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(text for text, _ in read)), key=len)
+    reader = tokenizer.reader_of(bundle.words)
+    read = [text for line in decode_lines for text, _ in reader.read_line(line)]
+    lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MOST_LINES))]
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)

@@ -53,8 +53,9 @@ from minitrans.errors import UserError
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.serving.translator import Translator
+from minitrans.serving.translator import Source, Translator
 from minitrans.text.lines import read_lines
+from minitrans.text.reading import Kept
 from minitrans.training.module import TranslationModule
 
 TRAINING_STEPS = 100, 300  # at least and at most
@@ -112,8 +113,9 @@ class Ours:
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
-        found = self.translator._search(sources, beam, 1.0, BATCH_TOKENS, self.use_cache)
-        return [hypotheses[0].ids for hypotheses in found]
+        read = [[Source(ids, Kept({}))] for ids in sources]
+        found = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
+        return [best.ids for ((best, *_),) in found]
 
 
 class HuggingFace:

@@ -69,6 +69,7 @@ from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.admission import make_batch_loss
+from minitrans.text.reading import Reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config
@@ -152,6 +153,11 @@ class NumberTokenizer(Tokenizer):
         self.digest = f"numbers below {int(proto)}"
         self.vocab_size = int(proto)
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = range(4)
+        self.reader = Reader(plain=False)
+
+    def reader_of(self, words: Iterable[str] | None) -> Reader:
+        """Return what leaves sources as they are."""
+        return self.reader
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[bytes]]:
         return NumberTokenizer, (self.proto,)

@@ -20,13 +20,11 @@ from typing import NamedTuple, TypeVar
 T = TypeVar("T")
 
 DATA = Path(__file__).parents[2] / "data" / "en-zh"
-TRAIN = 107_000  # pairs to train on
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
-FILLERS = 11  # sentences made of a line with slots
-COPIES = {"digits.tsv": 72, "digits_alone.tsv": 100}  # more of lines with values: copying takes more practice
-JOINED = 6_000  # pairs of train that are two or three lines in a row
-OFTEN = 3  # times that train has each text of a formula, which no other line teaches
-ALL_VARIANTS = 50  # tries after which a text has hardly a variant more: what is said often has them all
+FILLERS = 16  # sentences made of a line with slots
+COPIES = 32  # of a line with numbers
+OFTEN = 6  # times that train has each single word, and twice as often each formula: no other line teaches them
+WRITTEN_OUT = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # kept out of train, but for the last
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
@@ -37,7 +35,8 @@ STOPS = ".?!"
 STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 AGREEING = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
-MARKS = {"#": string.digits, "&": string.ascii_uppercase}  # what a mark in a word stands for: one of these, drawn
+MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
+MADE_UP = 15  # a row with a made-up name is drawn once in so many times
 
 SHORT = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 CONTRACTIONS = (
@@ -102,6 +101,13 @@ class Draw:
         """Draw one item, each with the same probability."""
         return items[self.below(len(items))]
 
+    def mark(self, mark: str) -> str:
+        """Draw what a mark stands for."""
+        if mark != "~":
+            return self.pick(string.digits if mark == "#" else string.ascii_uppercase)
+        letters = ("bdfghjklmnprstvyz", "aeiou", ("", "", "n", "r")) * 3
+        return "".join(map(self.pick, letters)).capitalize()
+
     def shuffled(self, items: Iterable[T]) -> list[T]:
         """Copy items in a random order."""
         return sorted(items, key=lambda _: self._random())
@@ -121,7 +127,7 @@ def check_chinese(where: str, zh: str, en: str) -> None:
     """Refuse what is ASCII in Chinese, unless it is a number or copied from the English and has no stop at its end."""
     copied = re.sub(r"[ ,]", "", en)
     for run in re.findall("[ -~]+", zh):
-        inside = re.fullmatch(r"[^ ].*[^ .,:;?!]|\w", run) and re.search(r"\w", run)
+        inside = re.fullmatch(r"[^ ].*[^ .,:;?!]|[\w~]", run) and re.search(r"[\w~]", run)
         if not re.fullmatch(r"[\d#]+(\.[\d#]+)?%?", run) and not (inside and run.replace(" ", "") in copied):
             raise TableError(f"{where}: the Chinese has {run!r}, neither full-width nor copied from the English")
 
@@ -215,18 +221,6 @@ def keys(en: str) -> set[str]:
     return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
-def typed(draw: Draw, en: str, zh: str) -> tuple[str, str]:
-    """Write a pair as people type it: not contracted, small, without the stop, or with another one on both sides."""
-    if draw.below(10) < 4:
-        en = without_contractions(en)
-    if draw.below(10) < 4:
-        en = en.lower()
-    if draw.below(10) < 6 and en[-1] in STOPS and not en.endswith(".m."):
-        stop = draw.pick(("",) if "?" in en[-1] else ("", "", "!", "!!"))
-        en, zh = en.rstrip(STOPS) + stop, zh.rstrip("。？！") + stop[:1].replace("!", "！")
-    return en, zh
-
-
 class Filler:
     """Fills the slots of lines with words, more often with those that the lines without slots use often."""
 
@@ -236,8 +230,9 @@ class Filler:
         said = "".join(f" {key(line.english)} " for line in lines if "{" not in line.english)
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
-            weights = (1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows)
-            self._bounds[kind] = list(accumulate(weights))
+            weights = [1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows]
+            made_up = [sum(weights) // MADE_UP if "~" in row["en"] else 0 for row in rows]
+            self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
 
     def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
@@ -250,9 +245,9 @@ class Filler:
 
     def _drawn(self, row: dict[str, str]) -> dict[str, str]:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
-        for mark, signs in MARKS.items():
+        for mark in MARKS:
             while any(mark in text for text in row.values()):
-                sign = self._draw.pick(signs)
+                sign = self._draw.mark(mark)
                 row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
         return row
 
@@ -275,15 +270,25 @@ class Filler:
 
     def fill_often(self, line: Line) -> list[Pair]:
         """Fill a line several times, with different words where there are as many."""
-        pairs = (self.fill(line) for _ in range(COPIES.get(line.file, FILLERS) if "{" in line.english else 1))
-        return list({pair.en: pair for pair in pairs}.values())
+        pairs = {
+            pair.en: pair
+            for pair in (
+                self.fill(line)
+                for _ in range((COPIES if line.file.startswith("digits") else FILLERS) if "{" in line.english else 1)
+            )
+        }
+        for pair in [pair for pair in pairs.values() if not self._draw.below(WRITTEN_OUT)]:
+            en = without_contractions(pair.en)
+            pairs.setdefault(en, pair._replace(en=en))
+        return list(pairs.values())
 
 
 def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: Kinds, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
     uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
     for rows in kinds.values():
-        uses.update(word for row in rows for word in words(" ".join(row.values())))
+        texts = (" ".join(row.values()) for row in rows)
+        uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in words(text))
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if line.file != FORMULAS and "{" not in line.english):
         own = words(line.english)
@@ -302,34 +307,20 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
         pair = filler.fill(line)
         many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= FEWEST_ROWS)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
-        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < HELD_OUT * 1.1:
+        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < HELD_OUT * 1.3:
             left_out.add(key(pair.en))
             chosen.append(pair._replace(words=frozenset([draw.pick(fitting)])))
     return chosen
 
 
-def join_and_vary(draw: Draw, base: Base, formulas: Set[str], left_out: Set[str]) -> list[tuple[str, str]]:
-    """Make what to train on: the pairs of each line, some joined, and variants of them, of formulas all, often."""
+def repeat(draw: Draw, base: Base, formulas: Set[str]) -> list[tuple[str, str]]:
+    """Make what to train on: the pairs of each line, formulas and single words often."""
     pairs = list(chain.from_iterable(base.values()))
-    often = [pair for pair in pairs if not pair.words and (pair.line.file == FORMULAS or key(pair.en) in formulas)]
-    said = dict(typed(draw, pair.en, pair.zh[0]) for pair in reversed(often * ALL_VARIANTS))
-    again = list(said.items()) * (OFTEN - 1)
-    train = said | {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
-    topics: dict[str, list[Line]] = collections.defaultdict(list)
-    for line in (sentences := [line for line in base if line.english[-1] in STOPS]):
-        topics[line.file].append(line)
-    for _ in range(JOINED):
-        topic = topics[draw.pick(sentences).file]
-        first = topics[FORMULAS] if FORMULAS in topics and draw.below(2) else topic  # as people begin
-        joined = [draw.pick(base[draw.pick(each)]) for each in (first, topic, topic)[: 2 + draw.below(2)]]
-        en = " ".join(pair.en for pair in joined)
-        if left_out.isdisjoint(keys(en)):
-            train.setdefault(en, "".join(pair.zh[0] for pair in joined))
-    spoken = list(base.values())
-    for _ in range(4 * TRAIN):  # tries: a variant may be one already, or the text itself
-        pair = draw.pick(draw.pick(spoken))
-        if len(train) + len(again) < TRAIN and not re.search("[A-Za-z]", pair.zh[0]):  # copies keep their capitals
-            train.setdefault(*typed(draw, pair.en, pair.zh[0]))
+    train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
+    alone = {pair.en for pair in pairs if not pair.words and " " not in pair.en}
+    formula = {pair.en for pair in pairs if not pair.words and (pair.line.file == FORMULAS or key(pair.en) in formulas)}
+    again = [pair for pair in train.items() if pair[0] in alone | formula] * (OFTEN - 1)
+    again += [pair for pair in train.items() if pair[0] in formula] * OFTEN
     return draw.shuffled([*train.items(), *again])
 
 
@@ -348,7 +339,7 @@ def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formula
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
     fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
-    train = join_and_vary(draw, base, formulas, left_out)
+    train = repeat(draw, base, formulas)
     splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:HELD_OUT]}
     return {"train": train, **{split: [(pair.en, *pair.zh) for pair in pairs] for split, pairs in splits.items()}}
 
@@ -364,12 +355,12 @@ def write_corpus(folder: Path, splits: Splits) -> None:
 
 
 def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
-    """Print what a line, named as FILE:LINE, makes: pairs, and a variant of each."""
+    """Print what a line, named as FILE:LINE, makes."""
     draw, found = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not found:
         raise TableError(f"{name}: no line of the phrasebook")
     for pair in Filler(draw, kinds, lines).fill_often(found[0]):
-        print(pair.en, *pair.zh, *typed(draw, pair.en, pair.zh[0]), sep="\t")
+        print(pair.en, *pair.zh, sep="\t")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

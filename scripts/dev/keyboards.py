@@ -30,7 +30,7 @@ from typing import NamedTuple
 
 from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
-from minitrans.text.words import words
+from minitrans.text.reading import words
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
 WORDS = 300

@@ -477,7 +477,7 @@ VALID = [*TRAIN, ("b c a d", "b")]
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train([line for pair in TRAIN for line in pair], TokenizerConfig(vocab_size=267))
+    return Tokenizer.train([line for pair in TRAIN for line in pair], TokenizerConfig(vocab_size=268))
 
 
 @pytest.fixture
@@ -492,8 +492,8 @@ def test_a_tokenizer_is_trained_once(
     folder = write_pairs(tmp_path / "corpus", "tsv", {"train": TRAIN, "valid": VALID})
     train = load_corpus(config(folder))["train"]
     caplog.clear()
-    first = train_tokenizer(train, TokenizerConfig(267))
-    assert first.digest == Tokenizer.train(train["source"][:] + train["target"][:], TokenizerConfig(267)).digest
+    first = train_tokenizer(train, TokenizerConfig(268))
+    assert first.digest == Tokenizer.train(train["source"][:] + train["target"][:], TokenizerConfig(268)).digest
     assert not caplog.messages
     lowered = train_tokenizer(train, TokenizerConfig(8000))
     assert lowered.vocab_size < 8000
@@ -505,15 +505,15 @@ def test_a_tokenizer_is_trained_once(
     train = load_corpus(config(folder))["train"]
     with monkeypatch.context() as patch:
         patch.delattr(Tokenizer, "train")
-        assert train_tokenizer(train, TokenizerConfig(267)).digest == first.digest
+        assert train_tokenizer(train, TokenizerConfig(268)).digest == first.digest
         assert train_tokenizer(train, TokenizerConfig(8000)).digest == lowered.digest
         assert [message[: len(warning)] for message in caplog.messages] == [warning]
-    assert train_tokenizer(train, TokenizerConfig(267, "bpe")).digest != first.digest
+    assert train_tokenizer(train, TokenizerConfig(268, "bpe")).digest != first.digest
     with monkeypatch.context() as patch:
         patch.setattr("minitrans.text.tokenizer._PAD", 7)  # an edit of the code
-        assert train_tokenizer(train, TokenizerConfig(267)).pad_id == 7
+        assert train_tokenizer(train, TokenizerConfig(268)).pad_id == 7
     write_pairs(folder, "tsv", {"train": [*TRAIN, ("e f e f", "e f e f")]})
-    assert train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(267)).digest != first.digest
+    assert train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(268)).digest != first.digest
 
 
 def test_a_tokenizer_sees_a_sample_of_a_large_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -584,7 +584,7 @@ def test_everything_is_made_once_for_the_same_text(
     assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
     assert len(made()) == len(before) + 3
 
-    other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=265))
+    other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=266))
     assert tokenize_corpus(corpus, other)["train"][0]["src_ids"] == other.encode("a b c")
     assert len(made()) == len(before) + 3 + 3
     assert made().items() >= before.items()
@@ -594,7 +594,7 @@ def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokeniz
     usual = set((tmp_path / "hf_cache" / "minitrans").iterdir())
     mine = str(tmp_path / "mine")
     corpus = load_corpus(config(tmp_path / "corpus", cache_dir=mine))
-    tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(267), mine), cache_dir=mine)
+    tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(268), mine), cache_dir=mine)
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
     assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
     assert set((tmp_path / "hf_cache" / "minitrans").iterdir()) == usual

@@ -43,7 +43,7 @@ def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(["a b c d"], TokenizerConfig(vocab_size=265))
+    return Tokenizer.train(["a b c d"], TokenizerConfig(vocab_size=266))
 
 
 def write(folder: Path, train: Pairs = TRAIN) -> Path:
@@ -148,17 +148,17 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
     first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
     settings = config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
     data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
-    assert data.words() == set()
+    assert data.words() == []
     stream = data.train_dataloader()
     next(iter(stream))
-    assert data.words() == {"one", *"abcd"}
+    assert {*(data.words() or ())} == {"one", *"abcd"}
     n_first = len(first) - 2
     one_pass(stream, n_first + 1)  # type: ignore[arg-type]
-    assert data.words() == {"one", "two", *"abcd"}
+    assert {*(data.words() or ())} == {"one", "two", *"abcd"}
 
     resumed = loader(settings, tokenizer)
     resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
-    assert resumed.words == data.words()
+    assert {*(resumed.words or ())} == {*(data.words() or ())}
     state = data.state_dict()
     del state["words"]  # a checkpoint from before they were kept
     resumed.load_state_dict(state)
@@ -197,7 +197,7 @@ def test_training_pairs_are_not_kept_on_disk(
     settings = config(write(tmp_path / "corpus"))
     corpus = load_corpus(settings)
     assert list(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True)) == TRAIN[:20]
-    train_tokenizer(corpus["train"], TokenizerConfig(265))
+    train_tokenizer(corpus["train"], TokenizerConfig(266))
     data = TranslationDataModule(settings, tokenizer, 20, 5, corpus)
     assert len(one_pass(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
     kept = [Dataset.from_file(str(path)) for path in cache.glob("*.arrow")]

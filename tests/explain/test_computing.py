@@ -42,7 +42,11 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     (translation,) = translator.translations(TEXTS[:1], attention=True)
     attention = translation.attention
     assert attention is not None
-    attention = attention._replace(target=[attention.target[0], *attention.source[:1] * (len(attention.target) - 1)])
+    n = len(attention.target) - 1
+    attention = attention._replace(
+        target=[attention.target[0], *attention.source[:1] * n],
+        target_ids=[attention.target_ids[0], *attention.source_ids[:1] * n],
+    )
     each = _look(translator.bundle, TEXTS[0], translation, attention)
     expected = log_prob(translator.bundle, attention)
     assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)

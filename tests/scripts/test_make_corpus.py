@@ -70,7 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "bye", "thank you")} == {make_corpus.OFTEN}
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {2 * make_corpus.OFTEN}
+    assert lines("train.en").count("bread") == make_corpus.OFTEN
 
 
 def test_values_are_not_in_train() -> None:
@@ -111,7 +112,7 @@ def sentences_of(line: make_corpus.Line, kinds: make_corpus.Kinds) -> re.Pattern
     """All sentences, on lines of their own, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
-    words = (word.replace(r"\#", r"\d").replace(r"\&", "[A-Z]") for word in words)
+    words = (word.replace(r"\#", r"\d").replace(r"\&", "[A-Z]").replace(r"\~", "[a-z]{6,}") for word in words)
     parts = make_corpus.SLOT.sub("\0", line.english.rstrip(".?!")).split("\0")
     filled = "".join(re.escape(part) + next(words, "") for part in parts)
     return re.compile(rf"^{filled}[.?!]*$", re.MULTILINE | re.IGNORECASE)
@@ -135,12 +136,11 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
             assert bool(sentences_of(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
-def test_english_is_trained_as_people_type_it() -> None:
+def test_english_is_contracted_and_written_out_and_joined() -> None:
     variants = collections.Counter(map(make_corpus.key, TRAIN))
-    assert sum(count > 1 for count in variants.values()) > 15_000
+    assert sum(count > 1 for count in variants.values()) > 2_000
     words = collections.Counter(word for en in TRAIN for word in en.split())
-    assert min(words[word] for word in ("i", "don't", "do", "it's", "it", "is")) > 500
-    assert sum(en.endswith("!!") for en in TRAIN) > 500
+    assert min(words[word] for word in ("I", "don't", "do", "It's", "It", "is")) > 200
     assert sum(len(re.findall(r"[.?!] ", en)) == 2 for en in TRAIN) > 2_500
     for en, zh in TRAIN.items():  # end alike, but for a request that is a question, and "7:05 a.m."
         assert zh.endswith({".": ("。",), "?": ("？", "。"), "!": ("！",)}.get(en[-1], ("",))) or en.endswith(".m."), en
@@ -151,17 +151,15 @@ def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixtu
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 4
-    variant = r"[Ii] like [a-j](\.\t我喜欢.。|!!?\t我喜欢.！|\t我喜欢.)"
-    assert all(re.fullmatch(rf"I like [a-j]\.\t我喜欢[一-鿿]。\t{variant}", line) for line in printed)
+    assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。", line) for line in printed)
 
 
-def test_a_mark_in_a_word_is_a_digit_or_a_letter_the_same_on_both_sides(
-    tables: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2#\t1##号&2#\n", encoding="utf-8")
+def test_a_mark_in_a_word_is_the_same_on_both_sides(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A digit, a letter or a made-up name."""
+    (tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
-    found = re.findall(r"^I like 1,(\d\d) ([A-Z]2\d)\.\t我喜欢1\1号\2。\t", capsys.readouterr().out, re.MULTILINE)
-    assert len(set(found)) == make_corpus.FILLERS
+    pattern = r"^I like 1,(\d\d) ([A-Z]2\d) ([A-Z][a-z]{5,})\.\t我喜欢1\1号\2\3。$"
+    assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.FILLERS
 
 
 MISTAKES = {

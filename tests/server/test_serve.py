@@ -57,7 +57,7 @@ def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClie
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
-    german = replace(translator.bundle, source="de", words=frozenset({"ich", "liebe", "dich"}))
+    german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
     with TestClient(Api([translator, Translator(german)], 300, 0, 9)) as server:
         found = server.post("/detect", json={"q": "Ich liebe sie"}).json()
         assert found == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]

@@ -29,7 +29,7 @@ from minitrans.serving.export_transformers import (
 )
 from minitrans.serving.scoring import score
 from minitrans.serving.translator import Translator
-from minitrans.text.reading import clean
+from minitrans.text.reading import clean, plain
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
 
 SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
@@ -49,7 +49,7 @@ def untrained(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> B
     model = randomize(Transformer(TransformerConfig(**ids, **sizes)), 1).float()
     with torch.no_grad():
         model.output.weight[[i for i in range(tokenizer.vocab_size) if tokenizer.piece(i).startswith("<0x")]] = 0.0
-    return Bundle(model, tokenizer, source, target, frozenset({"cat", "hund"}))
+    return Bundle(model, tokenizer, source, target, {"cat": 0, "hund": 1})
 
 
 @pytest.fixture(scope="module", params=["en-zh, unigram, trained", "en-zh, bpe", "no-de, bpe, nothing tied"])
@@ -121,7 +121,7 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, s
     lines = [line for line in hostile_lines(10_000) if len(line) <= 2_000]
     tokenizer = tokenizer_of(model_type, size=size)
     fast = fast_tokenizer(tokenizer)
-    expected = tokenizer.encode_batch(lines)
+    expected = tokenizer.encode_batch(map(plain, lines))
     found = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
     assert [line for line, ours, theirs in zip(lines, expected, found, strict=True) if ours != theirs] == []
     assert [clean(text) for text in fast.decode_batch(found)] == tokenizer.decode_batch(expected)
@@ -164,7 +164,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "other positions": (nudged, "logits differ by"),
     "another scale": (("config.json", '"scale_embedding": true', '"scale_embedding": false'), "logits differ by"),
     "wrong ids": (("tokenizer.json", "", ""), "piece 300 is"),
-    "a missing byte": (("tokenizer.json", '"<0xF0>"', '"<0xf0>"'), "piece 244 is '<0xf0>' there and '<0xF0>' here"),
+    "a missing byte": (("tokenizer.json", '"<0xF0>"', '"<0xf0>"'), "piece 245 is '<0xf0>' there and '<0xF0>' here"),
     "no bytes": (("tokenizer.json", '"byte_fallback": true', '"byte_fallback": false'), "its tokenizer gives other"),
     "special pieces": (("tokenizer_config.json", '_tokens": true', '_tokens": false'), "its tokenizer gives other ids"),
     "no NFC": (("tokenizer.json", '"NFC"', '"NFD"'), "its tokenizer gives other ids for"),

@@ -114,9 +114,9 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
 
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator(replace(translator.bundle, threshold=None, words=frozenset({"room", "12"})))
+    translator = Translator(replace(translator.bundle, threshold=None, words={"room": 0, "12": 1}))
     ids = translator.bundle.tokenizer.encode("XYZZY在x4711号。")
-    monkeypatch.setattr(translator, "_search", lambda *_: [[Hypothesis(ids, -1.0, -1.0, len(ids))]] * 3)
+    monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
     lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
     want = [(("xyzzy", "4712"), True), ((), False), ((), True)]
     assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
@@ -309,7 +309,7 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
 
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Translator) -> None:
     tokenizer, longest = random_translator.bundle.tokenizer, random_translator.bundle.model.config.max_len
-    line = "I love you . The cat is in the kitchen " * 9
+    line = "I love you, the cat is in the kitchen " * 9
     (found,) = random_translator.translations([line], attention=True)
     assert found.attention is not None
     ids = tokenizer.encode(line)[: longest - 1]
@@ -360,7 +360,7 @@ def test_the_n_best_are_different_texts_the_best_of_each(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piece = translator.bundle.tokenizer.encode("a")
-    found = [[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]
+    found = [[[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
     monkeypatch.setattr(Translator, "_search", lambda *_: found)
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]

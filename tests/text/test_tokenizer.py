@@ -126,8 +126,8 @@ def test_digits_are_single_pieces_and_a_vocabulary_too_large_is_lowered(
 
 
 def test_a_vocabulary_too_small_names_the_smallest() -> None:
-    with pytest.raises(UserError, match=r"vocab_size is 261, too small .* at least (\d+)") as caught:
-        Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=261))
+    with pytest.raises(UserError, match=r"vocab_size is 262, too small .* at least (\d+)") as caught:
+        Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=262))
     smallest = int(str(caught.value).split("at least ")[1].split(",")[0])
     assert Tokenizer.train(SENTENCES, TokenizerConfig(vocab_size=smallest)).vocab_size == smallest
     with pytest.raises(UserError, match="too small"):
@@ -206,7 +206,7 @@ def test_load_a_file_without_a_special_id(tmp_path: Path, ids: tuple[int, int, i
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"vocab_size": 260}, r"tokenizer\.vocab_size is 260; it must be at least 261 \(4 special ids and 256 b"),
+        ({"vocab_size": 260}, r"tokenizer\.vocab_size is 260; it must be at least 262 \(4 special ids, 256 bytes"),
         ({"model_type": "word"}, r"tokenizer\.model_type is 'word'; it must be unigram or bpe"),
         ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be from 0\.98 to 1"),
         ({"character_coverage": float("nan")}, r"tokenizer\.character_coverage is nan"),

@@ -1,5 +1,6 @@
 import logging
 import unicodedata
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from minitrans.text import words as module
 from minitrans.text.reading import words
-from minitrans.text.words import add_words, changes_numbers
+from minitrans.text.words import changes_numbers, count_words
 
 
 @pytest.mark.parametrize(
@@ -57,17 +58,17 @@ def test_a_translation_changes_numbers(line: str, translation: str, changed: boo
 
 @given(st.lists(st.text()))
 def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
-    assert add_words(set(), lines) == {word for line in lines for word in words(line)}
+    assert count_words(Counter(), lines) == Counter(word for line in lines for word in words(line))
 
 
-def test_words_are_added_until_they_are_too_many(
+def test_words_are_counted_until_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "MOST", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
-        found = add_words(add_words(set(), ["a B c", "b"]), ["D a"])
-        assert found == {"a", "b", "c", "d"}
+        found = count_words(count_words(Counter(), ["a B c", "b b"]), ["D a"])
+        assert found == {"a": 2, "b": 3, "c": 1, "d": 1}
         assert not caplog.messages
-        assert add_words(found, ["e"]) is None
-        assert add_words(None, ["e"]) is None
+        assert count_words(found, ["e"]) is None
+        assert count_words(None, ["e"]) is None
     assert caplog.messages == ["more than 4 different words are in the training data: the run keeps none of them"]

@@ -106,7 +106,7 @@ FLAGS = [
     ("--trainer.val_check_interval 0", "trainer.val_check_interval is 0; it must be above 0"),
     ("--trainer.accumulate_grad_batches 0", "--trainer.accumulate_grad_batches is 0; it must be a whole number from 1"),
     ("--trainer.gradient_clip_val 0", "--trainer.gradient_clip_val is 0; it must be a finite number above 0 or null"),
-    ("--tokenizer.vocab_size 100", "tokenizer.vocab_size is 100; it must be at least 261 ("),
+    ("--tokenizer.vocab_size 100", "tokenizer.vocab_size is 100; it must be at least 262 ("),
     ("--tokenizer.character_coverage 0.5", "tokenizer.character_coverage is 0.5; it must be from 0.98 to 1"),
     ("--training.ema_decay 1", "--training.ema_decay is 1; it must be a number from 0 to below 1"),
     ("--training.label_smoothing -0.1", "--training.label_smoothing is -0.1; it must be a number from 0 to below 1"),
