@@ -136,8 +136,8 @@ class Reader:
     known one is read as that one instead.
 
     Args:
-        plain: Whether marks are read as a keyboard's, once and where they belong, a line all in capitals or Title Case
-            in lower case; and what is around a sentence, such as quotation marks and emoji, is kept from the model.
+        plain: Whether sources are read in lower case, with a keyboard's marks, once and where they belong; and what is
+            around a sentence, such as quotation marks and emoji, is kept from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
         known: The words that training showed, frequent ones first; None: they are not known, and no word is set aside.
     """
@@ -229,12 +229,9 @@ class Reader:
             text = re.sub(r"(?<=[,;])(?=[^\W\d_])", " ", text)
         return text
 
-    def lowered(self, text: str) -> str:
-        """A source all in capitals, or of at least three words all with a capital, in lower case."""
-        begins = re.findall(r"(?<!\S)[^\W\d_]", text)
-        if self.plain and (text.isupper() or (len(begins) > 2 and all(map(str.isupper, begins)))):
-            return re.sub(r"\w*\d\w*|\w+", lambda w: w[0] if re.search(r"\d", w[0]) else w[0].lower(), text)
-        return text
+    def lowered(self, source: str) -> str:
+        """A source in lower case, as small letters are what people type, and capitals say little."""
+        return source.lower() if self.plain else source
 
     def _read_words(self, run: re.Match[str], places: "_Places") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors mended."""

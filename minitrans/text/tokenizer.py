@@ -30,7 +30,7 @@ class TokenizerConfig:
         vocab_size: Pieces in the vocabulary, both languages together; fewer if the text does not yield so many.
         model_type: Algorithm: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
         character_coverage: Share of the text's characters that get a piece; rarer ones are spelled in bytes.
-        plain_sources: Read typographic marks in sources as a keyboard's, and a line all in capitals in lower case.
+        plain_sources: Read sources sentence by sentence, in lower case, with a keyboard's marks for typographic ones.
         placeholders: Have pieces that stand for what is copied, as names and numbers are; it suits languages of which
             one is not written in Latin letters.
     """
