@@ -1,7 +1,4 @@
-"""Noise for training: text as people type it, drawn anew in each epoch.
-
-Each kind of noise changes a pair of clean texts: the source, or both sides where the target has to follow.
-"""
+"""Noise for training: text as people type it, drawn anew in each epoch."""
 
 import bisect
 import random
@@ -16,104 +13,71 @@ from minitrans.text.reading import neighbours
 from minitrans.text.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
-Kind = Callable[[str, str, random.Random, str], Pair]  # source, target, what draws, and the target's language
 
 STOPS = ".?!。？！"
 EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋💪✨🌹", "❤️", "☀️"]
 QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # of others the plain ones
 
 
-def capitals(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """One word in capitals."""
-    return _change_word(source, 2, rng, lambda word: word.upper()), target
-
-
-def title(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """Each Word With A Capital."""
-    return re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), source), target
-
-
-def lower(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """All in lower case."""
-    return source.lower(), target
-
-
-def no_end(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """No end mark, on both sides."""
-    return source.rstrip(STOPS), target.rstrip(STOPS)
-
-
-def more_ends(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """The end mark several times; dots are dots in the target too, and of others it has one."""
-    if source[-1] not in STOPS:
-        return source, target
+def more_ends(source: str, target: str, rng: random.Random) -> Pair:
+    """The end mark several times in the source; dots in both."""
     if source[-1] == "." and rng.random() < 0.6:
-        wide = target[-1] in "。？！"
-        return f"{source.rstrip('.')}...", target.rstrip("。.") + ("……" if wide else "...")
-    return source + source[-1] * rng.randint(1, 2), target
+        return source + "..", target.rstrip(".。") + ("……" if target[-1] in "。" else "...")
+    return source + source[-1] * rng.randint(1, 2) * (source[-1] in STOPS), target
 
 
-def other_end(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """A stop for a question mark, in the source alone; one or two exclamation marks for a stop, on both sides."""
+def other_end(source: str, target: str, rng: random.Random) -> Pair:
+    """A stop for a question mark in the source; one or two exclamation marks for a stop in both."""
     if source[-1] == "?":
-        return f"{source.rstrip('?')}.", target
-    if source[-1] != "." or target[-1] not in ".。":
-        return source, target
-    return source[:-1] + "!" * rng.randint(1, 2), target[:-1] + ("！" if target[-1] == "。" else "!")
+        return f"{source[:-1]}.", target
+    if source[-1] == "." and target[-1] in ".。":
+        return source[:-1] + "!" * rng.randint(1, 2), target[:-1] + {".": "!", "。": "！"}[target[-1]]
+    return source, target
 
 
-def blank_before_end(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """A blank before the end mark."""
-    return re.sub(rf"([{STOPS}]+)$", r" \1", source), target
+def emoji(source: str, target: str, rng: random.Random) -> Pair:
+    """An emoji, or two, at the end of both."""
+    sign = rng.choice(EMOJI) * rng.choice((1, 1, 1, 2))
+    return source + rng.choice((" ", " ", "")) + sign, target + (" " if " " in target else "") + sign
 
 
-def no_apostrophes(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """Apostrophes left out."""
-    return re.sub(r"(?<=\w)'(?=\w)", "", source), target
-
-
-def no_blanks(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """No blank after commas."""
-    return re.sub(r"(?<=,) ", "", source), target
-
-
-def typo(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """One typing error: two letters swapped, one left out, doubled, or that beside it on the keyboard."""
-
-    def wrong(word: str) -> str:
-        i, how = rng.randrange(1, len(word) - 1), rng.randrange(4)
-        before, letter, after = word[:i], word[i], word[i + 1 :]
-        beside = neighbours(letter)
-        return before + (after[0] + letter + after[1:], after, letter * 2 + after, (beside or letter)[0] + after)[how]
-
-    return _change_word(source, 4, rng, wrong), target
-
-
-def emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """An emoji at the end of both sides, or two."""
-    sign, space = rng.choice(EMOJI) * rng.choice((1, 1, 1, 2)), " " if " " in target else ""
-    return f"{source} {sign}" if rng.random() < 0.7 else source + sign, target + space + sign
-
-
-def item(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """A dash or a number before both sides, as in a list."""
+def item(source: str, target: str, rng: random.Random) -> Pair:
+    """A dash or a number before both, as in a list."""
     mark = rng.choice(("- ", f"{rng.randint(1, 20)}. "))
     return mark + source, mark + target
 
 
-def quotes(source: str, target: str, rng: random.Random, language: str) -> Pair:
-    """In quotation marks, those of each language."""
-    marks = QUOTES.get(language, '""')
-    return f'"{source}"', marks[0] + target + marks[1]
+def misspelled(word: str, rng: random.Random) -> str:
+    """A word with one typing error inside: letters swapped, one left out, doubled, or that beside it."""
+    i, how = rng.randrange(1, len(word) - 1), rng.randrange(4)
+    before, letter, after = word[:i], word[i], word[i + 1 :]
+    beside = rng.choice(neighbours(letter) or letter)
+    return before + (after[0] + letter + after[1:], after, letter * 2 + after, beside + after)[how]
 
 
-# In the order in which they are drawn.
-KINDS: Mapping[str, Kind] = {
-    kind.__name__: kind
-    for kind in (
-        *(capitals, title, lower, no_end, more_ends, other_end, blank_before_end, no_apostrophes, no_blanks, typo),
-        *(emoji, item, quotes),
-    )
+def change_word(text: str, least: int, rng: random.Random, change: Callable[[str, random.Random], str]) -> str:
+    """A text with one of its words of at least so many letters changed."""
+    if not (words := list(re.finditer(rf"[^\W\d_]{{{least},}}", text))):
+        return text
+    word = rng.choice(words)
+    return text[: word.start()] + change(word[0], rng) + text[word.end() :]
+
+
+# What each kind of noise makes of a pair of clean texts: of the source alone, or of both.
+KINDS: dict[str, Callable[[str, str, random.Random], Pair]] = {
+    "capitals": lambda s, t, rng: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
+    "title": lambda s, t, _: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
+    "lower": lambda s, t, _: (s.lower(), t),
+    "no_end": lambda s, t, _: (s.rstrip(STOPS), t.rstrip(STOPS)),
+    "more_ends": more_ends,
+    "other_end": other_end,
+    "blank_before_end": lambda s, t, _: (re.sub(rf"([{STOPS}]+)$", r" \1", s), t),
+    "no_apostrophes": lambda s, t, _: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
+    "no_blanks": lambda s, t, _: (re.sub(r"(?<=,) ", "", s), t),
+    "typo": lambda s, t, rng: (change_word(s, 4, rng, misspelled), t),
+    "emoji": emoji,
+    "item": item,
+    "quotes": lambda s, t, _: (f'"{s}"', f'"{t}"'),
 }
 
 
@@ -134,9 +98,9 @@ class Noise:
     def __init__(
         self, shares: Mapping[str, float], tokenizer: Tokenizer, language: str, max_len: int, seed: int
     ) -> None:
-        self._kinds = [KINDS[name] for name in KINDS if name in shares]
-        self._bounds = np.cumsum([shares[name] for name in KINDS if name in shares]).tolist()
-        self._tokenizer, self._language, self._longest, self._seed = tokenizer, language, max_len - 1, seed
+        self._kinds, self._bounds = sorted(shares), np.cumsum([shares[kind] for kind in sorted(shares)]).tolist()
+        self._tokenizer, self._quotes = tokenizer, QUOTES.get(language, '""')
+        self._longest, self._seed = max_len - 1, seed
 
     def __call__(self, src: Rows, tgt: Rows, epoch: int, numbers: IntArray) -> tuple[Rows, Rows]:
         """Return the rows with noise.
@@ -167,9 +131,12 @@ class Noise:
         rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]
-            source, target = kind(source, target, rng, self._language)
+            source, target = KINDS[kind](source, target, rng)
+            if kind == "quotes":  # those of the language
+                target = self._quotes[0] + target[1:-1] + self._quotes[1]
             first = rng.random()
         reader = self._tokenizer.reader
+        source = reader.tidied(source)
         return (reader.lowered(source), target) if target in before else reader.set_aside(source, target)
 
 
@@ -180,12 +147,3 @@ def draw(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         x = (x ^ (x >> np.uint64(shift))) * np.uint64(factor)
     return x ^ (x >> np.uint64(31))
-
-
-def _change_word(text: str, least: int, rng: random.Random, change: Callable[[str], str]) -> str:
-    """A text with one of its words of at least so many letters changed."""
-    words = list(re.finditer(rf"[^\W\d_]{{{least},}}", text))
-    if not words:
-        return text
-    word = rng.choice(words)
-    return text[: word.start()] + change(word[0]) + text[word.end() :]
