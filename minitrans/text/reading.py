@@ -25,7 +25,7 @@ SETTINGS = "reading.json"  # what an exported folder tells of its reader
 # Typographic marks, and what a keyboard has for them.
 PLAIN = str.maketrans(
     {
-        **dict.fromkeys("‘’‚‛ʼ′`´", "'"),
+        **dict.fromkeys("‘’‚‛ʼ′´", "'"),
         **dict.fromkeys("“”„‟«»″", '"'),
         **dict.fromkeys("‐‑‒–−", "-"),
         **dict.fromkeys("—―", " - "),
@@ -36,10 +36,11 @@ PLAIN = str.maketrans(
 # What stands before and after a sentence and is no part of it: of a list, emoji, dots, quotation marks.
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
-_AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()DPp]| *(?:\.{{2,}}|…)+)?$")
+_AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after Mr. or a.m., and not in a quotation.
 _END = re.compile(r"(?<=[^\s.?!][^\s.?!][.?!])(?<!\b[DMS][rt]\.)(?<!\bMrs\.)(?<!\bNo\.) (?=\w)")
 _WIDE = "。？！…，；：”’」』）"  # after these no blank is written
+_TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters of Unicode's private use that stand for what is copied: SLOTS of each kind. Numbers differ in length.
@@ -60,10 +61,12 @@ def clean(line: str) -> str:
     characters stay: the zero-width joiner holds an emoji together. Of a long line, a letter keeps 30 combining marks.
     Cleaning twice changes nothing more.
     """
-    if len(line) > LONG:
-        line = _without_heaps(line)
-    line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
-    return " ".join(_SURROGATE.sub("\ufffd", line).split())
+    if not (line.isascii() and line.isprintable()):  # most are
+        if len(line) > LONG:
+            line = _without_heaps(line)
+        line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
+        line = _SURROGATE.sub("\ufffd", line)
+    return " ".join(line.split())
 
 
 def _without_heaps(line: str) -> str:
@@ -110,7 +113,8 @@ _PARTS = _Parts()
 
 def plain(line: str) -> str:
     """Clean a source line, and put a keyboard's marks for the typographic ones."""
-    return clean(clean(line).translate(PLAIN))
+    line = clean(line)
+    return line if line.isascii() else clean(line.translate(PLAIN))
 
 
 class Kept(NamedTuple):
@@ -224,10 +228,7 @@ class Reader:
 
     def tidied(self, text: str) -> str:
         """A clean source in a keyboard's marks: none of !? follows another or a blank, none of ,; is without one."""
-        if self.plain:
-            text = re.sub(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))", "", plain(text))
-            text = re.sub(r"(?<=[,;])(?=[^\W\d_])", " ", text)
-        return text
+        return _MISSING.sub(" ", _TOO_MANY.sub("", plain(text))) if self.plain else text
 
     def lowered(self, source: str) -> str:
         """A source in lower case, as small letters are what people type, and capitals say little."""
@@ -235,7 +236,7 @@ class Reader:
 
     def _read_words(self, run: re.Match[str], places: "_Places") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
-        if self._ranks is None:
+        if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing
         begins = run.string[: run.start()].rstrip()[-1:] in ("", *'.!?:"(-')
@@ -246,8 +247,7 @@ class Reader:
             if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (len(word) > 5 or not capital) and (meant := self._meant(word.lower())):
-                shown = meant.capitalize() if word[0].isupper() else meant
-                read.append((meant.upper() if word.isupper() else shown, False))
+                read.append((meant, False))
             else:
                 read.append((word, True))
         out = []
@@ -327,6 +327,8 @@ def _unwrapped(line: str) -> tuple[str, str, str]:
     """A clean line in three: what stands before the sentence, it, and what stands after it."""
     before = after = ""
     while any(map(str.isalnum, line)):
+        if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
+            return before, line, after  # as most lines
         lead = _BEFORE.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
         tail = _AFTER.search(line, len(lead))[0]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
