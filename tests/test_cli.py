@@ -125,6 +125,12 @@ def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     assert prints("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
 
 
+def without_count(messages: list[str], n_lines: int) -> tuple[list[str], int]:
+    """Messages without the last, if that counts of how many of so many lines the translation is unsure; that number."""
+    count = re.fullmatch(rf"unsure of ([1-9]\d*) of {n_lines} lines; --scores says which", (messages or [""])[-1])
+    return (messages[:-1], int(count[1])) if count else (messages, 0)
+
+
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("way", [[], ["--beam", "2", "--n-best", "1"], ["--sample", "3"], ["--scores"]])
 def test_words_that_training_never_showed_are_named_once_a_line(
@@ -132,10 +138,39 @@ def test_words_that_training_never_showed_are_named_once_a_line(
 ) -> None:
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
     assert prints("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
-    assert caplog.messages == [
+    told, n_unsure = without_count(caplog.messages, 5)
+    assert told == [
         "line 3: not in the training data: xyzzy, plugh, 7q",
         "line 5: not in the training data: plugh",
     ]
+    assert n_unsure == 0 if "--sample" in way else 2 <= n_unsure <= 4
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_doubts_are_told_for_each_text_and_counted_for_a_file(
+    tiny_run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, source, target = copy_run(tiny_run, tmp_path / "run"), tmp_path / "source", tmp_path / "target"
+    texts = "I love you.", "", "Machine learning is fun.", "I love xyzzy."
+    good, _, bad, _ = (t.score for t in Translator.load(tiny_run).translations(texts))
+    told = json.loads((run / "model.json").read_text())
+    for threshold, unsure in ((min(good, bad) - 1, []), ((good + bad) / 2, [1 if good < bad else 3])):
+        (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": threshold, "chrf": None}}))
+        caplog.clear()
+        lines = prints("translate", run, *texts[:3])
+        assert caplog.messages == [f"line {number}: unsure" for number in unsure]
+        source.write_text("\n".join(texts[:3]))
+        caplog.clear()
+        prints("translate", run, "--input", source, "--output", target)
+        assert caplog.messages == ["unsure of 1 of 3 lines; --scores says which"] * len(unsure)
+        assert target.read_text(encoding="utf-8") == lines
+        caplog.clear()
+        prints("translate", run, *texts[1:2], *texts[3:])
+        assert caplog.messages == ["line 2: unsure; not in the training data: xyzzy"]
+        caplog.clear()
+        prints("translate", run, stdin="\n".join([*texts[1:2], *texts[3:]]).encode())
+        unknown = "line 2: not in the training data: xyzzy"
+        assert caplog.messages == [unknown, "unsure of 1 of 2 lines; --scores says which"]
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -161,16 +196,22 @@ def test_parts_put_together_are_the_whole(
     source.write_bytes(LINES.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
     prints(*translate, whole)
-    told = caplog.messages.copy()
+    told, n_unsure = without_count(caplog.messages, 8)
     assert [message[:7] for message in told] == ["line 4:", "line 7:"]
+    assert n_unsure == 0 if "--sample" in way else 2 <= n_unsure <= 6
     for n in (1, 3, 20):
-        caplog.clear()
-        joined = b""
+        joined, told_of_parts, n_unsure_of_parts = b"", [], 0
         for k in range(1, n + 1):
+            caplog.clear()
             prints(*translate, part, "--part", f"{k}/{n}")
             joined += part.read_bytes()
+            lines = part.read_bytes().splitlines()
+            n_lines = len({line.split(b"\t")[0] for line in lines} if "--n-best" in way else lines)
+            told_of_part, n_unsure_of_part = without_count(caplog.messages, n_lines)
+            told_of_parts += told_of_part
+            n_unsure_of_parts += n_unsure_of_part
         assert joined == whole.read_bytes()
-        assert caplog.messages == told
+        assert (told_of_parts, n_unsure_of_parts) == (told, n_unsure)
 
 
 INTERRUPTED = """
@@ -226,12 +267,13 @@ def test_an_interrupted_translation_goes_on(
 def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> None:
     code = (
         "import sys, torch; there = set(sys.modules); from minitrans import cli; assert cli.main(sys.argv[1:]) == 0; "
-        "print('\\n'.join(set(sys.modules) - there), file=sys.stderr)"
+        "print('imported', *set(sys.modules) - there, sep='\\n', file=sys.stderr)"
     )
     for flags, stdin in ((["I love you."], b""), (["--beam", "2", "--n-best", "2"], b"I love you.\n")):
         words = [sys.executable, "-c", code, "translate", str(tiny_run), *flags]
         done = subprocess.run(words, input=stdin, capture_output=True, check=True, timeout=120)
-        imported = set(done.stderr.decode().split())
+        imported = set(done.stderr.decode().partition("imported\n")[2].split())  # after warnings
+        assert "minitrans.cli.translate" in imported
         libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
         assert libraries <= {
             "minitrans",
@@ -290,9 +332,10 @@ def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
         process.stdin.close()
         assert process.stdout.read().splitlines(keepends=True)[1:] == [first]
         assert process.wait() == 0
-        warning = process.stderr.read()
-    assert warning.count(b"\n") == 1
-    assert b"line 4 is cut" in warning
+        cut, count, end = process.stderr.read().decode().split("\n")
+    assert "line 4 is cut" in cut
+    assert re.fullmatch(r"minitrans: warning: unsure of [1-4] of 5 lines; --scores says which", count)
+    assert end == ""
     assert prints("translate", tiny_run, "I love you.", "Machine learning is fun.").encode() == first + second
 
 
@@ -357,10 +400,10 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
         assert process.wait() == 0
     os.close(theirs)
     os.close(ours)
-    prompt = b"" if to_terminal else b"> "
+    prompt, unsure = (b"", b"") if to_terminal else (b"> ", b"unsure; ")
     assert told == [
         b"a sentence a line; Ctrl-D ends",
-        prompt + b"minitrans: warning: line 1: not in the training data: xyzzy",
+        prompt + b"minitrans: warning: line 1: " + unsure + b"not in the training data: xyzzy",
         prompt,
     ]
     (found,) = Translator.load(tiny_run).translations(["I love xyzzy."])
@@ -432,8 +475,10 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     assert b"4099/4099" in written
     shown, answers = screen(written), plain.stdout.decode().split("\n")
     assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]
-    assert shown[-4:] == answers[-4:]
-    assert " ".join(shown[cli.translate.CHUNK_LINES : -4]).split() == warning
+    *warned, fourth, third, second, count, end = shown[cli.translate.CHUNK_LINES :]
+    assert [fourth, third, second, end] == answers[-4:]
+    assert re.fullmatch(r"minitrans: warning: unsure of [1-3] of 4099 lines; --scores says which", count)
+    assert " ".join([*warned, count]).split() == warning
 
 
 def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> None:
@@ -533,7 +578,7 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
     run = copy_run(tiny_run, tmp_path / "run")
     sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
     found = Translator.load(tiny_run).translations(sources)
-    middle = sorted(t.score for t in found)[7]
+    middle = sum(sorted(t.score for t in found)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
     told = json.loads((run / "model.json").read_text())
     (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": middle, "chrf": None}}))
     unsure = [bool(t.unknown) or t.score < middle for t in found]

@@ -206,7 +206,7 @@ def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, sandbox: Pa
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no full disk to write to")
 def test_a_full_disk_is_one_line(tiny_run: Path) -> None:
-    words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "I love you."]
+    words = [sys.executable, "-m", "minitrans", "translate", str(tiny_run), "☂"]  # of which it is sure
     with open("/dev/full", "wb") as full:
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == 2

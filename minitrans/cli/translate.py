@@ -57,7 +57,7 @@ def translate_command(args: Namespace) -> int:
     """Translate texts from arguments, a file or standard input, line by line.
 
     What comes through a pipe is answered at once, and a terminal is prompted. Standard error names the words that
-    training never showed, and says which translations are unsure: of a file or a pipe how many.
+    training never showed, and says which translations are unsure; of a file or a pipe, how many.
     """
     from minitrans.text.files import open_aside
     from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
@@ -105,28 +105,30 @@ def translate_command(args: Namespace) -> int:
         workers = stack.enter_context(start_workers(args.run, args))
         if not args.resume:
             out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
-        dialogue = not (args.texts or args.input or args.output) and sys.stdin.isatty() and sys.stdout.isatty()
+        prompt = not (args.texts or args.input) and sys.stdin.isatty()
+        dialogue = prompt and not args.output and sys.stdout.isatty()
+        doubts = "shown" if dialogue else "told" if args.texts or prompt else "counted"
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # not while standard output is written, which may be the same terminal
-                found = workers.run(partial(written, args=args, dialogue=dialogue), chunk, number)
+                found = workers.run(partial(written, args=args, doubts=doubts), chunk, number)
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
             out.writelines(line.encode() + b"\n" for line, _ in found)
             out.flush()
             n_unsure += sum(unsure for _, unsure in found)
-        if n_unsure and not (args.texts or dialogue):
+        if n_unsure and doubts == "counted":
             logger.warning("unsure of %d of %d lines; --scores says which", n_unsure, number - numbers.start)
     return 0
 
 
 def written(
-    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, dialogue: bool
+    translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, doubts: str
 ) -> Iterator[tuple[str, bool]]:
     """Each line to write for some lines, the first of which has the number `first_line`, and whether it is unsure.
 
-    In a dialogue doubts are added to it.
+    Where doubts are to be shown, "(unsure)" stands behind a translation; where they are told, a warning has it.
     """
     from minitrans.serving.translator import Translation
 
@@ -140,17 +142,17 @@ def written(
     else:
         found = [[translation] for translation in best(translator, lines, first_line, args)]
     for number, (first, *others) in enumerate(found, first_line):
-        doubts = ["unsure"] * (first.unsure and bool(args.texts))
-        doubts += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
-        if doubts:
-            logger.warning("line %d: %s", number, "; ".join(doubts))
+        told = ["unsure"] * (first.unsure and doubts == "told")
+        told += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
+        if told:
+            logger.warning("line %d: %s", number, "; ".join(told))
         if args.n_best:
             yield f"{number}\t{first.score:.4f}\t{first.text}", first.unsure
             yield from ((f"{number}\t{t.score:.4f}\t{t.text}", False) for t in others[: args.n_best - 1])
         elif args.scores:
             yield f"{first.score:.4f}\t{'unsure' if first.unsure else ''}\t{first.text}", first.unsure
         else:
-            yield f"{first.text} (unsure)" if dialogue and first.unsure else first.text, first.unsure
+            yield f"{first.text} (unsure)" if doubts == "shown" and first.unsure else first.text, first.unsure
 
 
 def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
