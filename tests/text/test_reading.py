@@ -1,6 +1,5 @@
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +10,9 @@ from minitrans.text.reading import PLACEHOLDERS, SLOTS, Kept, Reader, clean, loa
 
 KINDS = "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
 SIGNS = ",.!?'\"-:;%()，。"
-WORDS = "the to i in he you see there their don't new york was at of is my cat book house because tom's"
+WORDS = (
+    "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
+)
 KNOWN = WORDS.split()
 PLAIN, PAIRS, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
 NO_WORD = st.sampled_from(" _.…!?-–\"“”'😀•>:)（。☂\u200d\ue000") | st.characters(exclude_categories=("L", "N"))
@@ -31,29 +32,26 @@ COPIED = {
     "1 2 3 4 5 6 7 123 1": "[21] [22] [23] [24] [25] [26] 7 [31] [21]", "in B316 is x_y": "in [C1] is [C2]",
     "see a.b@c.com at www.x.org/a. https://x.y/z?q foo.com": "see [C1] at [C2]. [C3] [C4]",
     "he is € 5%€€": "he is [S1] [21]%[S2]",
-}  # fmt: skip
-NAMES = {
     "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
     "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
     "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]", "SEE MARIA": "see [N1]",
 }  # fmt: skip
-ERRORS = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe
+ERRORS = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
-    "my boook": "my book", "my hpuse": "my house", "my hquse": "my [N1]", "Dont see": "don't see",
+    "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
 }  # fmt: skip
 SENTENCES = [
     ["He left.", "Did she?", "No!", "we stay."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
-    ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"],
-    ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."], ["他走了. ，"],
+    ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
+    ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
 ]  # fmt: skip
 LINES = [  # the translations of a line's sentences, and that of the line
-    ("He left…", ["他走了。"], "他走了…"), ("He left ... 😀", ["Il part."], "Il part ... 😀"),
-    ("He left. 😀", ["他走了。"], "他走了。 😀"), ("He left. Is it?", ["Il part.", "Oui ?"], "Il part. Oui ?"),
-    ("He left. Is it?", ["", "Oui"], "Oui"), ("He left. Is it?", ["Oui", ""], "Oui"),
-    *[("He left. Is it?", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
+    ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["Va."], "Va ... 😀"), ("Go. Go", ["", "Va"], "Va"),
+    ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"), ("Go. Go", ["Va", ""], "Va"),
+    *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
 SHARED = [  # a pair, and what is left of it
-    ("It costs 1,250.", "它要1250。", "it costs [21],[31].", "它要[21][31]。"), ("5, 6", "5，六", "[21], 6", "[21]，六"),
+    ("It costs 1,250.", "它要1250。", "it costs [21],[31].", "它要[21][31]。"), ("5, 6", "5六", "[21], 6", "[21]六"),
     ("It costs 1,250.", "它要1,250。", "it costs [21],[31].", "它要[21],[31]。"), ("tom A", "tom A", "tom a", "tom A"),
     ("Tom saw Maria Garcia.", "Tom看见Maria Garcia，Tom", "[N1] saw [N2].", "[N1]看见[N2]，[N1]"),
     ("Maria Garcia left", "Maria走了", "[N1] garcia left", "[N1]走了"), ("15 cats", "5", "15 cats", "5"),
@@ -114,28 +112,16 @@ def test_translations_of_sentences_are_put_together(line: str, texts: list[str],
 def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
     line = " ".join(parts)
     assert PLAIN.sentences(line) == parts
-    assert PLAIN.read_line(line) == [PLAIN.read(part) for part in parts]
     assert Reader(False).sentences(line) == [line]
 
 
-@pytest.mark.parametrize(("line", "want"), [*COPIED.items(), *NAMES.items()])
-def test_what_is_copied_is_set_aside(line: str, want: str) -> None:
+@pytest.mark.parametrize(("line", "want"), [*COPIED.items(), *ERRORS.items()])
+def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
     text, kept = READER.read(line)
     assert shown(text) == [want]
-    assert READER.write(text, kept).lower() == line.lower()
-    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED else line.lower()]
+    assert line in ERRORS or READER.write(text, kept).lower() == line.lower()
+    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED and "[N" not in want else line.lower()]
     assert PLAIN.read(line) == (line.lower(), Kept({}))
-
-
-@pytest.mark.parametrize(("line", "want"), ERRORS.items())
-def test_a_typing_error_is_mended(line: str, want: str) -> None:
-    assert shown(READER.read(line)[0]) == [want]
-
-
-@pytest.mark.parametrize("known", ["three there", "there three", "form three thee", "th're the there", "thre' three"])
-def test_an_error_is_read_as_the_commonest_word(known: str) -> None:
-    want = known.removeprefix("form ").split()[0]
-    assert Reader(True, SIGNS, known.split()).read("thre")[0] == want
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
@@ -159,11 +145,11 @@ def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: 
 
 @given(TEXTS, TEXTS)
 def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, target: str) -> None:
-    made: list[Any] = []
+    made: dict[str, reading._Places] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.append(new(*a, **b)) or made[-1])
+        patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
         (read,), (want,) = PAIRS.read_pairs([source], [target])
-    kept = Kept({place: value for value, place in made[0].items()})
+    kept = Kept({place: value for value, place in made["all"].items()})
     assert PAIRS.write(read, kept).lower() == PAIRS.tidied(clean(source)).lower()
     assert PAIRS.write(want, kept) == clean(target)
     assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.places}
@@ -175,10 +161,11 @@ def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
     for text in PAIRS.set_aside(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
     assert PAIRS.set_aside(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
+    assert PLACEHOLDERS[free] in {PAIRS.set_aside(f"{i} Tom", "Tom")[1] for i in range(60)}  # any may be the first
 
 
 def test_the_reader_of_a_folder_is_loaded(tmp_path: Path) -> None:
-    for settings in ({"plain": False, "signs": None, "known": None}, {"plain": True, "signs": ".", "known": KNOWN}):
-        (tmp_path / "reading.json").write_text(json.dumps(settings), encoding="utf-8")
-        line = "Zoltan  is “5” ，"
-        assert load_reader(tmp_path).read_line(line) == Reader(**settings).read_line(line)  # type: ignore[arg-type]
+    for settings in ((False, None, None), (True, ".", KNOWN)):
+        written = dict(zip(("plain", "signs", "known"), settings, strict=True))
+        (tmp_path / "reading.json").write_text(json.dumps(written), encoding="utf-8")
+        assert load_reader(tmp_path).read_line("Zoltan is “5” ，") == Reader(*settings).read_line("Zoltan is “5” ，")
