@@ -1,0 +1,171 @@
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrans.text import reading
+from minitrans.text.reading import PLACEHOLDERS, SLOTS, Kept, Reader, clean, load_reader
+
+KINDS = "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
+SIGNS = ",.!?'\"-:;%()，。"
+WORDS = (
+    "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
+)
+KNOWN = WORDS.split()
+PLAIN, PAIRS, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
+NO_WORD = st.sampled_from(" _.…!?-–\"“”'😀•>:)（。☂\u200d\ue000") | st.characters(exclude_categories=("L", "N"))
+TOKENS = "Tom|Tom's|Maria Garcia|Maria|cat|5|15|1,250|1250|250|7:30|3.5|B316|€|x@y.com|看见|，|A1|www.x.org/a"
+TOKEN = st.sampled_from(TOKENS.split("|")) | st.text("ABab 0125,.:猫", max_size=5)
+TEXTS = st.builds(str.join, st.sampled_from(["", " "]), st.lists(TOKEN, max_size=12))
+
+TIDY = {  # a source, and how it is read
+    "‘’ ‚ ‛ ʼ ′ ` ´": "'' ' ' ' ' ' '", "“”„ ‟ « » ″": '""" " " " "', "‐‑‒–−": "-----", "a—b ― c…": "a - b - c...",
+    "5".join(map(chr, range(0xFF01, 0xFF5F))): "5".join(map(chr, range(0x21, 0x7F))).lower(), "e\u0301\t中 ": "é 中",
+    "He LIVES in Paris": "he lives in paris", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
+    "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
+}  # fmt: skip
+COPIED = {
+    "1,250 of 12,250.75": "[21],[31] of [22],[32]", "7:30, 12/5, 1-2": "[T1], [51], [52]", "5 is 5": "[21] is [21]",
+    "5 25 123 1234 12345 123456": "[21] [22] [31] [41] [51] [52]", "3.14 is 1234.5": "[21] is [41]",
+    "1 2 3 4 5 6 7 123 1": "[21] [22] [23] [24] [25] [26] 7 [31] [21]", "in B316 is x_y": "in [C1] is [C2]",
+    "see a.b@c.com at www.x.org/a. https://x.y/z?q foo.com": "see [C1] at [C2]. [C3] [C4]",
+    "he is € 5%€€": "he is [S1] [21]%[S2]",
+    "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
+    "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
+    "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]", "SEE MARIA": "see [N1]",
+}  # fmt: skip
+ERRORS = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
+    "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
+    "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
+}  # fmt: skip
+SENTENCES = [
+    ["He left.", "Did she?", "No!", "we stay."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
+    ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
+    ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
+]  # fmt: skip
+LINES = [  # the translations of a line's sentences, and that of the line
+    ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["Va."], "Va ... 😀"), ("Go. Go", ["", "Va"], "Va"),
+    ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"), ("Go. Go", ["Va", ""], "Va"),
+    *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
+]  # fmt: skip
+SHARED = [  # a pair, and what is left of it
+    ("It costs 1,250.", "它要1250。", "it costs [21],[31].", "它要[21][31]。"), ("5, 6", "5六", "[21], 6", "[21]六"),
+    ("It costs 1,250.", "它要1,250。", "it costs [21],[31].", "它要[21],[31]。"), ("tom A", "tom A", "tom a", "tom A"),
+    ("Tom saw Maria Garcia.", "Tom看见Maria Garcia，Tom", "[N1] saw [N2].", "[N1]看见[N2]，[N1]"),
+    ("Maria Garcia left", "Maria走了", "[N1] garcia left", "[N1]走了"), ("15 cats", "5", "15 cats", "5"),
+    ("Tom's “cat” of Tom", "Tom的“猫”", "[N1]'s \"cat\" of [N1]", "[N1]的“猫”"), ("5 cats", "15,52", "5 cats", "15,52"),
+    ("B316 at 7:30", "7:30在B316", "[C1] at [T1]", "[T1]在[C1]"), ("Tom is", "Tommy, deTom", "tom is", "Tommy, deTom"),
+    ("x@y.com ☂ 5", "5☂x@y.com", "[C1] [S1] [21]", "[21][S1][C1]"), ("Tom", "tom", "tom", "tom"),
+    ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
+]  # fmt: skip
+
+
+def shown(*texts: str) -> list[str]:
+    """The texts with [N1] for the first placeholder of a name, and so on."""
+    names: dict[int, str] = {}
+    for place in dict.fromkeys(char for text in texts for char in text if char in PLACEHOLDERS):
+        kind = KINDS[PLACEHOLDERS.index(place) // SLOTS]
+        names[ord(place)] = f"[{kind}{sum(name[1] == kind for name in names.values()) + 1}]"
+    return [text.translate(names) for text in texts]
+
+
+@given(st.text())
+def test_a_reader_that_is_not_to_leaves_a_line_as_it_is(line: str) -> None:
+    assert Reader(False).read_line(line) == [(clean(line), Kept({}))]
+    assert Reader(False).read_pairs([line], [line]) == ([clean(line)], [clean(line)])
+
+
+@pytest.mark.parametrize(("line", "want"), TIDY.items())
+def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want: str) -> None:
+    assert PLAIN.read_pairs([line], [line]) == ([want], [clean(line)])
+    assert PLAIN.read(f"x {line} x") == (f"x {want} x", Kept({}))
+
+
+@given(
+    before=st.lists(st.sampled_from(["- ", "– ", "1. ", "12) ", "• ", ">> ", "😀 ", "☂️", "👩‍👧 "]), max_size=3),
+    sentence=st.sampled_from(["he lives here", "it is 3 to 5, isn't it?", "so!", "a: b (c)", "他走了"]),
+    quotes=st.sampled_from(["", "“”", "„“", '""', "«»"]),
+    after=st.lists(st.sampled_from(["…", " ...", "....", "😀", " ❤️", " :)", " ;-P", " 👩‍👧"]), max_size=3),
+)
+def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
+    line = clean("".join([*before, quotes[:1], sentence, quotes[1:], *after]))
+    read = PLAIN.read_line(line)
+    assert [text for text, _ in read] == [sentence]
+    assert PLAIN.write_line(iter([sentence]), read) == line
+
+
+@given(st.text(NO_WORD), st.sampled_from([PLAIN, READER]))
+def test_a_line_without_a_letter_or_a_digit_comes_back(line: str, reader: Reader) -> None:
+    read = reader.read_line(line)
+    assert {text for text, _ in read} == {""}
+    assert reader.write_line(iter([""] * len(read)), read) == clean(line)
+
+
+@pytest.mark.parametrize(("line", "texts", "want"), LINES)
+def test_translations_of_sentences_are_put_together(line: str, texts: list[str], want: str) -> None:
+    assert PLAIN.write_line(iter(texts), PLAIN.read_line(line)) == want
+
+
+@pytest.mark.parametrize("parts", SENTENCES)
+def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
+    line = " ".join(parts)
+    assert PLAIN.sentences(line) == parts
+    assert Reader(False).sentences(line) == [line]
+
+
+@pytest.mark.parametrize(("line", "want"), [*COPIED.items(), *ERRORS.items()])
+def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
+    text, kept = READER.read(line)
+    assert shown(text) == [want]
+    assert line in ERRORS or READER.write(text, kept).lower() == line.lower()
+    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED and "[N" not in want else line.lower()]
+    assert PLAIN.read(line) == (line.lower(), Kept({}))
+
+
+@given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
+def test_known_words_stay(some: list[str]) -> None:
+    assert READER.read(" ".join(some)) == (" ".join(some).lower(), Kept({}))
+
+
+@given(TEXTS | st.text("ABab 0125,.:/-@€_\\'猫"))
+def test_what_was_set_aside_is_put_back(line: str) -> None:
+    reader = Reader(False, SIGNS, [])
+    text, kept = reader.read(line)
+    assert reader.write(text, kept) == clean(line)
+    assert {*kept.places} == {*text} & {*PLACEHOLDERS}
+
+
+@pytest.mark.parametrize(("source", "target", "read", "want"), SHARED)
+def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
+    assert shown(*(text for side in PAIRS.read_pairs([source], [target]) for text in side)) == [read, want]
+    assert PLAIN.read_pairs([source], [target]) == ([PLAIN.tidied(source).lower()], [target])
+
+
+@given(TEXTS, TEXTS)
+def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, target: str) -> None:
+    made: dict[str, reading._Places] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
+        (read,), (want,) = PAIRS.read_pairs([source], [target])
+    kept = Kept({place: value for value, place in made["all"].items()})
+    assert PAIRS.write(read, kept).lower() == PAIRS.tidied(clean(source)).lower()
+    assert PAIRS.write(want, kept) == clean(target)
+    assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.places}
+
+
+@pytest.mark.parametrize("free", range(SLOTS))
+def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
+    taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : SLOTS])
+    for text in PAIRS.set_aside(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
+        assert text.endswith(f" {PLACEHOLDERS[free]}")
+    assert PAIRS.set_aside(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
+    assert PLACEHOLDERS[free] in {PAIRS.set_aside(f"{i} Tom", "Tom")[1] for i in range(60)}  # any may be the first
+
+
+def test_the_reader_of_a_folder_is_loaded(tmp_path: Path) -> None:
+    for settings in ((False, None, None), (True, ".", KNOWN)):
+        written = dict(zip(("plain", "signs", "known"), settings, strict=True))
+        (tmp_path / "reading.json").write_text(json.dumps(written), encoding="utf-8")
+        assert load_reader(tmp_path).read_line("Zoltan is “5” ，") == Reader(*settings).read_line("Zoltan is “5” ，")
