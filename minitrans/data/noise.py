@@ -91,7 +91,7 @@ class Noise:
         shares: Of the pairs, which share has each kind of noise first.
         tokenizer: Of the pairs.
         language: That of the targets.
-        max_len: Most tokens of either side, EOS (or BOS) counted; what would be longer is not changed.
+        max_len: Most tokens of either side, EOS (or BOS) counted; what would be longer or empty is not changed.
         seed: Seed of what is drawn, 0 or more.
     """
 
@@ -118,9 +118,9 @@ class Noise:
         clean = (self._tokenizer.decode_batch(rows.lists(chosen)) for rows in (src, tgt))
         changed = map(self._changed, *clean, drawn[chosen].tolist())
         noisy = [self._tokenizer.encode_batch(side) for side in zip(*changed, strict=True)]
-        short = [max(map(len, pair)) <= self._longest for pair in zip(*noisy, strict=True)]
+        fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
-        place[chosen[short]] = len(numbers) + np.flatnonzero(short)
+        place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
         noisy_src, noisy_tgt = (
             Rows.joined([rows, Rows.of(more)]).take(place) for rows, more in zip((src, tgt), noisy, strict=True)
         )

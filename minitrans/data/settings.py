@@ -67,8 +67,8 @@ class DataConfig:
         for kind in self.noise or {}:
             if kind not in KINDS:
                 raise unknown(f"data.noise has no {kind}", kind, KINDS)
-        if (total := sum((self.noise or {}).values())) > 1:
-            raise UserError(f"the shares in data.noise add up to {total:g}; they must to 1 at most")
+        if (total := round(sum((self.noise or {}).values()), 9)) >= 1:  # with 1, noise would be added without end
+            raise UserError(f"the shares in data.noise add up to {total:g}; they must to less than 1")
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
                 raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")

@@ -48,6 +48,7 @@ SLOTS = 6
 _NAME, _CODE, _SIGN, _TIME, _SHORT, _LONG = 0, 1, 2, 3, 4, 7  # between the last two, numbers of three and four digits
 PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
+_NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -204,10 +205,12 @@ class Reader:
         return [source for source, _ in read], [target for _, target in read]
 
     def set_aside(self, source: str, target: str) -> tuple[str, str]:
-        """What `read_pairs` does with a tidy pair."""
+        """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _Places(source, first=zlib.crc32(source.encode()) % SLOTS)
 
         def put(unit: re.Match[str]) -> str:
+            if unit.lastgroup == "sign":
+                return _NO_PLACEHOLDERS.sub(lambda sign: share(sign[0], [(sign[0], _SIGN)]), unit[0])
             return _share_words(unit[0], share) if unit.lastgroup == "words" else share(unit[0], _parts(unit))
 
         def share(value: str, parts: list[tuple[str, int]]) -> str:

@@ -117,6 +117,7 @@ WORDS: dict[Any, str] = {
     str: "text",
     bool: "true or false",
     dict: "a mapping of texts",
+    dict[str, Share]: "a mapping of numbers from 0 to below 1",
     list: "a list",
     NoneType: "null",
 }
@@ -272,6 +273,9 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
         return unexpected(parser.prog, parts, flags.values())  # a part of what has none
     if values := _given(argv, flag):
         return _wrong(flag, key, values[-1])
+    if parts:
+        given = {name: _given(argv, name) for name in (word.partition("=")[0] for word in parts)}
+        return _wrong(flag, key, {name.removeprefix(f"{flag}."): value[-1] for name, value in given.items() if value})
     return UserError(f"{message}; see {parser.prog} --help")
 
 
@@ -284,7 +288,8 @@ def _wrong(name: str, key: str, value: Any) -> UserError:
     section, _, field = key.rpartition(".")
     hint = get_type_hints(SECTIONS[section])[field] if section else KINDS.get(key, bool)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
-    names = [WORDS.get(get_origin(kind) or kind) or getattr(kind, "__name__", str(kind)) for kind in kinds]
+    found = [WORDS.get(kind) or WORDS.get(get_origin(kind) or kind) for kind in kinds]
+    names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(found, kinds, strict=True)]
     quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
     return UserError(f"{name} is {brief(value)}; it must be {' or '.join(names)}{quotes}")
 

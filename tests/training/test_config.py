@@ -66,6 +66,10 @@ FILES = [
     ("model: {d_model: null}", "model.d_model is None; it must be a whole number"),
     ("data: {max_length: 0}", "data.max_length is 0; it must be a whole number from 1 to 2147483647 or null"),
     ("data: {splits: {train: 3}}", "data.splits is {'train': 3}; it must be a mapping of texts or null"),
+    (
+        "data: {noise: {typo: -0.1}}",
+        "data.noise is {'typo': -0.1}; it must be a mapping of numbers from 0 to below 1 or",
+    ),
     ("model: 3", "model is 3; it must hold settings, such as model.tie_embeddings"),
     (f"model: {[*range(10_000)]}", "model is [0, 1, 2, "),
     ("- model", " holds no settings; write them as `name: value`"),
@@ -92,7 +96,7 @@ FLAGS = [
         "--model.d_model.x 3",
         "there is no flag --model.d_model.x (see minitrans train --help); the nearest is --model.d_m",
     ),
-    ("--data 3", "--data is 3; it must hold settings, such as data.shuffle_buffer"),
+    ("--data 3", "--data is 3; it must hold settings, such as data.noise"),
     ("--training.precision 33", "--training.precision is 33; it must be auto or bf16 or fp32 or fp16"),
     ("--trainer.strategy fsdp", "--trainer.strategy is fsdp; it must be auto or ddp"),
     ("--seed -1", "--seed is -1; it must be a whole number from 0 to 4294967295"),
@@ -119,6 +123,13 @@ FLAGS = [
     ("--data.min_length 0", "--data.min_length is 0; it must be a whole number from 1 to 2147483647"),
     ("--data.shuffle_buffer 0", "--data.shuffle_buffer is 0; it must be a whole number from 1 to 2147483647"),
     ("--data.max_length_ratio 0.5", "--data.max_length_ratio is 0.5; it must be a finite number from 1 or null"),
+    (
+        "--data.noise.typo .1 --data.noise.item 1",
+        "--data.noise is {'typo': '.1', 'item': '1'}; it must be a mapping of n",
+    ),
+    ("--data.noise.lowr 0.1", "data.noise has no lowr; the nearest is lower"),
+    ("--data.noise.typo 0.6 --data.noise.item 0.5", "shares in data.noise add up to 1.1; they must to less than 1"),
+    ("--data.noise.typo 0.7 --data.noise.item 0.2 --data.noise.title 0.1", "add up to 1; they must to less than 1"),
     ("--data.streaming true", "with data.streaming, set trainer.val_check_interval to a number of steps, such as 500"),
     (
         f"{STREAM} --trainer.val_check_interval 0.5",
@@ -167,3 +178,24 @@ def test_a_wrong_setting_is_named_on_one_line(
 )
 def test_splits_are_a_setting_and_each_is_a_flag(flags: list[str]) -> None:
     assert parse_config([*MINIMAL, *flags]).data.splits == {"train": "train[100:]", "valid": "train[:100]"}
+
+
+@pytest.mark.parametrize(
+    "flags", [["--data.noise", '{"lower": 0.1}'], ["--data.noise.lower", "0.1"], ["--config=c.yaml"]]
+)
+def test_noise_is_a_setting_and_each_kind_is_a_flag(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text("data: {noise: {lower: 0.1}}")
+    assert parse_config([*MINIMAL, *flags]).data.noise == {"lower": 0.1}
+    assert parse_config(MINIMAL).data.noise is None
+
+
+@pytest.mark.parametrize(
+    ("noise", "told"), [("lowr: 0.1", "has no lowr; the nearest is lower"), ("lower: 0.6, typo: 0.5", "add up to 1.1;")]
+)
+def test_shares_of_noise_in_a_file_are_checked(tmp_path: Path, noise: str, told: str) -> None:
+    (tmp_path / "c.yaml").write_text(f"data: {{path: p, source: en, target: zh, noise: {{{noise}}}}}")
+    with pytest.raises(UserError, match=told):
+        parse_config([f"--config={tmp_path}/c.yaml", "--trainer.max_steps=1"])
