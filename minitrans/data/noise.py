@@ -19,14 +19,14 @@ EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋�
 QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # of others the plain ones
 
 
-def more_ends(source: str, target: str, rng: random.Random) -> Pair:
+def more_ends(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """The end mark several times in the source; dots in both."""
-    if source[-1] == "." and rng.random() < 0.6:
-        return source + "..", target.rstrip(".。") + ("……" if target[-1] in "。" else "...")
+    if source[-1] == ".":
+        return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
     return source + source[-1] * rng.randint(1, 2) * (source[-1] in STOPS), target
 
 
-def other_end(source: str, target: str, rng: random.Random) -> Pair:
+def other_end(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """A stop for a question mark in the source; one or two exclamation marks for a stop in both."""
     if source[-1] == "?":
         return f"{source[:-1]}.", target
@@ -35,13 +35,13 @@ def other_end(source: str, target: str, rng: random.Random) -> Pair:
     return source, target
 
 
-def emoji(source: str, target: str, rng: random.Random) -> Pair:
+def emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """An emoji, or two, at the end of both."""
     sign = rng.choice(EMOJI) * rng.choice((1, 1, 1, 2))
     return source + rng.choice((" ", " ", "")) + sign, target + (" " if " " in target else "") + sign
 
 
-def item(source: str, target: str, rng: random.Random) -> Pair:
+def item(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """A dash or a number before both, as in a list."""
     mark = rng.choice(("- ", f"{rng.randint(1, 20)}. "))
     return mark + source, mark + target
@@ -63,21 +63,21 @@ def change_word(text: str, least: int, rng: random.Random, change: Callable[[str
     return text[: word.start()] + change(word[0], rng) + text[word.end() :]
 
 
-# What each kind of noise makes of a pair of clean texts: of the source alone, or of both.
-KINDS: dict[str, Callable[[str, str, random.Random], Pair]] = {
-    "capitals": lambda s, t, rng: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
-    "title": lambda s, t, _: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
-    "lower": lambda s, t, _: (s.lower(), t),
-    "no_end": lambda s, t, _: (s.rstrip(STOPS), t.rstrip(STOPS)),
+# What each kind makes of a pair of clean texts, of the source alone or of both; the last is the target's language.
+KINDS: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
+    "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
+    "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
+    "lower": lambda s, t, *_: (s.lower(), t),
+    "no_end": lambda s, t, *_: (s.rstrip(STOPS), t.rstrip(STOPS)),
     "more_ends": more_ends,
     "other_end": other_end,
-    "blank_before_end": lambda s, t, _: (re.sub(rf"([{STOPS}]+)$", r" \1", s), t),
-    "no_apostrophes": lambda s, t, _: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
-    "no_blanks": lambda s, t, _: (re.sub(r"(?<=,) ", "", s), t),
-    "typo": lambda s, t, rng: (change_word(s, 4, rng, misspelled), t),
+    "blank_before_end": lambda s, t, *_: (re.sub(rf"([{STOPS}]+)$", r" \1", s), t),
+    "no_apostrophes": lambda s, t, *_: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
+    "no_blanks": lambda s, t, *_: (re.sub(r"(?<=,) ", "", s), t),
+    "typo": lambda s, t, rng, _: (change_word(s, 4, rng, misspelled), t),
     "emoji": emoji,
     "item": item,
-    "quotes": lambda s, t, _: (f'"{s}"', f'"{t}"'),
+    "quotes": lambda s, t, _, language: (f'"{s}"', t.join(QUOTES.get(language, '""'))),
 }
 
 
@@ -99,8 +99,7 @@ class Noise:
         self, shares: Mapping[str, float], tokenizer: Tokenizer, language: str, max_len: int, seed: int
     ) -> None:
         self._kinds, self._bounds = sorted(shares), np.cumsum([shares[kind] for kind in sorted(shares)]).tolist()
-        self._tokenizer, self._quotes = tokenizer, QUOTES.get(language, '""')
-        self._longest, self._seed = max_len - 1, seed
+        self._tokenizer, self._language, self._longest, self._seed = tokenizer, language, max_len - 1, seed
 
     def __call__(self, src: Rows, tgt: Rows, epoch: int, numbers: IntArray) -> tuple[Rows, Rows]:
         """Return the rows with noise.
@@ -131,9 +130,7 @@ class Noise:
         rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]
-            source, target = KINDS[kind](source, target, rng)
-            if kind == "quotes":  # those of the language
-                target = self._quotes[0] + target[1:-1] + self._quotes[1]
+            source, target = KINDS[kind](source, target, rng, self._language)
             first = rng.random()
         reader = self._tokenizer.reader
         source = reader.tidied(source)

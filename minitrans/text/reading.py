@@ -37,8 +37,9 @@ PLAIN = str.maketrans(
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
-# Where a sentence ends: not after Mr. or a.m., and not in a quotation.
-_END = re.compile(r"(?<=[^\s.?!][^\s.?!][.?!])(?<!\b[DMS][rt]\.)(?<!\bMrs\.)(?<!\bNo\.) (?=\w)")
+# Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
+_ABBREVIATED = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
+_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_ABBREVIATED} (?=\w)", re.IGNORECASE)
 _WIDE = "。？！…，；：”’」』）"  # after these no blank is written
 _TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
@@ -49,6 +50,10 @@ _NAME, _CODE, _SIGN, _TIME, _SHORT, _LONG = 0, 1, 2, 3, 4, 7  # between the last
 PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
+# What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
+_LETTER = r"[A-Za-z\u00c0-\u024f\d]"
+_WHOLE, _NUMBER_WHOLE = (f"(?<!{_LETTER})", f"(?!{_LETTER})"), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
+_EDGES = _WHOLE, _WHOLE, ("", ""), _NUMBER_WHOLE
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -206,7 +211,7 @@ class Reader:
 
     def set_aside(self, source: str, target: str) -> tuple[str, str]:
         """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
-        places = _Places(source, first=zlib.crc32(source.encode()) % SLOTS)
+        places = _Places(source + target, first=zlib.crc32(source.encode()) % SLOTS)
 
         def put(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
@@ -215,14 +220,15 @@ class Reader:
 
         def share(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
-            edge = r"\d" if parts[0][1] >= _TIME else "[A-Za-z\u00c0-\u024f]"
+            before, after = _EDGES[min(parts[0][1], _TIME)]
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
-                if form in target and re.search(whole := rf"(?<!{edge}){re.escape(form)}(?!{edge})", target):
-                    target = re.sub(whole, separator.join(places.put(part, kind) for part, kind in parts), target)
+                if form in target and re.search(whole := before + re.escape(form) + after, target):
+                    put = [places.put(part, kind) for part, kind in parts]
+                    target = separator.join(put).join(re.split(whole, target))
                 elif not all(part in places for part, _ in parts):
                     continue
-                return ",".join(places.put(part, kind) for part, kind in parts)
+                return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
         if self.sets_aside:

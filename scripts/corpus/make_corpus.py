@@ -21,9 +21,10 @@ T = TypeVar("T")
 
 DATA = Path(__file__).parents[2] / "data" / "en-zh"
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
-FILLERS = 16  # sentences made of a line with slots
-COPIES = 32  # of a line with numbers
-OFTEN = 6  # times that train has each single word, and twice as often each formula: no other line teaches them
+FILLERS = 11  # sentences made of a line with slots
+COPIES = 24  # of a line with numbers
+OFTEN = 6  # times that train has each formula and each single word, which no other line teaches
+TWICE = 2  # times that it has each other line without slots: these are the most like what people say
 WRITTEN_OUT = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # kept out of train, but for the last
@@ -314,13 +315,13 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
 
 
 def repeat(draw: Draw, base: Base, formulas: Set[str]) -> list[tuple[str, str]]:
-    """Make what to train on: the pairs of each line, formulas and single words often."""
+    """Make what to train on: the pairs of each line, those without slots several times."""
     pairs = list(chain.from_iterable(base.values()))
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
-    alone = {pair.en for pair in pairs if not pair.words and " " not in pair.en}
-    formula = {pair.en for pair in pairs if not pair.words and (pair.line.file == FORMULAS or key(pair.en) in formulas)}
-    again = [pair for pair in train.items() if pair[0] in alone | formula] * (OFTEN - 1)
-    again += [pair for pair in train.items() if pair[0] in formula] * OFTEN
+    again: list[tuple[str, str]] = []
+    for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
+        often = pair.line.file == FORMULAS or key(pair.en) in formulas or " " not in pair.en
+        again += [(pair.en, pair.zh[0])] * ((OFTEN if often else TWICE) - 1)
     return draw.shuffled([*train.items(), *again])
 
 

@@ -23,7 +23,8 @@ VALID = [("A Hat.", "帽A。"), ("B coat.", "B。")]
 TOKENIZER = Tokenizer.train(chain(*TRAIN), TokenizerConfig(300, plain_sources=False))
 NOISE = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
 GO = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
-TYPOS = ["albe", "ale", "abble", f"a{neighbours('b')[0]}le", "abel", "abe", "ablle", f"ab{neighbours('l')[0]}e"]
+TYPOS = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbours("b"))]
+TYPOS += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbours("l"))]
 WAYS = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
 Ids = list[tuple[list[int], list[int]]]
 
@@ -63,8 +64,8 @@ def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len:
         ("lower", "I Saw It.", "X", [("i saw it.", "X")]),
         ("no_end", "Is it?!", "是吗？！", [("Is it", "是吗")]),
         ("more_ends", "Go!", "走！", [("Go!!", "走！"), ("Go!!!", "走！")]),
-        ("more_ends", "Go.", "走。", [("Go...", "走……"), ("Go..", "走。"), ("Go...", "走。")]),
-        ("more_ends", "Go.", "Va.", [("Go...", "Va..."), ("Go..", "Va."), ("Go...", "Va.")]),
+        ("more_ends", "Go.", "走。", [("Go...", "走……")]),
+        ("more_ends", "Go.", "Va.", [("Go...", "Va...")]),
         ("more_ends", "Go", "走", [("Go", "走")]),
         ("other_end", "Is it?", "是吗？", [("Is it.", "是吗？")]),
         ("other_end", "Go.", "走。", [("Go!", "走！"), ("Go!!", "走！")]),
