@@ -23,8 +23,7 @@ DATA = Path(__file__).parents[2] / "data" / "en-zh"
 HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 FILLERS = 11  # sentences made of a line with slots
 COPIES = 24  # of a line with numbers
-OFTEN = 6  # times that train has each formula and each single word, which no other line teaches
-TWICE = 2  # times that it has each other line without slots: these are the most like what people say
+TIMES = {"formula": 15, "word": 8, "line": 3}  # that train has each line without slots: no other line teaches it
 WRITTEN_OUT = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # kept out of train, but for the last
@@ -320,8 +319,9 @@ def repeat(draw: Draw, base: Base, formulas: Set[str]) -> list[tuple[str, str]]:
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
     again: list[tuple[str, str]] = []
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
-        often = pair.line.file == FORMULAS or key(pair.en) in formulas or " " not in pair.en
-        again += [(pair.en, pair.zh[0])] * ((OFTEN if often else TWICE) - 1)
+        formula = pair.line.file == FORMULAS or key(pair.en) in formulas
+        kind = "formula" if formula else "line" if " " in pair.en else "word"
+        again += [(pair.en, pair.zh[0])] * (TIMES[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
