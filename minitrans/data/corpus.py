@@ -74,8 +74,8 @@ def load_corpus(config: DataConfig) -> DatasetDict:
     return DatasetDict({"train": _without_faulty_pairs(train, others, config), **others})
 
 
-def find_pairs(config: DataConfig, wanted: Container[tuple[str, str]]) -> list[int]:
-    """Find training pairs by their clean text, in all of the training data: for messages only, as it is slow.
+def find_pairs(config: DataConfig, reader: Reader, wanted: Container[tuple[str, str]]) -> list[int]:
+    """Find training pairs by their text as it is read, in all of the training data: for messages only, as it is slow.
 
     Returns:
         Their numbers from 1 in the order of the data, which in files of lines are those of the lines.
@@ -84,7 +84,8 @@ def find_pairs(config: DataConfig, wanted: Container[tuple[str, str]]) -> list[i
         rows = chain.from_iterable(table.to_pylist() for table in read_tables(open_train(config), CHUNK, config))
     else:
         rows = iter(_read_splits(config)["train"])
-    return [n for n, row in enumerate(rows, 1) if (clean(row["source"]), clean(row["target"])) in wanted]
+    pairs = ((reader.read_pairs([row["source"]], [row["target"]])) for row in rows)
+    return [n for n, (sources, targets) in enumerate(pairs, 1) if (*sources, *targets) in wanted]
 
 
 def run_corpus(run: Path, path: str | None = None) -> DatasetDict:

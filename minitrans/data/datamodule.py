@@ -136,9 +136,9 @@ class TranslationDataModule(LightningDataModule):
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_lines(self, batch: Batch) -> list[int]:
-        """Return which lines of the training data the pairs of a batch are, as `find_pairs` does."""
+        """Return which lines of the training data the pairs of a batch without noise are, as `find_pairs` does."""
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
-        return find_pairs(self.config, {*zip(*sides, strict=True)})
+        return find_pairs(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 
 
 def _loader(batches: PairBatches) -> tuple[DataLoader[Batch], TokenBatchSampler]:

@@ -76,7 +76,7 @@ class StreamLoader:
             self._split.rows.load_state_dict(before)
             for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
                 after = self._split.rows.state_dict()
-                src, tgt = self._tokenize(pairs, first=buffer == 0)
+                src, tgt = self._tokenize(pairs, first=buffer == 0, again=position > 0)
                 rng = np.random.default_rng([self._seed, buffer])
                 batches = deal_out(plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng))
                 any_batch |= bool(batches)
@@ -93,8 +93,8 @@ class StreamLoader:
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
             before, epoch, first = self._beginning, epoch + 1, 0
 
-    def _tokenize(self, pairs: pa.Table, first: bool) -> tuple[Rows, Rows]:
-        """Return the usable pairs; of the first buffer, the others are counted in the log."""
+    def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[Rows, Rows]:
+        """Return the usable pairs; in a first buffer, the others go into the log, and of one read again no words count."""
         wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
@@ -107,7 +107,7 @@ class StreamLoader:
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
-        self.words = count_words(self.words, (sources[i] for i in kept))
+        self.words = count_words(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:

@@ -61,7 +61,15 @@ def kill_at_step(patch: Patch, step: int, batches: int = 0) -> None:
         pytest.param((*EPOCHS, "--trainer.val_check_interval", "1.0"), id="epochs"),
         pytest.param((*EPOCHS, "--trainer.val_check_interval", "10"), id="validation within epochs"),
         pytest.param(
-            ("--trainer.accumulate_grad_batches", "3", "--trainer.val_check_interval", "12"), id="accumulation"
+            (
+                "--trainer.accumulate_grad_batches",
+                "3",
+                "--trainer.val_check_interval",
+                "12",
+                "--data.batch_tokens",
+                "390",
+            ),
+            id="accumulation",
         ),
         pytest.param(STREAM, id="stream"),
         pytest.param(("--training.init_from", "{other}"), id="from the weights of another run"),
