@@ -94,7 +94,7 @@ class StreamLoader:
             before, epoch, first = self._beginning, epoch + 1, 0
 
     def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[Rows, Rows]:
-        """Return the usable pairs; in a first buffer, the others go into the log, and of one read again no words count."""
+        """Return the usable pairs; those of a first buffer that are not go into the log; words count but once."""
         wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
