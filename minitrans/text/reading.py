@@ -12,7 +12,7 @@ from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-LONG = 2_000  # characters; of shorter lines no number of marks on a letter takes long to put in order
+LONG = 2_000  # characters; of shorter lines nothing takes long, as what takes the square of their length
 _MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -180,10 +180,11 @@ class Reader:
     def read(self, sentence: str) -> tuple[str, Kept]:
         """A sentence as the model is to see it, and what its translation gets back.
 
-        One without a letter or a digit is not for the model: its text is empty.
+        One without a letter or a digit is not for the model: its text is empty. Of one of more than 2,000 characters
+        nothing is kept.
         """
         text, before, after = clean(sentence), "", ""
-        if self.plain:
+        if self.plain and len(text) <= LONG:
             before, text, after = _unwrapped(text)
         text = self.tidied(text)
         places = _Places(text)
@@ -193,7 +194,7 @@ class Reader:
                 return self._read_words(unit, places)
             return ",".join(places.put(part, kind) for part, kind in _parts(unit))
 
-        if self.sets_aside:
+        if self.sets_aside and len(text) <= LONG:
             text = self._units.sub(put, text)
         return self.lowered(text), Kept({place: value for value, place in places.items()}, before, after)
 
@@ -231,7 +232,7 @@ class Reader:
                 return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
-        if self.sets_aside:
+        if self.sets_aside and len(source) <= LONG:
             source = self._units.sub(put, source)
         return self.lowered(source), target
 
@@ -255,7 +256,7 @@ class Reader:
             forms = (words(form) for form in (word, word.removesuffix("'s")))
             if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif (len(word) > 5 or not capital) and (meant := self._meant(word.lower())):
+            elif (not capital or len(word) > 5) and (meant := self._meant(word.lower())):
                 read.append((meant, False))
             else:
                 read.append((word, True))
@@ -271,7 +272,7 @@ class Reader:
 
     def _meant(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if there is any; before all one without its ' ."""
-        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)]
+        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) < 30 else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
