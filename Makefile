@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loads
 
 # Train on the corpus that ships (once), then show what came out: scores, translations, and the proof.
 demo: $(RUN)/model.json
-	for split in test test_compositional everyday values phrasebook/formulas; do $(BIN)/minitrans evaluate $(RUN) --source data/en-zh/$$split.en \
+	for split in test test_compositional everyday values names phrasebook/formulas; do $(BIN)/minitrans evaluate $(RUN) --source data/en-zh/$$split.en \
 		$$(printf -- ' --reference %s' data/en-zh/$$split.zh*) || exit; done
 	$(BIN)/minitrans translate $(RUN) "Machine learning is fun." "I love you." "deep learning" "I saw a saw." \
 		"Turn off the light, please." "This box is very light." "I saw her at the bank yesterday." "We watched a movie together." \
