@@ -92,7 +92,8 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
     lines = [line for line in SENTENCES[:100] if len(translator.sentences(line)) == 1]
     texts = [text for line in lines for text, _ in tokenizer.reader.read_line(line)]
-    rows = [torch.tensor([[*tokenizer.encode(text), tokenizer.eos_id]]) for text in texts]
+    longest = translator.bundle.model.config.max_len - 1
+    rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
     found = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
     assert tokenizer.decode_batch(found) == expected
