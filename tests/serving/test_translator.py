@@ -152,7 +152,7 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
     sizes = replace(bundle.model.config, tie_embeddings=False)
     model = always(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
     mean = sizes.d_model - math.log(math.exp(sizes.d_model) + sizes.vocab_size - 1)
-    n = length_limit(len(bundle.tokenizer.encode("I love you.")) + 1, sizes.max_len)
+    n = length_limit(random_translator.count_pieces("I love you.") + 1, sizes.max_len)
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
         doubting = Translator(replace(bundle, model=model, threshold=Threshold(threshold, None)))
         for penalty in (0.0, 1.0):
@@ -192,9 +192,10 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Tra
         assert attention is None
         if not line.strip():
             continue
-        src_ids = torch.tensor([[*tokenizer.encode(line), tokenizer.eos_id]])
+        ((read, kept),) = tokenizer.reader.read_line(line)
+        src_ids = torch.tensor([[*tokenizer.encode(read), tokenizer.eos_id]])
         (hypotheses,) = beam_search(CachedStepper(model), src_ids, beam, 0.5)
-        (ids,) = (h.ids for h in hypotheses if tokenizer.decode(h.ids) == text)
+        (ids,) = (h.ids for h in hypotheses if tokenizer.reader.write(tokenizer.decode(h.ids), kept) == text)
         written = [*ids, tokenizer.eos_id][: length_limit(src_ids.size(1), model.config.max_len)]
         with torch.no_grad():
             log_p = model(src_ids, torch.tensor([[tokenizer.bos_id, *written[:-1]]])).log_softmax(-1)
@@ -224,8 +225,10 @@ def test_attention_is_that_of_each_layer_and_head(
         if attention is None:
             continue
         source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
-        assert source == [*tokenizer.encode(line), tokenizer.eos_id]
-        assert tokenizer.decode(target) == text
+        ((read, kept),) = tokenizer.reader.read_line(line)
+        assert source == attention.source_ids == [*tokenizer.encode(read), tokenizer.eos_id]
+        assert target == attention.target_ids
+        assert tokenizer.reader.write(tokenizer.decode(target), kept) == text
         assert target[0] == tokenizer.bos_id
         limit = length_limit(len(source), model.config.max_len)
         assert target[-1] == tokenizer.eos_id or len(target) == 1 + limit
@@ -312,7 +315,7 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     line = "I love you, the cat is in the kitchen " * 9
     (found,) = random_translator.translations([line], attention=True)
     assert found.attention is not None
-    ids = tokenizer.encode(line)[: longest - 1]
+    ids = tokenizer.encode(line.lower())[: longest - 1]
     assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
 

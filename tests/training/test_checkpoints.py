@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from running import assert_same_run, fail, interrupt, last_line, settings, start, steps_of, train
+from running import assert_same_run, fail, interrupt, last_line, read_pairs, settings, start, steps_of, train
 from torch import Tensor
 
 from minitrans.data.batching import Batch
@@ -385,6 +385,6 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert lines == sorted(lines)
     sides = batches[0].src_ids, batches[0].tgt_out
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")
-    for language, ids in zip(("en", "zh"), sides, strict=True):
-        texts = (corpus / f"train.{language}").read_text(encoding="utf-8").splitlines()
+    read = tokenizer.reader.read_pairs(*read_pairs(corpus, "train"))
+    for texts, ids in zip(read, sides, strict=True):
         assert {texts[n - 1] for n in lines} == {*tokenizer.decode_batch(ids.tolist())}

@@ -180,7 +180,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
     model, tokenizer = bundle.model.double(), bundle.tokenizer
     model.load_state_dict(average)
     total, n_tokens = 0.0, 0
-    for source, target in zip(*read_pairs(corpus, "valid"), strict=True):
+    for source, target in zip(*tokenizer.reader.read_pairs(*read_pairs(corpus, "valid")), strict=True):
         src, tgt = tokenizer.encode(source), tokenizer.encode(target)
         rows = [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id]
         with torch.no_grad():

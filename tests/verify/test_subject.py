@@ -135,8 +135,13 @@ def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(b
 def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_are_many(
     bundle: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, pad_id, eos_id = bundle.tokenizer.encode, bundle.model.config.pad_id, bundle.model.config.eos_id
-    fitting = [source for source, _ in corpus("test") if len(encode(source)) < bundle.model.config.max_len]
+    pad_id, eos_id, reader = bundle.model.config.pad_id, bundle.model.config.eos_id, bundle.tokenizer.reader
+
+    def encode(line: str) -> list[int]:
+        return bundle.tokenizer.encode(reader.read(line)[0])
+
+    alone = [source for source, _ in corpus("test") if len(reader.sentences(source)) == 1]
+    fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]
     lines = fitting[: 2 * DECODE_ROWS + 5]
     batches = text_subject(bundle, corpus("valid", 3), lines, []).decode_batches
     assert [len(batch) for batch in batches] == [DECODE_ROWS, DECODE_ROWS, 5]
@@ -181,9 +186,9 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     subject = run_subject(tiny_run, str(tmp_path))
     assert [len(batch) for batch in subject.decode_batches] == [4]
-    assert subject.examples == [tuple(map(bundle.tokenizer.encode, pair)) for pair in known]
+    assert subject.examples == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
     (source, _), *_ = subject.examples
-    assert "".join(subject.piece(i) for i in source).replace("▁", " ").strip() == known[0][0]
+    assert "".join(subject.piece(i) for i in source).replace("▁", " ").strip() == known[0][0].lower()
 
 
 def test_the_corpus_that_ships_has_the_running_example() -> None:
