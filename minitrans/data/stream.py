@@ -102,8 +102,11 @@ class StreamLoader:
             for repeated in repeated_sources(hashes, self._others).values():
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
-        texts = (pairs[side].to_pylist() for side in ("source", "target"))
-        sources, targets = self._tokenizer.reader.read_pairs(*texts)
+        sources, targets = list[str](), list[str]()
+        for some in (pairs.slice(start, CHUNK) for start in range(0, len(pairs), CHUNK)):
+            read = self._tokenizer.reader.read_pairs(*(some[side].to_pylist() for side in ("source", "target")))
+            sources += read[0]
+            targets += read[1]
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
