@@ -1,6 +1,7 @@
 """What waits is computed in order, equal work together; what was cancelled is not."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -48,9 +49,31 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
 
 @while_it_runs
 async def test_what_is_too_many_lines_comes_next(queue: Queue) -> None:
-    work, many = Work(), ["x"] * TOGETHER
-    assert await asyncio.gather(*(queue.put(work, lines) for lines in (["a"], many, ["b"])))
-    assert [len(lines) for lines in work.given] == [2, TOGETHER]
+    work, many = Work(), ["x"] * TOGETHER  # a method is equal to itself, and not the same object
+    assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
+    assert [len(lines) for lines in work.given] == [TOGETHER, TOGETHER, 1]
+
+
+@while_it_runs
+async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(queue: Queue) -> None:
+    loop, begun, left = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def work(lines: Sequence[str]) -> list[str]:
+        loop.call_soon_threadsafe(begun.set)
+        assert left.wait(20)
+        return Work()(lines)
+
+    for lines, told in ((["a", "b"], "['C']"), (["bad"], "bad")):
+        gone, other = (queue.put(work, each) for each in (lines, ["c"]))
+        await begun.wait()
+        gone.cancel()
+        left.set()
+        (found,) = await asyncio.gather(other, return_exceptions=True)
+        assert str(found) == told
+        begun.clear()
+        left.clear()
+    left.set()
+    assert await queue.put(work, ["d"]) == ["D"]
 
 
 @while_it_runs

@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from minitrans.server.app import Api
 from minitrans.serving.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
-JSON = {"Content-Type": "application/json"}
+JSON = {"Content-Type": "application/json; charset=utf-8"}
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
@@ -41,30 +42,38 @@ def client(translator: Translator) -> Iterator[TestClient]:
 
 def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
     right = translator.translate(LINES)
-    for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right))):
-        question = {"q": q, **EN_ZH}
+    uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
+    for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
+        question = {"q": q, **EN_ZH, "format": "text"}
         for answer in (client.post("/translate", json=question), client.post("/translate", data=question)):
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
-    found = client.post("/translate", json={"q": LINES[:1], "source": "auto", "target": "zh"})
+    found = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
     detected = [{"confidence": 100, "language": "en"}]
-    assert found.json() == {"translatedText": right[:1], "detectedLanguage": detected}
+    assert found.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
     counts = client.get("/metrics").text
-    assert 'minitrans_requests_total{status="200"} 6\n' in counts
-    assert "minitrans_translate_seconds_count 5\n" in counts
+    assert 'minitrans_requests_total{status="200"} 8\n' in counts
+    assert "minitrans_translate_seconds_count 7\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
-    assert f"minitrans_lines_total {4 * len(LINES) + 1}\n" in counts
+    assert f"minitrans_lines_total {4 * len(LINES) + 2 * 5 + 3}\n" in counts
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
     german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
-    with TestClient(Api([translator, Translator(german)], 300, 0, 9)) as server:
+    wordless = replace(translator.bundle, target="fr", words=None)
+    with TestClient(Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)) as server:
         found = server.post("/detect", json={"q": "Ich liebe sie"}).json()
         assert found == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]
         answer = server.post("/translate", json={"q": "Ich liebe sie", "source": "auto", "target": "zh"}).json()
         assert answer["detectedLanguage"] == found[0]
+        mixed = {"q": ["I", "Ich liebe dich", "you"], "source": "auto", "target": "zh"}  # of all texts together
+        answer = server.post("/translate", json=mixed).json()
+        assert answer["detectedLanguage"] == [{"confidence": 60, "language": "de"}] * 3
+        assert {each["confidence"] for each in server.post("/detect", json={"q": "?"}).json()} == {0}
         targets = {each["code"]: each["targets"] for each in server.get("/languages").json()}
-        assert targets == {"de": ["zh"], "en": ["zh"], "zh": []}
+        assert targets == {"de": ["zh"], "en": ["zh", "fr"], "fr": [], "zh": []}
+        settings = server.get("/frontend/settings").json()
+        assert (settings["charLimit"], settings["language"]["source"]["code"]) == (300, "en")
 
 
 @pytest.mark.parametrize(
@@ -78,7 +87,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": ["a", 1], **EN_ZH}, "what is no text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "source is missing, or no text"),
         ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
-        ({"q": "\na b" + " cat" * 60, **EN_ZH}, "pieces, the model takes 39; write one sentence a line"),
+        ({"q": "\na b" + " cat" * 60, **EN_ZH}, "line 2 of q has "),
         ([], "neither a form nor a JSON object"),
     ],
 )
@@ -96,17 +105,31 @@ def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
         assert [*answer.json()] == ["error"]
 
 
-def test_limits(translator: Translator) -> None:
-    with TestClient(Api([translator], 300, 2, 9)) as server:
-        assert server.post("/translate", content=b"x" * 20_000).status_code == 413
-        assert [server.post("/detect", json={"q": "a"}).status_code for _ in range(2)] == [200, 429]
-        assert server.get("/languages").status_code == 200
+def test_limits(client: TestClient, translator: Translator) -> None:
+    for n, status in ((39, 200), (40, 400)):  # the model's max_len is 40, with the end of the sentence
+        question = {"q": " ".join(["a"] * n), **EN_ZH}
+        assert translator.count_pieces(question["q"]) == n
+        assert client.post("/translate", json=question).status_code == status
+    assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
+    assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH})
         assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
         api.is_stopping = lambda: True
         assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
+
+
+def test_the_rate_is_that_of_an_address_in_a_minute(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api([translator], 300, 2, 9)
+    most = [200, 200, 429]
+    for seconds, address, statuses in ((60, "a", most), (61, "b", [200]), (119, "a", [429]), (120, "a", most)):
+        clock = SimpleNamespace(monotonic=lambda now=seconds: now, perf_counter=time.perf_counter)
+        monkeypatch.setattr("minitrans.server.app.time", clock)
+        for port, status in enumerate(statuses):  # another connection each
+            server = TestClient(api, client=(address, port))
+            assert server.post("/detect", json={"q": "a"}).status_code == status
+            assert server.get("/languages").status_code == 200
 
 
 def test_a_failure_is_told_and_the_server_goes_on(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,10 +143,11 @@ def test_a_failure_is_told_and_the_server_goes_on(client: TestClient, monkeypatc
 
 def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
-    sent = []
+    sent, part = [], {"type": "http.request"}
 
     async def request() -> None:
-        messages = iter([{"type": "http.request", "body": b"q=a&source=en&target=zh"}, {"type": "http.disconnect"}])
+        parts = [{**part, "body": b"q=a&source", "more_body": True}, {**part, "body": b"=en&target=zh"}]
+        messages = iter([*parts, {"type": "http.disconnect"}])
 
         async def receive() -> Any:
             return next(messages)
@@ -143,8 +167,10 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
     for path in ("/../pyproject.toml", "/%2e%2e/etc/passwd", "/templates/serve.js", "//etc/passwd"):
         assert (client.get(path).status_code, client.get(path).json()) == (404, {"error": "Not Found"})
     for path in ("/", "/health", "/nothing"):
-        assert "frame-ancestors" in client.get(path).headers["Content-Security-Policy"]
-    long = client.get("/explain", params={"q": "\n".join(["a"] * 9), **EN_ZH})
+        own = "'self'" if path == "/" else "'none'"
+        assert f"frame-ancestors {own}" in client.get(path).headers["Content-Security-Policy"]
+    assert client.get("/translate").headers["Allow"] == "POST"
+    long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH})
     assert long.text.count('"log_prob"') == 5
     assert client.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
 
