@@ -1,5 +1,6 @@
 """A model of nobody's: two layers of attention with one head, and faults that it can be given one at a time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,16 +23,26 @@ class ToyCache:
     real: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
     last: Tensor | None = None
     ahead: int = 0
+    chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
+    rows: Tensor | None = None  # those that were selected last
+
+
+def last_row(ids: Tensor) -> Tensor:
+    """Bool (B, 1, 1)."""
+    return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
+
+
+Off = Callable[["Toy", Tensor, ToyCache], Tensor | bool]  # whether logits are off, by what computes them, and of what
 
 
 class Toy(CachedModel[ToyCache]):
-    """Right, unless it is given a fault."""
+    """Right, unless it is given a fault: the name of one, or what says where logits are off."""
 
     has_source = True
     takes_mask = True
     eager_in_float32 = False  # whether its softmax is in float32 where weights are asked for
 
-    def __init__(self, fault: str = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
+    def __init__(self, fault: str | Off = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
         self.ordinary, self.first, self.max_len = range(3, V), 1, MAX_LEN
@@ -53,6 +64,7 @@ class Toy(CachedModel[ToyCache]):
                     self.weights[f"{kind}.{name}.{i}"] = w.to(dtype)
         self.tokens.weight = nn.Parameter(self.weights["tokens"])
         self.newest: ToyCache | None = None
+        self.latest: ToyCache | None = None  # that of the pass before
 
     def to(self, dtype: torch.dtype) -> "Toy":
         return type(self)(self.fault, dtype)
@@ -65,8 +77,8 @@ class Toy(CachedModel[ToyCache]):
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         n = tokens.size(1)
         real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-        ahead = {"mask late": 1, "no mask": n}.get(self.fault, 0)
-        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead
+        ahead = {"mask late": 1, "no mask": n}.get(str(self.fault), 0)
+        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * last_row(tokens)
         return self._run(tokens, self._positions(real), seen, ToyCache(memory, real=real))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> ToyCache:
@@ -78,6 +90,9 @@ class Toy(CachedModel[ToyCache]):
             assert self.newest is not None
             cache = self.newest
         n = tokens.size(1)
+        cache.chunks.append(n)
+        if self.fault == "repeated rows" and cache.rows is not None:
+            tokens = tokens[(cache.rows[:, None] == cache.rows).int().argmax(1)]
         new = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         start = 0 if cache.real is None else cache.real.size(1)
         cache.real = new if cache.real is None else torch.cat([cache.real, new], 1)
@@ -91,7 +106,7 @@ class Toy(CachedModel[ToyCache]):
             fed, positions + (cache.ahead if start else 0), torch.arange(start + n) <= queries[:, None], cache
         )
         if self.fault == "weights" and self.returns_weights:
-            numbers[1:] = [w.roll(1, -1) for w in numbers[1:]]
+            numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers
 
     def shift_positions(self, cache: ToyCache, by: int) -> None:
@@ -109,6 +124,7 @@ class Toy(CachedModel[ToyCache]):
             [[x[of_target] for x in layer] for layer in kind] for kind in (cache.keys, cache.values)
         )
         result.real = cache.real if cache.real is None else cache.real[of_target]
+        result.rows = rows
         self.newest = result
         return result
 
@@ -123,7 +139,8 @@ class Toy(CachedModel[ToyCache]):
 
     def _run(self, tokens: Tensor, positions: Tensor, seen: Tensor, cache: ToyCache) -> list[Tensor]:
         w = self.weights
-        x = self.tokens(tokens) + w["positions"][positions]
+        x = self.tokens(tokens)
+        x = (torch.cat([x[:, :1], x[:, :-1]], 1) if self.fault == "a token late" else x) + w["positions"][positions]
         memory, src_mask = cache.memory
         assert cache.real is not None
         seen = seen & (torch.ones_like(cache.real) if self.fault == "own padding seen" else cache.real)[:, None]
@@ -136,13 +153,16 @@ class Toy(CachedModel[ToyCache]):
                 k, v, own = k[:, -3:], v[:, -3:], seen[..., -3:]
             looked = self._weights(x @ w[f"own.q.{i}"], k, own)
             weights.append(looked[:, None])
-            x = x + looked @ v
+            x = x if self.fault == "own token alone" else x + looked @ v
             q, k, v = x @ w[f"source.q.{i}"], memory @ w[f"source.k.{i}"], memory @ w[f"source.v.{i}"]
             x = x + self._weights(q, k, src_mask[:, None]) @ v
             if self.fault == "dropout":
                 x = x * (torch.rand_like(x) > 0.1)
             x = x.tanh()
-        return [x @ w["out"], *(weights if self.returns_weights else [])]
+        logits = x @ w["out"]
+        logits = logits + (0.1 * self.fault(self, tokens, cache) if callable(self.fault) else 0.0)
+        self.latest = cache
+        return [logits, *(weights if self.returns_weights else [])]
 
     def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(~seen, torch.finfo(q.dtype).min)
