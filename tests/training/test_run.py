@@ -113,9 +113,7 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
 
 
 @pytest.mark.parametrize("n", [1, 5])  # processes; of five, the last has none of twelve lines
-def test_a_validation_logs_its_scores_and_shows_translations_with_their_sources(
-    n: int, tiny_run: Path, corpus: Path
-) -> None:
+def test_a_validation_logs_scores_and_shows_translations_with_sources(n: int, tiny_run: Path, corpus: Path) -> None:
     bundle = load_bundle(tiny_run)
     sources, references = read_pairs(corpus, "valid")
     data = mock.Mock(spec=TranslationDataModule)
