@@ -168,6 +168,7 @@ TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
         ({"train.en": "a\n"}, r"train\.zh is missing, the other side of .*train\.en"),
         ({"train.zh": "a\n"}, r"train\.en is missing, the other side of .*train\.zh"),
         ({"train.en": "a\nb\n", "train.zh": "a\n"}, r"train\.en has 2 lines but train\.zh has 1"),
+        ({"train.en": "a\n", "train.zh": "a\nb\n"}, r"train\.en has 1 lines but train\.zh has 2"),
         ({"train.en": "", "train.zh": ""}, "corpus holds no sentences for train"),
         ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
         ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, r"train\.en, line 2: byte 1 is not valid UTF-8"),

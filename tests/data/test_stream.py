@@ -15,6 +15,7 @@ import pytest
 from corpora import Pairs, long_pairs, pairs_in, printed_by, sources, tells_memory, write_pairs
 from datasets import Dataset
 from lightning.pytorch.callbacks import ModelCheckpoint
+from several import as_processes
 from test_datamodule import fit
 from upath import UPath
 
@@ -141,6 +142,17 @@ def test_a_stream_of_one_buffer_goes_on_from_its_end(tmp_path: Path, tokenizer: 
     n = len(one_pass(stopped, len(TRAIN)))
     resumed.load_state_dict(stopped.state_dict())
     assert sources(islice(resumed, 3)) == sources(islice(loader(settings, tokenizer), n, n + 3))
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Path, tokenizer: Tokenizer) -> None:
+    """Again and again, of buffers that they cannot share equally; only the last of a buffer may have no rows."""
+    settings = config(write(tmp_path / "corpus", TRAIN[:43]))
+    parts = [loader(settings, tokenizer) for _ in range(n)]
+    dealt = as_processes(n, lambda: sources(islice(parts.pop(), 10)))
+    in_turn = [batch for step in zip(*dealt, strict=True) for batch in step if batch != [[tokenizer.pad_id]]]
+    assert len(in_turn) < 10 * n
+    assert in_turn == sources(islice(loader(settings, tokenizer), len(in_turn)))
 
 
 def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:

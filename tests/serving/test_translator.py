@@ -115,7 +115,7 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     translator = Translator(replace(translator.bundle, threshold=None, words={"room": 0, "12": 1}))
-    ids = translator.bundle.tokenizer.encode("XYZZY在x4711号。")
+    ids = translator.bundle.tokenizer.encode("XYZZY在X4711号。")
     monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
     lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
     want = [(("xyzzy", "4712"), True), ((), False), ((), True)]

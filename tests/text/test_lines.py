@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
@@ -71,6 +71,7 @@ HOSTILE += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n
 pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
 
 
+@example(b"a\nb\nc", 2)  # the last line begins with the byte that remains
 @given(st.sampled_from(HOSTILE) | pieces.map(b"".join), st.integers(1, 7))
 def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> None:
     dealt: list[list[bytes]] = [[] for _ in range(n)]

@@ -16,6 +16,7 @@ from minitrans import cli
 from minitrans.serving.bundle import Bundle
 from minitrans.serving.translator import Translation, Translator
 from minitrans.training import distillation
+from minitrans.training.config import parse_config
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
@@ -118,6 +119,15 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert model["data"]["path"] == str(corpus)
     assert model["data"]["splits"] == {"train": "train+backward1+backward2+agreed0+agreed1+agreed2", "valid": "valid"}
     assert (Translator.load(distilled.run).bundle.source, model["data"]["target"]) == ("en", "zh")
+
+
+def test_the_seed_decides_the_student(few_sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
+    monkeypatch.setattr(distillation, "make", lambda model: [(model, {})])
+    for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
+        config = parse_config(settings(few_sentences, tmp_path / "run", "--seed", str(seed)))
+        ((model, _),) = distillation.learn(config, tmp_path)
+        assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.serving.admission import Mode
 from minitrans.training.config import TrainingConfig
-from minitrans.training.module import TranslationModule, warmup_cosine
+from minitrans.training.module import TranslationModule, rng_states, warmup_cosine
 
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
@@ -68,15 +68,19 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     assert torch.autograd.grad(share, list(module.parameters()))
 
 
-def test_each_process_draws_other_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    seeds = set()
+def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, states, seeds = Logged(random_model(0), "off"), list[dict[str, Any]](), list[int]()
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 8)
-    for rank in range(8):
+    for rank in (*range(8), *range(8)):
         monkeypatch.setattr("minitrans.training.module.rank", lambda rank=rank: rank)
         torch.manual_seed(1)
-        Logged(random_model(0), "off").setup("fit")
-        seeds.add(torch.initial_seed())
-    assert len(seeds) == 8
+        module.setup("fit")
+        if len(states) >= 8:  # resumed
+            module.on_load_checkpoint({"rng_states": states[:8]})
+        states.append(rng_states())
+        seeds.append(torch.initial_seed())
+    assert len({*seeds[:8]}) == 8
+    assert seeds[8:] == seeds[:8]
 
 
 @both_ways

@@ -16,6 +16,7 @@ import torch
 import yaml
 from running import metrics, read_pairs, settings, train, weights
 from runs import command
+from several import as_processes
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -111,22 +112,28 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
     assert re.search(r"^step 20  .* tokens/s  20\.0 min$", err, re.M)
 
 
-def test_a_validation_logs_its_scores_and_shows_translations_with_their_sources(tiny_run: Path, corpus: Path) -> None:
+@pytest.mark.parametrize("n", [1, 5])  # processes; of five, the last has none of twelve lines
+def test_a_validation_logs_scores_and_shows_translations_with_sources(n: int, tiny_run: Path, corpus: Path) -> None:
     bundle = load_bundle(tiny_run)
     sources, references = read_pairs(corpus, "valid")
     data = mock.Mock(spec=TranslationDataModule)
     data.tokenizer, data.config = bundle.tokenizer, SimpleNamespace(source="en", target="zh")
     data.texts.return_value = sources, references
-    module = mock.Mock(spec=TranslationModule)
-    module.model = bundle.model
-    callback = ValidationTranslations("off")
-    callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
     translations = Translator(bundle).translate(sources)
     scores = score(translations, references, "zh")
     logged = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
-    module.log_dict.assert_called_once_with(logged, sync_dist=True)
-    assert len(set(logged.values())) == len(callback.samples) == 3
-    assert set(callback.samples) <= set(zip(sources, translations, strict=True))
+
+    def validate() -> list[tuple[str, str]]:
+        module = mock.Mock(spec=TranslationModule)
+        module.model = bundle.model
+        callback = ValidationTranslations("off")
+        callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
+        module.log_dict.assert_called_once_with(logged, sync_dist=True)
+        return callback.samples
+
+    for samples in as_processes(n, validate):
+        assert len(set(logged.values())) == len(samples) == 3
+        assert set(samples) <= set(zip(sources, translations, strict=True))
 
 
 # -- From the weights of another run --------------------------------------------------------------------------------

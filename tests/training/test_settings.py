@@ -3,7 +3,9 @@
 import csv
 import math
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -313,12 +315,16 @@ def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, pati
         (3, "10", 2, [6, 7]),
         (3, "10", 9, [3, 6, 7]),
         (99, "10", 9, [7]),
+        (99, "1", 9, [3, 6, 7]),
+        (99, "1.01", 9, [4, 7]),
         (99, "1e-9", 4, [4, 5, 6, 7]),
     ],
 )
 def test_checkpoints_are_as_frequent_and_as_many_as_is_said(
-    train: Train, every: int, minutes: str, kept: int, steps: list[int]
+    train: Train, every: int, minutes: str, kept: int, steps: list[int], monkeypatch: Patch
 ) -> None:
+    seconds = count(0, 20).__next__  # a step takes 20, and so does a checkpoint
+    monkeypatch.setattr("minitrans.training.checkpoints.time", SimpleNamespace(monotonic=seconds))
     flags = ["--training.checkpoint_every", str(every), "--training.keep_checkpoints", str(kept)]
     flags += ["--training.checkpoint_minutes", minutes]
     names = {path.stem for path in (train(*flags, max_steps=7).folder / "checkpoints").iterdir()}

@@ -1,0 +1,29 @@
+"""Several processes of one training, as threads that talk through a stand-in for `torch.distributed`."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from unittest import mock
+
+import pytest
+
+
+def as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
+    """What each of n processes returns that do the same work, in the order of their ranks."""
+    own, meet, told = threading.local(), threading.Barrier(n, timeout=60), [None] * n
+
+    def gather(values: list[Any], value: Any) -> None:
+        told[own.rank] = value
+        meet.wait()
+        values[:] = told
+        meet.wait()
+
+    def do(rank: int) -> Any:
+        own.rank = rank
+        return work()
+
+    dist = mock.Mock(get_world_size=lambda: n, get_rank=lambda: own.rank, all_gather_object=gather)
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(n) as pool:
+        patch.setattr("minitrans.data.processes.dist", dist)
+        return list(pool.map(do, range(n)))
