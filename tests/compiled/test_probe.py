@@ -57,6 +57,13 @@ def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -
     assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
 
 
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_every_eps_of_the_model_occurs_in_the_small_one(n_layers: int) -> None:
+    eps = tuple(0.01 * i for i in range(1, 2 + 5 * n_layers + 1))  # each norm has another
+    small = probe._small_model(read_plan(model_of(eps=eps, n_layers=n_layers)))
+    assert sorted(m.eps for m in small.modules() if isinstance(m, torch.nn.LayerNorm)) == list(eps)
+
+
 # -- No fault -------------------------------------------------------------------------------------------------------
 
 SIZES: list[dict[str, Any]] = [

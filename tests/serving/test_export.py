@@ -1,6 +1,7 @@
 """The exported engine: our tokens, whatever the model, and a folder that is whole and needs nothing of ours."""
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -197,7 +198,7 @@ def test_a_failure_leaves_nothing(translator: Translator, tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("fault", ["no part", "code", "hook", "eps"])
+@pytest.mark.parametrize("fault", ["no part", "code", "hook", "eps", "nan"])
 def test_a_model_that_computes_otherwise_is_refused(
     fault: str, tiny_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,9 @@ def test_a_model_that_computes_otherwise_is_refused(
         message = "cannot compute this model: .*'norm'; translate with minitrans"
     elif fault == "code":
         monkeypatch.setattr(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x)))))
+    elif fault == "nan":
+        bundle.model.output.weight.data[:] = math.nan
+        message = "gives other numbers than this model: log-probabilities differ by nan"
     elif fault == "hook":
         bundle.model.encoder.norm.register_forward_hook(lambda module, inputs, output: 1.01 * output)
     else:

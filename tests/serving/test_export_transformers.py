@@ -182,6 +182,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "no NFC": (("tokenizer.json", '"NFC"', '"NFD"'), "its tokenizer gives other ids for"),
     "another decoder": (("tokenizer.json", '"ByteFallback"', '"Fuse"'), "its tokenizer gives another text for"),
     "another beginning": (("generation_config.json", 'start_token_id": 1', 'start_token_id": 2'), "greedy decoding"),
+    "nan": (lambda weights: {name: w * torch.nan for name, w in weights.items()}, "logits differ by nan"),
     "eps": (None, "logits differ by"),
 }
 

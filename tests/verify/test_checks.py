@@ -21,6 +21,7 @@ from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import learn_by_heart
+from minitrans.verify.checks.heads import attentions
 from minitrans.verify.subject import Subject, fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}
@@ -103,6 +104,26 @@ def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) ->
     with torch.no_grad():
         model.output.weight[7] = math.nan
     assert math.isnan(BY_ID[id_].measure(random_subject(model)))
+
+
+def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
+    """In gradients, and in the weights of every attention."""
+    model = fresh_model()
+    for parameter in model.parameters():
+        parameter.data.fill_(math.nan)
+    subject = random_subject(model)
+    assert BY_ID["C8"].measure(subject) == len(list(model.parameters()))
+    assert BY_ID["C16"].measure(subject) == len(attentions(model))
+
+
+@pytest.mark.parametrize("i", range(6))
+@pytest.mark.parametrize("id_", ["C9", "C15.numpy", "C15.torch", "C16", "C18", "C24", "model.layers"])
+def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -> None:
+    """Its output is off, and it returns no weights of the last key."""
+    subject = subject_with()
+    wrong = lambda _, inputs, found: (1.01 * found[0], found[1] if found[1] is None else found[1][..., :-1])  # noqa: E731
+    attentions(subject.model)[i].register_forward_hook(wrong)
+    assert not BY_ID[id_].measure(subject) <= BY_ID[id_].tolerance
 
 
 def test_the_smallest_models_are_measured_with_shorter_sentences() -> None:

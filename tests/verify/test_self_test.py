@@ -4,9 +4,10 @@ import inspect
 import logging
 import math
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import get_args
+from typing import Any, get_args
 from unittest.mock import Mock, patch
 
 import pytest
@@ -20,7 +21,7 @@ from minitrans.errors import UserError
 from minitrans.pages import pictures
 from minitrans.serving.admission import Mode
 from minitrans.verify import proof
-from minitrans.verify.checks import CHECKS
+from minitrans.verify.checks import CHAPTERS, CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import fresh_model, random_subject
 
@@ -55,12 +56,13 @@ def functions() -> dict[FunctionType, CodeType]:
 
 # For each sabotage checks that have to notice it by what they measure; they are all checks.
 NOTICED_BY = {
-    "softmax.hard": "C1.query C1.values C4",
+    "softmax.hard": "C1.query C1.values C2 C4",
     "softmax.naive": "C3",
     "softmax.base-2": "C2 C3",
-    "softmax.axis": "C1.queries C6",
+    "softmax.clipped": "C1.query C3",
+    "softmax.axis": "C1.queries C2 C4 C6",
     "values.cut": "C1.values C23",
-    "scale.missing": "C5.variance C5.gradient",
+    "scale.missing": "C5.variance C5.gradient C14 C15.torch",
     "scale.outside": "C6 C18",
     "scale.d_model": "C7 C11",
     "heads.unsplit": "C12",
@@ -70,11 +72,15 @@ NOTICED_BY = {
     "heads.wide": "C13",
     "heads.no-w_o": "C8 C14",
     "projections.swapped": "C9 model.numpy model.torch",
+    "projections.first": "C9 C15.numpy",
     "projections.list": "C8",
+    "queries.first": "C16 C1.queries",
     "cross.own-keys": "C16",
     "batch.second": "C24",
+    "batch.centred": "C17.ignored",
     "mask.leak": "C19.prefix C19.gradient model.numpy model.torch C20 C21 C22 cache.steps",
     "mask.late": "C19.prefix C20",
+    "mask.alone": "C19.gradient model.numpy",
     "mask.only-cached": "C19.prefix cache.steps",
     "mask.only-uncached": "cache.chunks",
     "mask.only-training": "C19.prefix cache.training",
@@ -89,6 +95,7 @@ NOTICED_BY = {
     "padding.seen": "C17.zero C17.ignored",
     "padding.queries": "C17.zero C18",
     "padding.other-id": "model.torch model.numpy",
+    "padding.centred": "C17.ignored",
     "heat-map.unmarked": "C22",
     "layer.post-norm": "model.layers model.torch model.numpy",
     "layer.no-residual": "model.layers model.torch",
@@ -104,6 +111,7 @@ NOTICED_BY = {
     "batches.replayed": "batches.resumed",
     "batches.skipped": "batches.resumed",
     "batches.restarted": "batches.resumed",
+    "batches.dropped": "batches.resumed",
     "positions.restart": "cache.steps cache.shapes cache.chunks cache.rows cache.score",
     "positions.ahead": "cache.steps cache.score",
     "cache.wrong-slot": "cache.steps cache.two",
@@ -123,10 +131,12 @@ NOTICED_BY = {
     "decode.stale-token": "C21 C26",
     "decode.past-eos": "C21 C26",
     "decode.second-best": "C21",
+    "decode.uncached-rows": "C21",
     "decode.limit-of-batch": "C21 beam.greedy",
     "beam.logits": "beam.score",
     "beam.second-best": "C21",
     "compiled.unscaled-gradient": "compiled.loss compiled.pass",
+    "compiled.forgotten-token": "compiled.loss compiled.pass",
     "compiled.unmasked": "compiled.pass",
     "compiled.overwritten-table": "compiled.pass",
     "compiled.other-dropout": "compiled.pass",
@@ -157,6 +167,33 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabota
 def test_every_check_must_notice_a_sabotage() -> None:
     notice = {check for sabotage in APPLIED for check in NOTICED_BY[sabotage.id].split()}
     assert [check.id for check in MEASURED if check.id not in notice] == []
+
+
+COMPARING = [check for check in MEASURED if "deviation(" in inspect.getsource(check.measure)]
+
+
+@pytest.mark.parametrize("check", COMPARING, ids=lambda check: check.id)
+def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A comparison is a place in the source that calls a function which returns a deviation."""
+    largest: dict[object, float] = {}
+
+    def noted(compared: Callable[..., float]) -> Callable[..., float]:
+        def compare(*arguments: Any) -> float:
+            caller, found = sys._getframe(1), compared(*arguments)
+            place = caller.f_code.co_name, caller.f_lineno, caller.f_lasti
+            largest[place] = max(largest.get(place, 0.0), math.inf if math.isnan(found) else found)
+            return found
+
+        return compare
+
+    for chapter in CHAPTERS:
+        for name in [name for name in vars(chapter) if name.endswith("deviation")]:
+            monkeypatch.setattr(chapter, name, noted(getattr(chapter, name)))
+    for sabotage in APPLIED:
+        if check.id in NOTICED_BY[sabotage.id].split():
+            with sabotage.applied():
+                check.run(proof.fresh_subjects())
+    assert [place for place, found in largest.items() if found <= check.tolerance] == []
 
 
 # Faults that are as plain in a lower dtype: between them, each check that is measured in it meets one.

@@ -182,7 +182,7 @@ def cross_attention_weights(subject: Subject) -> float:
         cross, own = (attention(x, src, src, need_weights=True)[1] for x in (tgt, src))
         shapes = (1, attention.n_heads, 2, 4), (1, attention.n_heads, 4, 4)
         other = attention(tgt.flip(1), src, src, need_weights=True)[1]
-        n_wrong += (cross.shape, own.shape) != shapes or deviation(other.flip(2), cross) > 1e-12
+        n_wrong += (cross.shape, own.shape) != shapes or not deviation(other.flip(2), cross) <= 1e-12
     return float(n_wrong)
 
 
