@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
@@ -232,6 +233,28 @@ def _strictly(request: pytest.FixtureRequest, plain_lines: list[str]) -> Iterato
     taken = plain_lines.copy()
     plain_lines.clear()
     assert not (COMPILED and taken) or "falls_back" in request.fixturenames, taken
+
+
+@pytest.fixture(autouse=True)
+def _ends_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kill what a test has started and left behind, as one does that fails or has no time left."""
+    started: list[subprocess.Popen[Any]] = []
+
+    class Popen(subprocess.Popen[Any]):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            started.append(self)
+
+        def __exit__(self, kind: Any, *error: Any) -> None:
+            if kind:  # else a test without time would wait for it
+                self.kill()
+            super().__exit__(kind, *error)
+
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    yield
+    for process in started:
+        process.kill()  # which does nothing to one that has ended
+        process.wait()
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,10 @@ def rung(path: Path) -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its rung; the slowest files come first, the others where they are."""
+    """Mark each test with its rung, and a slow one with more time; the slowest files come first."""
     for item in items:
         item.add_marker(rung(item.path))
+        if item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timeout(3600))
     places = {HERE / name: place for place, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

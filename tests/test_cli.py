@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -298,17 +297,11 @@ def test_starting_and_ending_look_for_garbage_a_few_times(tiny_run: Path) -> Non
 
 @contextlib.contextmanager
 def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
-    """A command in a session of its own, with pipes unless told otherwise; killed after two minutes."""
+    """A command in a session of its own, with pipes unless told otherwise."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"env": buffered} | pipes
-    process = subprocess.Popen([*MINITRANS, *argv], bufsize=0, start_new_session=True, **pipes)
-    killer = threading.Timer(120, process.kill)
-    killer.start()
-    try:
-        with process:
-            yield process
-    finally:
-        killer.cancel()
+    with subprocess.Popen([*MINITRANS, *argv], bufsize=0, start_new_session=True, **pipes) as process:
+        yield process
 
 
 def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:

@@ -19,6 +19,7 @@ NOT_IMPORTED = {
     "httpx2": "starlette's test client asks with it",
     "mypy": "a command",
     "pre_commit": "a command",
+    "pytest_timeout": "pytest's own setting timeout",
     "pytest_xdist": "pytest's own option --numprocesses",
     "ruff": "a command",
     "types_pyyaml": "mypy reads it",

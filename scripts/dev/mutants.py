@@ -1,30 +1,38 @@
 #!/usr/bin/env python3
 """Mutation testing: change one expression or statement, run the tests, and see whether they notice.
 
-Nothing is written to disk. The process imports the libraries once and forks a child for each mutant, which imports the
-mutated module in place of the one in the package and runs the tests on it. A mutant of the model's takes about a second
-of a core, one of what trains, translates and reads data five: `--sample 60` takes so many of each module, always the
-same. The C++ has cpp_mutants.py.
+First the quick tests run once and it is noted which of them execute which line. Each mutant then meets those that
+execute its line. Nothing is written to disk. The process imports the libraries once and forks a child for each mutant,
+which imports the mutated module in place of the one in the package. A mutant of the model's takes about a second of a
+core, one of what trains, translates and reads data five. Of a module that is not the model's a sample is tested, always
+the same, unless `--sample` says otherwise. The C++ has cpp_mutants.py.
 """
 
 import argparse
 import ast
+import bisect
 import builtins
 import copy
 import gc
+import json
 import os
 import random
 import signal
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import redirect_stdout
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from functools import partial
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
+from itertools import accumulate, chain
 from pathlib import Path
 from types import CodeType
 from typing import NamedTuple, TypeVar
 
+import coverage
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, settings
@@ -33,37 +41,22 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
 
-class Group(NamedTuple):
-    """Modules whose mutants meet the same tests, after those of their own module.
-
-    Attributes:
-        modules: Their names below `minitrans`.
-        tests: Names of test modules, which lie as the modules do.
-        time_limit: Seconds for all of them; the unmutated code needs a fifth of it on an idle machine.
-    """
-
-    modules: list[str]
-    tests: list[str]
-    time_limit: int
-
-
 def named(folder: str, names: str) -> list[str]:
     """The modules of a folder."""
     return [f"{folder}.{name}" for name in names.split()]
 
 
 MODEL = named("model", "masks cache dropout attention layers transformer loss decoding sampling")
-GROUPS = [
-    Group(MODEL, [*MODEL, "model.incremental", "model.reference"], 120),
-    Group(["serving.admission", *named("compiled", "plan probe training stepper kernels library")],
-          named("compiled", "around training stepper kernels"), 240),
-    Group(named("training", "module"), named("training", "schedule settings"), 200),
-    Group(named("training", "checkpoints callbacks"), named("training", "settings checkpoints"), 400),
-    Group(named("serving", "bundle translator"), named("serving", "translator"), 120),
-    Group(named("data", "batching filters"), named("data", "datamodule"), 200),
-    Group(named("cachecheck", "protocol checks patterns fault faults proof"), ["cachecheck.cachecheck"], 120),
-]  # fmt: skip
-MODULES = {module: group for group in GROUPS for module in group.modules}
+AROUND = [
+    *named("serving", "admission bundle translator export export_transformers"),
+    *named("compiled", "plan probe training stepper kernels library"),
+    *named("training", "module checkpoints callbacks"),
+    *named("data", "batching filters processes"),
+    *named("cachecheck", "protocol checks patterns fault faults proof"),
+    *named("server", "queue app"),
+]
+SAMPLE = 40  # mutants of each module around the model
+LONGEST = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
     "mutants",
@@ -76,8 +69,8 @@ settings.register_profile(
 
 # Nothing that a verdict has no use for: the start of pytest takes longer than most tests.
 # Tests that start processes of their own test the code on the disk; those that compile for lesser processors take long.
-PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:anyio",
-                  "-k", "not lesser_processors and not at_random and not a_signal_saves",
+PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:anyio", "-p", "no:timeout",
+                  "-m", "not slow", "-k", "not lesser_processors and not at_random and not a_signal_saves",
                   "--hypothesis-profile", "mutants"]  # fmt: skip
 
 
@@ -453,7 +446,7 @@ class Mutant(NamedTuple):
 
     Attributes:
         module: Its name below `minitrans`.
-        line: Where the changed statement begins.
+        lines: Those of the changed statement, without the statements inside it.
         scope: Qualified name of the function or class that it is in.
         before: The statement.
         after: The changed statement.
@@ -461,14 +454,18 @@ class Mutant(NamedTuple):
     """
 
     module: str
-    line: int
+    lines: range
     scope: str
     before: str
     after: str
     source: str
 
+    def place(self) -> tuple[str, int, str]:
+        """Where it is; mutants are sorted by that."""
+        return self.module, self.lines.start, self.after
+
     def __str__(self) -> str:
-        return f"{path_of(self.module)}:{self.line}  {self.before}  ->  {self.after}"
+        return f"{path_of(self.module)}:{self.lines.start}  {self.before}  ->  {self.after}"
 
 
 class Site(NamedTuple):
@@ -644,6 +641,13 @@ def headline(statement: ast.AST) -> str:
     return " ".join(ast.unparse(changed(statement, **empty)).split("\n"))
 
 
+def own_lines(statement: ast.stmt) -> range:
+    """The lines of a statement, without the statements inside it."""
+    inside = [line.lineno for line in ast.walk(statement) if isinstance(line, ast.stmt) and line is not statement]
+    end = statement.end_lineno or statement.lineno
+    return range(statement.lineno, max(statement.lineno + 1, min([*inside, end + 1])))
+
+
 def mutants(module: str, source: str) -> Iterator[Mutant]:
     """Make every mutant of a module, each once."""
     tree = ast.parse(source)
@@ -661,7 +665,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
                 site.put(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
-                    yield Mutant(module, site.statement.lineno, site.scope, before, after, mutated)
+                    yield Mutant(module, own_lines(site.statement), site.scope, before, after, mutated)
 
 
 def sample(made: list[Mutant], n: int | None) -> list[Mutant]:
@@ -694,59 +698,136 @@ def load(mutant: Mutant) -> None:
     SourceFileLoader.get_code = mutated  # type: ignore[method-assign, assignment]
 
 
-def test_files(module: str) -> list[str]:
-    """The tests that a mutant of a module meets, in order: most need to import those of their own module alone."""
-    tests = dict.fromkeys([module, *MODULES[module].tests])
-    files = (ROOT.joinpath("tests", *test.split(".")) for test in tests)
-    return [str(path) for file in files if (path := file.with_name(f"test_{file.name}.py")).is_file()]
+class Executed:
+    """A plugin of pytest: which tests execute which lines, by themselves and in their fixtures, and for how long."""
+
+    def __init__(self) -> None:
+        self.coverage = coverage.Coverage(data_file=None, source=[str(ROOT / "minitrans")], config_file=False)
+        self.context = ""
+        self.fixtures: dict[str, list[str]] = {}  # of each test, by its node id
+        self.seconds: dict[str, float] = {}  # that each test takes
+
+    @contextmanager
+    def within(self, context: str) -> Iterator[None]:
+        """Note the lines that are executed meanwhile as executed by a test or a fixture."""
+        before, self.context = self.context, context
+        self.coverage.switch_context(context)
+        try:
+            yield
+        finally:
+            self.context = before
+            self.coverage.switch_context(before)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Function) -> Generator[None, object, object]:
+        """Note the lines of a test."""
+        self.fixtures[item.nodeid] = item.fixturenames
+        start = time.perf_counter()
+        with self.within(item.nodeid):
+            result = yield
+        self.seconds[item.nodeid] = time.perf_counter() - start
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
+        """Note the lines of a fixture, which all tests execute that use it."""
+        with self.within(f"fixture {fixturedef.argname}"):
+            return (yield)
+
+    def tests(self, module: str) -> dict[int, list[str]]:
+        """The tests that execute each line of a module; all of them for a line that is executed when it is imported."""
+        contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / path_of(module)))
+        everywhere = {*chain.from_iterable(contexts.values())}
+        own = {test: {test, *(f"fixture {name}" for name in names)} for test, names in self.fixtures.items()}
+        return {
+            line: [test for test in own if not own[test].isdisjoint(everywhere if "" in found else found)]
+            for line, found in contexts.items()
+        }
 
 
-def start(mutant: Mutant) -> int:
-    """Fork a child that runs the tests on a mutant, and return its process id; it exits with 0 if they all pass."""
+def note_tests(folder: str, modules: Sequence[str], results: Path) -> int:
+    """Fork a child that runs a folder's quick tests and writes which of them execute the lines of some modules."""
     pid = os.fork()
     if pid:
         return pid
     try:
-        signal.alarm(MODULES[mutant.module].time_limit)  # ends the process
-        for stream in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
-        load(mutant)
-        os._exit(any(pytest.main([*PYTEST_OPTIONS, file]) for file in test_files(mutant.module)))
+        silence()
+        executed = Executed()
+        executed.coverage.start()
+        for module in modules:
+            import_module(f"minitrans.{module}")
+        failed = pytest.main([*PYTEST_OPTIONS, str(ROOT / "tests" / folder)], plugins=[executed])
+        executed.coverage.stop()
+        found = {module: executed.tests(module) for module in modules}
+        results.write_text(json.dumps([found, executed.seconds]), encoding="utf-8")
+        os._exit(failed)
     finally:
         os._exit(1)
 
 
-def warm_up(modules: Iterable[str]) -> None:
+def silence() -> None:
+    """Let nothing that this process and its children print be seen."""
+    for stream in (1, 2):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+
+
+def tests_of(
+    mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """The tests that a mutant meets, the quickest first, and the seconds that each takes: they execute its lines."""
+    executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
+    quickest = sorted(executing, key=seconds.__getitem__)
+    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), LONGEST)
+    return {test: seconds[test] for test in quickest[: max(1, in_time)]}
+
+
+def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
+    """Fork a child that runs tests on a mutant, and return its process id; it exits with 0 if they all pass."""
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
+        silence()
+        load(mutant)
+        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(str(ROOT / test) for test in tests)]))
+    finally:
+        os._exit(1)
+
+
+def warm_up(folders: Iterable[str]) -> None:
     """Import what the tests use of the libraries, so that no child has to."""
-    files = dict.fromkeys(file for module in modules for file in test_files(module))
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        pytest.main([*PYTEST_OPTIONS, "--collect-only", *files])
+        pytest.main([*PYTEST_OPTIONS, "--collect-only", *(str(ROOT / "tests" / folder) for folder in folders)])
     tests = str(ROOT / "tests")
     for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
         if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):
             del sys.modules[name]
 
 
-def run(mutated: Iterable[Mutant], jobs: int) -> Iterator[tuple[Mutant, bool]]:
-    """Run the tests on each mutant, some at a time; yield it and whether it survived, in the order they end."""
-    running: dict[int, Mutant] = {}
-    for mutant in mutated:
+Job = tuple[Item, Callable[[], int]]  # and what forks a child for it
+
+
+def run(waiting: Iterable[Job[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
+    """Start a child for each item, some at a time; yield it and whether the child exited with 0, as they end."""
+    running: dict[int, Item] = {}
+    for item, start_child in waiting:
         if len(running) == jobs:
             yield ended(running)
-        running[start(mutant)] = mutant
+        running[start_child()] = item
     while running:
         yield ended(running)
 
 
-def ended(running: dict[int, Mutant]) -> tuple[Mutant, bool]:
-    """Wait for any child; return its mutant and whether it survived."""
+def ended(running: dict[int, Item]) -> tuple[Item, bool]:
+    """Wait for any child; return its item and whether the child exited with 0."""
     pid, status = os.wait()
     return running.pop(pid), status == 0
 
 
 def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
     """Print the survivors and the scores; return 0, or 1 if the score is too low or `EQUIVALENT` is not true."""
-    for mutant in sorted(survivors):
+    for mutant in sorted(survivors, key=Mutant.place):
         print(f"{mutant}\n    {reason(mutant) or 'SURVIVED'}")
     missed = Counter(mutant.module for mutant in survivors if not reason(mutant))
     noticed = Counter(mutant.module for mutant in killed)
@@ -755,7 +836,7 @@ def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
     total = noticed.total() + missed.total()
     print(f"score {noticed.total() / total:.1%} ({noticed.total()} killed of {total})")
     wrong = [mutant for mutant in killed if reason(mutant)]
-    for mutant in sorted(wrong):
+    for mutant in sorted(wrong, key=Mutant.place):
         print(f"not equivalent: {mutant}")
     return int(noticed.total() < REQUIRED * total or bool(wrong))
 
@@ -763,34 +844,51 @@ def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Test the tests; return 0, or 1 if they miss too much or `EQUIVALENT` is not true, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing.")
-    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(MODULES)}; default: the model's")
-    parser.add_argument("--sample", type=int, metavar="N", help="so many mutants of each module, always the same")
+    known = [*MODEL, *AROUND]
+    parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE}, all of the model's"
+    )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="mutants tested at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)
-    modules = arguments.modules or MODEL
-    if not set(modules) <= set(MODULES):
-        parser.error(f"choose from {', '.join(MODULES)}")
-    sources = {module: (ROOT / path_of(module)).read_text(encoding="utf-8") for module in modules}
-    mutated = [
-        mutant for module, source in sources.items() for mutant in sample([*mutants(module, source)], arguments.sample)
-    ]
+    modules = arguments.modules or known
+    if not set(modules) <= set(known):
+        parser.error(f"choose from {', '.join(known)}")
+    mutated = []
+    for module in modules:
+        n = arguments.sample or (None if module in MODEL else SAMPLE)
+        mutated += sample([*mutants(module, (ROOT / path_of(module)).read_text(encoding="utf-8"))], n)
     if arguments.list:
         print(*mutated, sep="\n")
         return 0
 
     torch.set_num_threads(1)  # of each child; more would wait for each other
-    warm_up(modules)
-    gc.freeze()  # what is imported so far need not be searched for garbage by each child
-    originals = [Mutant(module, 0, "", "", "", ast.unparse(ast.parse(source))) for module, source in sources.items()]
-    if not all(survived for _, survived in run(originals, arguments.jobs)):
-        print("the tests fail on the unmutated code", file=sys.stderr)
-        return 2
-    survivors: list[Mutant] = []
-    killed: list[Mutant] = []
-    for mutant, survived in run(mutated, arguments.jobs):
-        (survivors if survived else killed).append(mutant)
-        print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
+    folders = defaultdict[str, list[str]](list)
+    for module in modules:
+        folders[module.split(".")[0]].append(module)
+    with tempfile.TemporaryDirectory() as cache:
+        PYTEST_OPTIONS.extend(["-o", f"cache_dir={cache}"])  # what is compiled is compiled once
+        warm_up(folders)
+        gc.freeze()  # what is imported so far need not be searched for garbage by each child
+        results = {folder: Path(cache, f"{folder}.json") for folder in folders}
+        recorders = ((folder, partial(note_tests, folder, folders[folder], results[folder])) for folder in folders)
+        for folder, passed in run(recorders, arguments.jobs):
+            if not passed:
+                print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)
+                return 2
+        tests: dict[str, dict[str, list[str]]] = {}  # of each module those that execute each line
+        seconds: dict[str, float] = {}
+        for path in results.values():
+            executing, taken = json.loads(path.read_text(encoding="utf-8"))
+            tests |= executing
+            seconds |= taken
+        survivors: list[Mutant] = []
+        killed: list[Mutant] = []
+        starts = ((mutant, partial(start, mutant, tests_of(mutant, tests, seconds))) for mutant in mutated)
+        for mutant, survived in run(starts, arguments.jobs):
+            (survivors if survived else killed).append(mutant)
+            print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     return report(survivors, killed)
 

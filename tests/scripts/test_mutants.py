@@ -40,7 +40,7 @@ def documentation(source: str) -> list[str | None]:
 
 def test_a_small_module_has_exactly_these_mutants() -> None:
     definition = "def has_room(length: int, keys: Tensor, capacity: int={}) -> bool:"
-    assert [(mutant.line, mutant.after) for mutant in mutants.mutants("small", SMALL)] == [
+    assert [(mutant.lines.start, mutant.after) for mutant in mutants.mutants("small", SMALL)] == [
         (5, definition.format(257)),
         (5, definition.format(255)),
         (7, "if True:"),
@@ -80,7 +80,7 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
 def test_what_is_called_equivalent_is_a_mutant() -> None:
     made = {
         (mutant.scope, mutant.after)
-        for module in mutants.MODULES
+        for module in (*mutants.MODEL, *mutants.AROUND)
         if any(f"{scope}.".startswith(f"{module}.") for scope in mutants.EQUIVALENT)
         for mutant in mutants.mutants(module, source_of(module))
     }
@@ -90,7 +90,9 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
 def test_the_score_counts_what_is_not_known_to_be_equivalent(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = [mutants.Mutant("model.masks", i, "model.masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)]
+    made = [
+        mutants.Mutant("model.masks", range(i, i + 1), "model.masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)
+    ]
     monkeypatch.setattr(mutants, "EQUIVALENT", {"model.masks.f": {"x = 1": "it is all one"}})
     assert mutants.report(made[:3], made[3:]) == 1
     assert mutants.report(made[:2], made[2:]) == 0
@@ -100,9 +102,18 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(
 
 
 def test_every_module_and_its_tests_are_there() -> None:
-    for module, group in mutants.MODULES.items():
+    for module in (*mutants.MODEL, *mutants.AROUND):
         assert (mutants.ROOT / mutants.path_of(module)).is_file()
-        assert len(mutants.test_files(module)) >= len(group.tests)
+        assert (mutants.ROOT / "tests" / module.split(".")[0]).is_dir()
+
+
+def test_a_mutant_meets_the_quickest_tests_that_execute_a_line_of_its_statement() -> None:
+    tests = {"small": {"3": ["slow", "quick"], "4": ["longest", "quick"], "7": ["other"]}}
+    seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.LONGEST, "other": 0.1}
+    mutant = mutants.Mutant("small", range(2, 5), "", "", "", "")
+    assert [*mutants.tests_of(mutant, tests, seconds)] == ["quick", "slow"]
+    assert [*mutants.tests_of(mutant._replace(lines=range(4, 5)), tests, {**seconds, "quick": 99.0})] == ["longest"]
+    assert mutants.tests_of(mutant._replace(lines=range(5, 7)), tests, seconds) == {}
 
 
 def test_a_sample_is_always_the_same() -> None:
@@ -117,7 +128,7 @@ def test_a_mutant_is_imported_in_place_of_its_module() -> None:
     program = """if True:
         import mutants
         source = (mutants.ROOT / mutants.path_of("model.masks")).read_text() + "MUTATED = True"
-        mutants.load(mutants.Mutant("model.masks", 0, "", "", "", source))
+        mutants.load(mutants.Mutant("model.masks", range(0), "", "", "", source))
         from minitrans.model import masks
         assert masks.MUTATED
     """
