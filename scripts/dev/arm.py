@@ -1,0 +1,132 @@
+#!/usr/bin/env python3
+"""minitrans on ARM (aarch64) without such a machine: emulated by QEMU, its C++ compiled by a cross compiler.
+
+`arm.py runs/en-zh` sets up build/arm, once: Debian's Python for ARM, and the packages of constraints.txt. There it runs
+what `CHECKS` names; a run's translations have to be those of this machine. Afterwards build/arm/bin/python is a Python as
+any other, about fifty times as slow: `build/arm/bin/python -m minitrans ...`.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ARM = ROOT / "build" / "arm"
+TOOLS = {  # and the packages of Debian that have them
+    "qemu-aarch64-static": "qemu-user-static",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "debootstrap": "debootstrap",
+    "dpkg-deb": "dpkg",
+}
+RELEASE, VERSION = "bookworm", "3.11"  # of Debian, and of its Python
+TORCH = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
+SCRIPTS = {
+    # A cross compiler knows no native processor. (One with SVE would be emulated far more slowly.)
+    "c++": """#!/bin/sh
+for word; do
+    shift
+    [ "$word" = -mcpu=native ] && word=-mcpu=neoverse-n1
+    set -- "$@" "$word"
+done
+exec aarch64-linux-gnu-g++ "$@"
+""",
+    # It is called by its own name, which Python starts again where a program wants more processes.
+    "python": f"""#!/bin/sh
+unset CXX
+export PATH='{ARM}/bin':"$PATH" XDG_CACHE_HOME='{ARM}/cache' OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+exec qemu-aarch64-static -cpu neoverse-n1 -L '{ARM}/root' -0 '{ARM}/bin/python' '{ARM}/root/usr/bin/python{VERSION}' "$@"
+""",
+}
+TRAIN = "train --config configs/en-zh.yaml --trainer.max_steps 20 --trainer.val_check_interval 20 --model.n_layers 1"
+TRAIN += " --trainer.limit_val_batches 1 --data.batch_tokens 256 --run-dir {made}/{mode} --compiled {mode}"
+CHECKS = {
+    "translate": "-m minitrans translate {run} --compiled require --input {made}/lines --output {made}/arm",
+    "verify": "-m minitrans verify --compiled require",
+    "train compiled": "-m minitrans " + TRAIN.replace("{mode}", "require"),
+    "train plain": "-m minitrans " + TRAIN.replace("{mode}", "off"),
+    "tests": "-m pytest -p no:cacheprovider tests/model tests/compiled -m",  # and "not slow"
+}
+
+
+def missing() -> str:
+    """What has to be installed first, if anything, and how."""
+    lacking = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool)}
+    return lacking and f"no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}" or ""
+
+
+def set_up() -> None:
+    """Make build/arm: a virtual environment of a Python for ARM."""
+    shutil.rmtree(ARM, ignore_errors=True)
+    root, packages = ARM / "root", ARM / "lib" / f"python{VERSION}" / "site-packages"
+    packages.mkdir(parents=True)
+    chosen = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1", "--download-only"]
+    subprocess.run(["debootstrap", *chosen, RELEASE, root], check=True, stdout=subprocess.DEVNULL)
+    for package in root.glob("var/cache/apt/archives/*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+    versions = ARM / "versions.txt"
+    versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH}", (ROOT / "constraints.txt").read_text()))
+    how = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
+    how += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
+    environment = os.environ | {"PIP_CONSTRAINT": ""}
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *how, "--requirement", versions]
+    subprocess.run(pip, check=True, env=environment)
+    (packages / "minitrans.pth").write_text(f"{ROOT}\n")
+    (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
+    (ARM / "bin").mkdir()
+    for name, script in SCRIPTS.items():  # python is the last one: where it is, all is
+        path = ARM / "bin" / name
+        path.write_text(script)
+        path.chmod(0o755)
+
+
+def passes(check: str, run: Path) -> bool:
+    """Run one of the checks, and show what it says."""
+    with tempfile.TemporaryDirectory() as made:
+        with open(ROOT / "data" / "en-zh" / "everyday.en", encoding="utf-8") as source:
+            Path(made, "lines").write_text("".join(islice(source, 100)), encoding="utf-8")
+        arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]
+        arguments += ["not slow"] if check == "tests" else []
+        ended = subprocess.run([ARM / "bin" / "python", *arguments], cwd=ROOT)
+        if ended.returncode or check != "translate":
+            return not ended.returncode
+        here = [word.replace(f"{made}/arm", f"{made}/here") for word in arguments]
+        subprocess.run([sys.executable, *here], cwd=ROOT, check=True)
+        return Path(made, "arm").read_bytes() == Path(made, "here").read_bytes()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Set up what is not there, and run the checks; 0 if all pass."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="that translates")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
+    args = parser.parse_args(argv)
+    if reason := missing():
+        sys.exit(f"arm.py: {reason}")
+    if "translate" in args.only and not (args.run / "model.json").is_file():
+        sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
+    failed = []
+    try:
+        if not (ARM / "bin" / "python").is_file():
+            set_up()
+        for check in args.only:
+            began = time.monotonic()
+            if not passes(check, args.run.resolve()):
+                failed.append(check)
+            print(
+                f"{check}: {'failed' if check in failed else 'passed'} in {time.monotonic() - began:.0f} s", flush=True
+            )
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"arm.py: {error.cmd[0]} ended with code {error.returncode}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
