@@ -46,13 +46,15 @@ export PATH="$arm/bin:$PATH" XDG_CACHE_HOME="$arm/cache" OMP_NUM_THREADS="${{OMP
 exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" "$arm/root/usr/bin/python{VERSION}" "$@"
 """,
 }
-TRAIN = "train --config configs/en-zh.yaml --trainer.max_steps 20 --trainer.val_check_interval 20 --model.n_layers 1"
-TRAIN += " --trainer.limit_val_batches 1 --data.batch_tokens 256 --run-dir {made}/{mode} --compiled {mode}"
+EXCERPTS = {"everyday.en": 100, "train.en": 1000, "train.zh": 1000, "valid.en": 20, "valid.zh": 20}  # lines of each
+TRAIN = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
+TRAIN += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
+TRAIN += " --trainer.val_check_interval 20 --compiled "
 CHECKS = {
-    "translate": "-m minitrans translate {run} --compiled require --input {made}/lines --output {made}/arm",
+    "translate": "-m minitrans translate {run} --compiled require --input {made}/everyday.en --output {made}/arm",
     "verify": "-m minitrans verify --compiled require",
-    "train compiled": "-m minitrans " + TRAIN.replace("{mode}", "require"),
-    "train plain": "-m minitrans " + TRAIN.replace("{mode}", "off"),
+    "train compiled": TRAIN + "require",
+    "train plain": TRAIN + "off",
     "tests": "-m pytest -p no:faulthandler tests/model tests/compiled",
 }
 
@@ -77,7 +79,7 @@ def set_up() -> None:
     how = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
     how += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
     environment = os.environ | {"PIP_CONSTRAINT": ""}
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", *how, "--requirement", versions]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *how, f"--requirement={versions}"]
     subprocess.run(pip, check=True, env=environment)
     (packages / "minitrans.pth").write_text(f"{ROOT}\n")
     (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
@@ -91,8 +93,9 @@ def set_up() -> None:
 def passes(check: str, run: Path) -> bool:
     """Run one of the checks, and show what it says."""
     with tempfile.TemporaryDirectory() as made:
-        with open(ROOT / "data" / "en-zh" / "everyday.en", encoding="utf-8") as source:
-            Path(made, "lines").write_text("".join(islice(source, 100)), encoding="utf-8")
+        for name, lines in EXCERPTS.items():
+            with open(ROOT / "data" / "en-zh" / name, encoding="utf-8") as whole:
+                Path(made, name).write_text("".join(islice(whole, lines)), encoding="utf-8")
         arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]
         ended = subprocess.run([ARM / "bin" / "python", *arguments], cwd=ROOT)
         if ended.returncode or check != "translate":
