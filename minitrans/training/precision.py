@@ -30,7 +30,7 @@ def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
         case "cuda":
             return "fp16", "this GPU has no bfloat16"
         case "cpu":
-            # Versions of torch before 2.10 cannot tell.
+            # torch 2.10 and before cannot tell.
             found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
             for unit in _BF16_UNITS:
                 if found.get(unit):

@@ -74,7 +74,7 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
     capabilities: type[dict[str, bool]] | None, has: Has, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if capabilities is None:
-        monkeypatch.delattr(torch.cpu, "get_capabilities")  # as before torch 2.10
+        monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in torch 2.10
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", capabilities)
     assert choose_precision("auto", "cpu")[0] == "fp32"

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""minitrans on ARM (aarch64) without such a machine: emulated by QEMU, its C++ compiled by a cross compiler.
+
+`arm.py runs/en-zh` sets up build/arm, once: Debian's Python for ARM, and the packages of constraints.txt. There it runs
+what `CHECKS` names; the run's translations have to be those of this machine. build/arm/bin/python is a Python as any
+other, only far slower: `build/arm/bin/python -m minitrans ...`.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ARM = ROOT / "build" / "arm"
+TOOLS = {  # and the packages of Debian that have them
+    "qemu-aarch64-static": "qemu-user-static",
+    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
+    "debootstrap": "debootstrap",
+    "dpkg-deb": "dpkg",
+}
+RELEASE, VERSION = "bookworm", "3.11"  # of Debian, and of its Python
+TORCH = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
+SCRIPTS = {
+    # A cross compiler knows no native processor. (One with SVE would be emulated far more slowly.)
+    "c++": """#!/bin/sh
+for word; do
+    shift
+    [ "$word" = -mcpu=native ] && word=-mcpu=neoverse-n1
+    set -- "$@" "$word"
+done
+exec aarch64-linux-gnu-g++ "$@"
+""",
+    # It is called by its own name, which Python starts again where a program wants more processes.
+    "python": f"""#!/bin/sh
+unset CXX
+arm='{ARM}'
+export PATH="$arm/bin:$PATH" XDG_CACHE_HOME="$arm/cache" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
+exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" "$arm/root/usr/bin/python{VERSION}" "$@"
+""",
+}
+EXCERPTS = {"everyday.en": 100, "train.en": 1000, "train.zh": 1000, "valid.en": 20, "valid.zh": 20}  # lines of each
+TRAIN = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
+TRAIN += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
+TRAIN += " --trainer.val_check_interval 20 --compiled "
+CHECKS = {
+    "translate": "-m minitrans translate {run} --compiled require --input {made}/everyday.en --output {made}/arm",
+    "verify": "-m minitrans verify --compiled require",
+    "train compiled": TRAIN + "require",
+    "train plain": TRAIN + "off",
+    "tests": "-m pytest -p no:faulthandler tests/model tests/compiled",
+}
+
+
+def missing() -> str:
+    """What has to be installed first, if anything, and how."""
+    lacking = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool)}
+    return f"no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}" if lacking else ""
+
+
+def set_up() -> None:
+    """Make build/arm: a virtual environment of a Python for ARM."""
+    shutil.rmtree(ARM, ignore_errors=True)
+    root, packages = ARM / "root", ARM / "lib" / f"python{VERSION}" / "site-packages"
+    packages.mkdir(parents=True)
+    chosen = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1", "--download-only"]
+    subprocess.run(["debootstrap", *chosen, RELEASE, root], check=True, stdout=subprocess.DEVNULL)
+    for package in root.glob("var/cache/apt/archives/*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, root], check=True)
+    versions = ARM / "versions.txt"
+    versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH}", (ROOT / "constraints.txt").read_text()))
+    how = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
+    how += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
+    environment = os.environ | {"PIP_CONSTRAINT": ""}
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *how, f"--requirement={versions}"]
+    subprocess.run(pip, check=True, env=environment)
+    (packages / "minitrans.pth").write_text(f"{ROOT}\n")
+    (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
+    (ARM / "bin").mkdir()
+    for name, script in SCRIPTS.items():  # python is the last one: where it is, all is
+        path = ARM / "bin" / name
+        path.write_text(script)
+        path.chmod(0o755)
+
+
+def passes(check: str, run: Path) -> bool:
+    """Run one of the checks, and show what it says."""
+    with tempfile.TemporaryDirectory() as made:
+        for name, lines in EXCERPTS.items():
+            with open(ROOT / "data" / "en-zh" / name, encoding="utf-8") as whole:
+                Path(made, name).write_text("".join(islice(whole, lines)), encoding="utf-8")
+        arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]
+        ended = subprocess.run([ARM / "bin" / "python", *arguments], cwd=ROOT)
+        if ended.returncode or check != "translate":
+            return not ended.returncode
+        here = [word.replace(f"{made}/arm", f"{made}/here") for word in arguments]
+        subprocess.run([sys.executable, *here], cwd=ROOT, check=True)
+        return Path(made, "arm").read_bytes() == Path(made, "here").read_bytes()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Set up what is not there, and run the checks; 0 if all pass."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
+    parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="that translates")
+    parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
+    args = parser.parse_args(argv)
+    if reason := missing():
+        sys.exit(f"arm.py: {reason}")
+    if "translate" in args.only and not (args.run / "model.json").is_file():
+        sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
+    failed = False
+    try:
+        if not (ARM / "bin" / "python").is_file():
+            set_up()
+        for check in args.only:
+            began = time.monotonic()
+            passed = passes(check, args.run.resolve())
+            print(f"{check}: {'passed' if passed else 'failed'} in {time.monotonic() - began:.0f} s", flush=True)
+            failed |= not passed
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"arm.py: {error.cmd[0]} ended with code {error.returncode}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
