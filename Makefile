@@ -51,9 +51,10 @@ results: .venv/ready
 	$(BIN)/python scripts/dev/results.py $(if $(CORPORA),--corpora $(CORPORA))
 
 # The model, compiled code and the proof, computed in each way that this machine has: compilers, optimizations,
-# instruction sets, threads, and with sanitizers. An hour.
-matrix: .venv/ready
+# instruction sets, threads, and with sanitizers; and on an emulated ARM processor. Two hours.
+matrix: .venv/ready $(RUN)/model.json
 	$(BIN)/python scripts/dev/matrix.py
+	$(BIN)/python scripts/dev/arm.py $(RUN)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -1,0 +1,54 @@
+"""What Linux alone has, a system that lacks it (as macOS does) goes without."""
+
+import ctypes
+import os
+import platform
+import resource
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import TINY, needs_compiled
+
+from minitrans import cli
+from minitrans.data import corpus
+from minitrans.errors import UserError
+from minitrans.training import config, run
+
+
+@pytest.fixture(autouse=True)
+def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No functions of glibc or of Linux, no /proc and /sys, and its own number for "no limit"."""
+    exists, read = Path.is_file, Path.read_text
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (2**63 - 1, 2**63 - 1))
+    monkeypatch.setattr(Path, "is_file", lambda path: path.parts[:2] != ("/", "proc") and exists(path))
+    monkeypatch.setattr(Path, "read_text", lambda path: read(Path("/none") if path.parts[1] == "sys" else path))
+
+
+def test_settings_of_the_process_are_left_out() -> None:
+    cli.end_with_the_first_process()
+    run._keep_freed_memory()
+
+
+def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, n in ((7, 7), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert corpus._n_cores() == n
+
+
+def test_memory_without_a_limit_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 500, "SC_PAGE_SIZE": 1000}.get)
+    config.check_memory(TINY)
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 1000}.get)
+    with pytest.raises(UserError, match="this machine has 5e-06 GB"):
+        config.check_memory(TINY)
+
+
+@needs_compiled
+def test_compiled_code_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+    from minitrans.compiled import library
+
+    monkeypatch.setattr(platform, "machine", lambda: "arm64")
+    assert library._processor() == "arm64"
