@@ -102,7 +102,11 @@ def test_what_asks_anyones_model_needs_torch_alone(path: Path) -> None:
 
 
 def test_every_module_has_its_place() -> None:
+    """In the order, and in that of README's table of files."""
     assert {name for name, _ in files()} - set(ORDER) == set()
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"`minitrans/(\w+)/?(?:\.py)?`", readme.split("## The files")[1])
+    assert rows == [name for name in ORDER if name != "__main__"]
 
 
 def test_a_module_imports_only_those_below_it() -> None:
