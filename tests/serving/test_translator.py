@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -121,6 +122,9 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     want = [(("xyzzy", "4712"), True), ((), False), ((), True)]
     assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
     assert [(t.unknown, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
+    monkeypatch.setattr(translator, "_reader", Mock(sets_aside=True))  # and names that are copied are no words
+    assert translator.unknown("Room XYZZY", "XYZZY室") == ()
+    assert translator.unknown("ROOM XYZZY", "XYZZY室") == translator.unknown("Room xyzzy", "xyzzy室") == ("xyzzy",)
 
 
 @pytest.mark.parametrize("beam", [1, 3])

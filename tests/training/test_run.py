@@ -113,7 +113,9 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
 
 
 @pytest.mark.parametrize("n", [1, 5])  # processes; of five, the last has none of twelve lines
-def test_a_validation_logs_scores_and_shows_translations_with_sources(n: int, tiny_run: Path, corpus: Path) -> None:
+def test_a_validation_logs_scores_and_shows_translations_with_sources(
+    n: int, tiny_run: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     bundle = load_bundle(tiny_run)
     sources, references = read_pairs(corpus, "valid")
     data = mock.Mock(spec=TranslationDataModule)
@@ -131,9 +133,13 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(n: int, ti
         module.log_dict.assert_called_once_with(logged, sync_dist=True)
         return callback.samples
 
+    first_lines = mock.Mock(wraps=Translator.translate)
+    monkeypatch.setattr(Translator, "translate", lambda *args, **kwargs: first_lines(*args, **kwargs))
     for samples in as_processes(n, validate):
         assert len(set(logged.values())) == len(samples) == 3
         assert set(samples) <= set(zip(sources, translations, strict=True))
+    told = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut
+    assert told == ([1] if n == 1 else [1, 4, 7, 10, 13])
 
 
 # -- From the weights of another run --------------------------------------------------------------------------------
