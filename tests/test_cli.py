@@ -8,19 +8,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from runs import command, copy_run, wait_for_the_end_of
-from safetensors.torch import load_file, save_file
 
 import minitrans.serving
 from minitrans import cli
 from minitrans.cachecheck.check import Caught, Report
 from minitrans.cli.arguments import CORES
 from minitrans.serving.admission import Mode
+from minitrans.serving.bundle import load_bundle, save_bundle
 from minitrans.serving.translator import Translator
 from minitrans.training.config import SECTIONS
 from minitrans.verify import proof
@@ -530,18 +531,13 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: lis
     assert "tok:none" in found["bleu_signature"]
 
 
-def other_run(run: Path, folder: Path, **sizes: str) -> Path:
+def other_run(run: Path, folder: Path, target: str = "zh") -> Path:
     """A copy of a run that translates badly."""
-    copy_run(run, folder)
-    weights = load_file(folder / "model.safetensors")
+    bundle = replace(load_bundle(run), target=target)
     noise = torch.Generator().manual_seed(1)
-    save_file(
-        {name: w + 0.5 * torch.randn(w.shape, generator=noise) for name, w in weights.items()},
-        folder / "model.safetensors",
-    )
-    told = json.loads((folder / "model.json").read_text())
-    del told["sha256"]  # as versions before wrote it
-    (folder / "model.json").write_text(json.dumps(told | sizes))
+    for weights in bundle.model.parameters():
+        weights.data += 0.5 * torch.randn(weights.shape, generator=noise)
+    save_bundle(copy_run(run, folder), bundle)
     return folder
 
 

@@ -101,7 +101,6 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     """
     settings = read_settings(run / "config.yaml")
     try:
-        settings["data"].pop("workers", None)  # a run from before has it
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(DataConfig)
         data = parser.parse_object(settings["data"] | {"cache_dir": None})  # what is read is written to the user's own

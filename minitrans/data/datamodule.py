@@ -124,8 +124,7 @@ class TranslationDataModule(LightningDataModule):
     def words(self) -> list[str] | None:
         """Return the different words of all sources that are trained on, of a stream those read so far.
 
-        The most frequent come first. None means that they are too many, or that a stream was resumed from a checkpoint
-        that did not keep them.
+        The most frequent come first. None means that they are too many.
         """
         counts: Counter[str] | None = Counter()
         if isinstance(self._place, StreamLoader):

@@ -37,7 +37,7 @@ class StreamLoader:
         noise: Changes some of the pairs.
 
     Attributes:
-        words: How often each word is in the sources read so far; None if they are too many, or some are not known.
+        words: How often each word is in the sources read so far; None if they are too many.
 
     Raises:
         UserError: There is no training split; while iterating: it cannot be read, or none of its pairs is usable.
@@ -128,6 +128,5 @@ class StreamLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved place: the next `iter()` continues there."""
-        self._place |= {name: state[name] for name in self._place if name in state}
-        told = state.get("words")  # a checkpoint from before there were any has none, an older one no counts
-        self.words = None if told is None else Counter(told.split() if isinstance(told, str) else told)
+        self._place = {name: state[name] for name in self._place}
+        self.words = None if state["words"] is None else Counter(state["words"])

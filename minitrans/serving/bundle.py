@@ -128,7 +128,7 @@ def load_bundle(folder: Path) -> Bundle:
         raise UserError(f"{folder / WORDS} is damaged ({len(words)} words, not {n_words}); train the run again")
     model = _load_model(folder / WEIGHTS, config)
     for name in (WEIGHTS, TOKENIZER):
-        if name in digests and digests[name] != _sha256(folder / name):  # versions before wrote none
+        if digests[name] != _sha256(folder / name):
             raise UserError(f"{folder / name} is not the file that {SIZES} tells of (sha256); copy or train it again")
     return Bundle(model, tokenizer, source, target, words, threshold)
 
@@ -167,10 +167,11 @@ def _check_size(path: Path) -> None:
 
 
 def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
-    """Sizes, languages, how many words are listed, the threshold, hashes; runs from before lack the last three."""
+    """Sizes, languages, how many words are listed, the threshold, hashes."""
     _check_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
+        digests = {name: sizes["sha256"][name] for name in (WEIGHTS, TOKENIZER)}
         config = TransformerConfig(**sizes["model"])
         for name, kind in get_type_hints(TransformerConfig).items():
             value = getattr(config, name)
@@ -186,8 +187,10 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Th
         source, target = str(sizes["source"]), str(sizes["target"])
         if not (source + target).isprintable():  # they are, on terminals and in READMEs
             raise ValueError(f"source is {source!r}, target {target!r}")
-        return config, source, target, sizes.get("words"), threshold, dict(sizes.get("sha256", {}))
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        return config, source, target, sizes.get("words"), threshold, digests
+    except KeyError as error:
+        raise UserError(f"{path} has no {error}: another version of minitrans wrote it; train the run again") from error
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is damaged ({error}); train the run again") from error
 
 

@@ -236,8 +236,7 @@ class Translator:
         """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
 
         Without those that stand in the translation too, and have a digit or are a name, written with a capital: they
-        are there to be copied. None are for a run that does not know which it has shown: from before there was a list,
-        or with too many.
+        are there to be copied. None are for a run whose training showed too many to list.
         """
         known = self.bundle.words
         if known is None:

@@ -179,7 +179,3 @@ class Checkpoints(Checkpoint):
                     path.unlink()
         if self.stop:
             raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
-
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Leave the place in the data to the data module; in earlier versions a loader had it too."""
-        checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)

@@ -347,9 +347,8 @@ def saved_settings(run: Path) -> dict[str, Any]:
     try:
         settings = read_settings(path)
         where = settings["data"].pop("cache_dir", None)
-        settings["data"].pop("workers", None)  # a run from before has it
     except (UserError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}); train again with --overwrite") from error
     if where is not None:
         raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
-    return {"compiled": "auto"} | settings
+    return settings

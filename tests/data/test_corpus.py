@@ -437,7 +437,7 @@ def test_config_is_checked(values: dict[str, object], message: str) -> None:
 def test_run_corpus(tmp_path: Path) -> None:
     one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
     other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
-    write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n  workers: 0\n"})
+    write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
     assert pairs_of(run_corpus(tmp_path), "valid") == PAIRS[:1]
     assert pairs_of(run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 

@@ -52,13 +52,10 @@ def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
     assert (again.words, again.threshold) == (bundle.words, bundle.threshold)
 
 
-def test_a_run_from_before_words_thresholds_and_digests_were_kept_is_loaded(
+def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    sizes = json.loads((run / SIZES).read_text())
-    del sizes["words"], sizes["threshold"], sizes["sha256"]
-    (run / SIZES).write_text(json.dumps(sizes))
-    (run / WORDS).unlink()
+    save_bundle(run, replace(load_bundle(run), words=None, threshold=None))
     bundle = load_bundle(run)
     assert (bundle.words, bundle.threshold) == (None, None)
     assert cli.main(["translate", str(run), "--scores", "xyzzy", "I love you."]) == 0
@@ -177,6 +174,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (content(WORDS, b"a\nb\n"), r"words.txt is damaged \(2 words, not \d{2,}\); train the run again"),
     # model.json
     (content(SIZES, b"[" * 100_000), DAMAGED),
+    (content(SIZES, b"{}"), "model.json has no 'sha256': another version of minitrans wrote it; train the run again"),
     *((told(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
     (told(target="zh\x1b[2J"), rf"{DAMAGED} .*\\x1b"),
     (told(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),

@@ -110,8 +110,8 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
         n_best = translator.n_best(lines, beam)
         assert [{t.unknown for t in found} for found in n_best] == [{unknown} for unknown in want]
         assert [{t.unsure for t in found} for found in n_best] == [{bool(unknown)} for unknown in want]
-    before = Translator(replace(translator.bundle, words=None))
-    assert [before.unknown(line) for line in lines] == [()] * 5
+    without = Translator(replace(translator.bundle, words=None))
+    assert [without.unknown(line) for line in lines] == [()] * 5
 
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

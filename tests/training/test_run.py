@@ -195,8 +195,8 @@ def refuses(corpus: Path, run_dir: Path, *flags: str) -> str:
 
 @pytest.fixture
 def places(tiny_run: Path, tmp_path: Path) -> Path:
-    """A folder with runs, of which two have more settings, a link, a document, and a folder that looks like a run."""
-    for name, more in (("run", ""), ("older", "  workers: 0\n"), ("planted", f"  cache_dir: {tmp_path}/planted\n")):
+    """A folder with runs, of which one has one more setting, a link, a document, and a folder that looks like a run."""
+    for name, more in (("run", ""), ("planted", f"  cache_dir: {tmp_path}/planted\n")):
         config = shutil.copytree(tiny_run, tmp_path / name) / "config.yaml"
         config.write_text(config.read_text().replace("data:\n", f"data:\n{more}"))
     (tmp_path / "link").symlink_to(tmp_path / "run")
@@ -219,7 +219,7 @@ FROM_RUN = ["--training.init_from", "{places}/run"]
         ("run", ["--resume", "--overwrite"], "exclude each other"),
         ("run", ["--resume", "--model.d_ff", "64"], "differ in model"),
         ("run", ["--resume", "--seed", "64"], "differ in seed"),
-        ("older", ["--resume", "--training.patience", "3"], "differ in training"),  # alone: an older version's workers
+        ("run", ["--resume", "--training.patience", "3"], "differ in training"),
         ("planted", ["--resume"], "config.yaml names data.cache_dir; remove that line"),
         ("new", ["--resume"], "holds nothing to resume: config.yaml is missing"),
         ("project", [], "is not empty; give --resume, --overwrite or another --run-dir"),
