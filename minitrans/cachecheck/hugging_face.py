@@ -22,11 +22,15 @@ from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
 
 try:
     import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.models.auto import modeling_auto
 except ImportError as error:
-    if error.name == "transformers":
+    if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
         raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
-    raise LoadError(f"transformers cannot be imported: {in_a_line(error)}") from error
+    cause: BaseException = error
+    while cause.__cause__:  # it hides which library is missing
+        cause = cause.__cause__
+    raise LoadError(f"transformers cannot be imported: {in_a_line(cause)}") from error
 
 VOCABULARY = 53  # pieces of a small model
 LENGTH = 96  # its positions
@@ -40,20 +44,21 @@ WINDOWS = "sliding_window", "window_size", "local_window_size", "attention_chunk
 SMALL: dict[str, int] = {
     r".*vocab(_size)?(_.*)?": VOCABULARY,
     r"num_kv_shared_layers|ple_layer_ids": 0,
-    r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|start_index)": 1,
+    r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|indexer_kv_heads)": 1,
     r"\w*(_period|_interval|_every_n_layers|_pattern|layer_group_size|mult|per_attn_res_block)": 2,
+    r"\w*(_filters|_compress_ratio)": 2,
     r"\w*(top_?k|per_tok(en)?|_k|num_key_value_heads|kv_heads|key_heads|n?_groups?|ngram_size|_cycles|_iters)": 2,
     r"\w*mamba\w*_(n_|num_)?heads|o_groups": 8,
     r"\w*(n|num)_(\w+_)?heads?(_per_layer)?|attention_heads|heads_per_ngram": 4,
-    r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size|n_filters": 4,
-    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)|t5_buckets": SPAN,
-    r"\w*(window|window_size|window_len|chunk_size|chunk_length|attention_size)|local_attention|index_topk": SPAN,
+    r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size": 4,
+    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SPAN,
+    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SPAN,
     r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SPAN,
     r"relative_attention_max_distance": 20,
     r"(\w+_)?(num_|n_)?(\w+_)?(layers?|layers_per_stack|num_blocks|depth)": 2,
     r"\w*(intermediate_size(_\w+)?|ffn_dim|d_ff|dff|dim_ff|d_inner|n_inner|ffn_hidden_size|feed_forward_size)": 48,
     r"\w*d_ssm": 64,
-    r"\w*(d_model|hidden_size(_\w+)?|n_embd|dim|dim_model|embedding_size|lru_width|dim_model_base)": 32,
+    r"\w*(d_model|hidden_size(_\w+)?|n_embd|dim|dim_model|embedding_size|lru_width|dim_model_base|input_size)": 32,
     r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": LENGTH,
     r"rel_extent|floor_scale|\w*n_floor|mem_len": LENGTH,
 }
@@ -62,6 +67,7 @@ GIVEN: dict[str, object] = {
     **dict.fromkeys(["head_dim", "sliding_window"], SPAN),
     "num_key_value_heads": 2,
     "n_inner": 48,
+    "attn_layer_indices": [1],
     "expert_capacity": 1000,
     "pad_token_id": 1,
     "bos_token_id": 0,
@@ -72,6 +78,7 @@ GIVEN: dict[str, object] = {
 
 # What else small models of some architectures need, for their own defaults make no model.
 OWN: dict[str, dict[str, object]] = {
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
@@ -145,7 +152,10 @@ class HuggingFace(CachedModel[State]):
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
-        return transformers.DynamicCache(config=self._config)
+        try:
+            return transformers.DynamicCache(config=self._config)
+        except AttributeError:  # it is made of parts, and does not say how many layers there are
+            return transformers.DynamicCache()
 
     def _numbers(self, output: Any, fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
@@ -183,7 +193,7 @@ class EncoderDecoder(HuggingFace):
     """A model for sequences to sequences."""
 
     has_source = True
-    auto = transformers.AutoModelForSeq2SeqLM
+    auto = AutoModelForSeq2SeqLM
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
         """What the encoder gives, the ids, and the mask."""
@@ -224,7 +234,7 @@ class DecoderOnly(HuggingFace):
     """A causal language model."""
 
     takes_mask = True
-    auto = transformers.AutoModelForCausalLM
+    auto = AutoModelForCausalLM
 
     def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
         """Take the model; `mask_alone` has it find positions in the mask by itself."""
@@ -278,7 +288,8 @@ class DecoderOnly(HuggingFace):
 
 
 def _first(config: Any, *names: str) -> int | None:
-    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
 def _first_token(model: Any) -> int:
@@ -333,11 +344,11 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
 
 def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
     name, kind = architectures()[architecture]
-    config_class = transformers.CONFIG_MAPPING[name]
-    own = {**OWN.get(name, {}), **settings}
-    all_small = [{**_small_settings(config_class, **how), **own} for how in ATTEMPTS]
+    config_class, own = transformers.CONFIG_MAPPING[name], {**OWN.get(name, {}), **settings}
     first: Exception | None = None
-    for tried, n_dropped in [*((small, 0) for small in all_small), (all_small[0], N_DROPPED), (all_small[-1], N_DROPPED)]:
+    dropping = [(how, N_DROPPED) for how in (ATTEMPTS[0], ATTEMPTS[-1])]
+    for how, n_dropped in [*((how, 0) for how in ATTEMPTS), *dropping]:
+        tried = {**_small_settings(config_class, **how), **own}
         for _ in range(n_dropped + 1):
             try:
                 return _with_random_numbers(name, kind, seed, tried)
