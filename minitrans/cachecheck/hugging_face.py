@@ -80,6 +80,7 @@ GIVEN: dict[str, object] = {
 OWN: dict[str, dict[str, object]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
     "xmod": {"default_language": "en_XX"},
