@@ -243,7 +243,7 @@ class DecoderOnly(HuggingFace):
         self._mask_alone = mask_alone
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
-        self._cache_name = next((name for name in names if name in self._takes), names[0])
+        self._cache_name = next((name for name in names if name in self._takes), None)
         self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
@@ -253,6 +253,8 @@ class DecoderOnly(HuggingFace):
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """One of theirs; a `state` is None, and is given back."""
+        if self._cache_name is None:
+            raise NotOfferedError("it takes no cache")
         if self._cache_name == "state":
             if self._static:
                 raise NotOfferedError("its state is of a fixed size")
@@ -267,9 +269,15 @@ class DecoderOnly(HuggingFace):
         name, first = self._cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         how = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
-        output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags)
-        if name == "state":
-            cache.cache = output.state
+        how = {**how, **self._flags, "use_cache": True}
+        try:
+            output = self.model(tokens, **{name: cache.cache}, **how)
+        except (AttributeError, TypeError, ValueError):
+            if not first or self._static:
+                raise
+            output, cache.cache = self.model(tokens, **how), None  # its cache may be one of its own
+        if cache.cache is None or name == "state":
+            cache.cache = output[name]
         return self._numbers(output, cache.fed)
 
     def _padding(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
@@ -330,7 +338,7 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
     Args:
         architecture: Such as "marian", "MarianMTModel" or "gpt2".
         seed: Of the numbers.
-        settings: Settings of its own, in place of those of SMALL and OWN.
+        settings: Settings of its own, in place of those of SMALL, GIVEN and OWN.
 
     Raises:
         LoadError: There is no such architecture, or it cannot be made small.
@@ -362,8 +370,9 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
 
 def _with_random_numbers(name: str, kind: type[HuggingFace], seed: int, settings: dict[str, object]) -> HuggingFace:
     config = transformers.CONFIG_MAPPING[name](**settings)
-    if kind is DecoderOnly and hasattr(config, "is_decoder"):
-        config.is_decoder = True  # BERT and its like have a causal mask only then
+    for setting in ("is_decoder", "causal"):
+        if kind is DecoderOnly and hasattr(config, setting):
+            setattr(config, setting, True)  # BERT, XLM and their like have a causal mask only then
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind.auto.from_config(config).parameters())
     if size > LARGEST:
