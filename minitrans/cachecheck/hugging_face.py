@@ -27,8 +27,8 @@ try:
 except ImportError as error:
     if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
         raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
-    cause: BaseException = error
-    while cause.__cause__:  # it hides which library is missing
+    cause: Exception = error
+    while isinstance(cause.__cause__, Exception):  # it hides which library is missing
         cause = cause.__cause__
     raise LoadError(f"transformers cannot be imported: {in_a_line(cause)}") from error
 
@@ -153,10 +153,7 @@ class HuggingFace(CachedModel[State]):
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
-        try:
-            return transformers.DynamicCache(config=self._config)
-        except AttributeError:  # it is made of parts, and does not say how many layers there are
-            return transformers.DynamicCache()
+        return transformers.DynamicCache(config=self._config)
 
     def _numbers(self, output: Any, fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
@@ -243,7 +240,7 @@ class DecoderOnly(HuggingFace):
         self._mask_alone = mask_alone
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
-        self._cache_name = next((name for name in names if name in self._takes), None)
+        self._cache_name = next((name for name in names if name in self._takes), "")
         self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
@@ -253,7 +250,7 @@ class DecoderOnly(HuggingFace):
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """One of theirs; a `state` is None, and is given back."""
-        if self._cache_name is None:
+        if not self._cache_name:
             raise NotOfferedError("it takes no cache")
         if self._cache_name == "state":
             if self._static:
@@ -268,8 +265,8 @@ class DecoderOnly(HuggingFace):
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
         name, first = self._cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
-        how = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
-        how = {**how, **self._flags, "use_cache": True}
+        padding = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
+        how: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
         try:
             output = self.model(tokens, **{name: cache.cache}, **how)
         except (AttributeError, TypeError, ValueError):
