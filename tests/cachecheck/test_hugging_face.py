@@ -150,7 +150,7 @@ def test_what_cannot_be_measured_is_told_in_a_line(
     [
         ("transformers", "is not installed"),
         ("huggingface_hub", "cannot be imported: "),
-        ("safetensors", "cannot be imported: "),  # which it imports late
+        ("regex", "cannot be imported: "),
     ],
 )
 def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
