@@ -7,6 +7,8 @@ from typing import Any
 from unittest import mock
 
 import pytest
+import torch
+from torch import Tensor
 
 
 def as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
@@ -19,11 +21,16 @@ def as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
         values[:] = told
         meet.wait()
 
+    def add_up(tensor: Tensor) -> None:
+        values = [tensor] * n
+        gather(values, tensor.clone())
+        tensor.copy_(torch.stack(values).sum(0))
+
     def do(rank: int) -> Any:
         own.rank = rank
         return work()
 
-    dist = mock.Mock(get_world_size=lambda: n, get_rank=lambda: own.rank, all_gather_object=gather)
+    dist = mock.Mock(get_world_size=lambda: n, get_rank=lambda: own.rank, all_gather_object=gather, all_reduce=add_up)
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(n) as pool:
         patch.setattr("minitrans.data.processes.dist", dist)
         return list(pool.map(do, range(n)))

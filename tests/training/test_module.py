@@ -6,9 +6,11 @@ import pytest
 import torch
 from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
 from losses import loss_of
+from several import as_processes
 from torch import Tensor
 
 from minitrans.data.batching import Batch
+from minitrans.data.processes import sum_up
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.serving.admission import Mode
@@ -66,6 +68,11 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     assert module.logged["train_loss"].item() == pytest.approx((total + 70) / (N_TOKENS + 5))
     assert module.tgt_tokens == N_TOKENS + 5
     assert torch.autograd.grad(share, list(module.parameters()))
+
+
+def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
+    many = 2.0**25 + 1  # which float32 does not hold
+    assert as_processes(3, lambda: sum_up([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
 
 
 def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
