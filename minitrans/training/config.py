@@ -167,12 +167,10 @@ def check_memory(c: TransformerConfig) -> None:
     with suppress(OSError, ValueError):  # it is there in a container that has a limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
-    layer = 4 * c.d_model * (3 * c.n_heads * c.head_size + c.d_ff)  # one of the encoder and one of the decoder
-    n_parameters = c.n_layers * layer + c.vocab_size * c.d_model * (1 if c.tie_embeddings else 3)
-    needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
+    needed = BYTES * c.n_parameters + 4 * c.max_len * c.d_model
     if needed > memory:
         raise UserError(
-            f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
+            f"{c.n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
             f"{memory / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
         )
     if c.max_len * c.d_model > POSITIONS:
