@@ -221,7 +221,7 @@ EQUIVALENT = {
     "compiled.probe._small_model": {
         "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
     },
-    "compiled.probe._training_both_ways": {
+    "compiled.probe.training_both_ways": {
         "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
             "compiled code is told its dtype",
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
