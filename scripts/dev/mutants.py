@@ -322,9 +322,11 @@ EQUIVALENT = {
     "model.decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
     },
+    "model.decoding.outputs_alone": {
+        "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
+    },
     "model.decoding.likeliest_token": {
-        "logits[:, [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
-        "return logits.argmax(1)": "dimension 1 of two is the last",
+        "return outputs_alone(logits, config).argmax(1)": "dimension 1 of two is the last",
     },
     "model.decoding.likeliest_tokens": {
         "log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))":
