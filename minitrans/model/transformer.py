@@ -77,14 +77,6 @@ class TransformerConfig:
         """Size of each head, Dh: `d_head`, or d_model / n_heads."""
         return self.d_head if self.d_head is not None else self.d_model // self.n_heads
 
-    @property
-    def n_parameters(self) -> int:
-        """Weights and biases of a model of these sizes."""
-        d, inner = self.d_model, self.n_heads * self.head_size
-        attention, ff, norm = 4 * d * inner + 3 * inner + d, 2 * d * self.d_ff + self.d_ff + d, 2 * d
-        layers = (attention + ff + 2 * norm) + (2 * attention + ff + 3 * norm)
-        return self.vocab_size * d * (1 if self.tie_embeddings else 3) + self.n_layers * layers + 2 * norm
-
 
 class Encoder(nn.Module):
     """The encoder's layers and its final norm."""

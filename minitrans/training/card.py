@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minitrans.serving.bundle import Bundle
+from minitrans.serving.bundle import Bundle, count_parameters
 from minitrans.serving.scoring import Scores
 from minitrans.text.lines import visible
 from minitrans.training.config import RunConfig
@@ -22,7 +22,7 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 
     minitrans translate {visible(str(config.run_dir))} "..."
 
-- Parameters: {sizes.n_parameters:,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
+- Parameters: {count_parameters(sizes):,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \
 {"tied" if sizes.tie_embeddings else "separate"} embeddings)
 - Longest source or target: {sizes.max_len} tokens

@@ -28,7 +28,7 @@ from minitrans.data.settings_file import (
 from minitrans.errors import UserError, brief, unexpected, unknown
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.admission import Mode
-from minitrans.serving.bundle import POSITIONS
+from minitrans.serving.bundle import POSITIONS, count_parameters
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 
@@ -167,10 +167,11 @@ def check_memory(c: TransformerConfig) -> None:
     with suppress(OSError, ValueError):  # it is there in a container that has a limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
-    needed = BYTES * c.n_parameters + 4 * c.max_len * c.d_model
+    n_parameters = count_parameters(c)
+    needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
     if needed > memory:
         raise UserError(
-            f"{c.n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
+            f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
             f"{memory / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
         )
     if c.max_len * c.d_model > POSITIONS:

@@ -11,6 +11,7 @@ from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
+from minitrans.serving.bundle import count_parameters
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import square_model
 from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
@@ -36,7 +37,7 @@ def parameters_are_registered(subject: Subject) -> float:
     loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
-    return float(abs(sum(p.numel() for p in parameters) - model.config.n_parameters) + n_unreached)
+    return float(abs(sum(p.numel() for p in parameters) - count_parameters(model.config)) + n_unreached)
 
 
 @check("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
