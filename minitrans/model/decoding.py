@@ -118,6 +118,12 @@ def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
     return outputs_alone(logits, config).argmax(-1)
 
 
+def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Of each token of int64 ids (...) under logits (..., V): (...), float32 at least."""
+    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
+    return log_p.gather(-1, ids[..., None])[..., 0]
+
+
 def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
     """The n likeliest tokens, or all there are, best first: logits (B, V) -> log-probabilities and int64 ids (B, n).
 

@@ -25,11 +25,12 @@ import numpy.typing as npt
 import torch
 import yaml
 from torch import distributed
-from torch.nn import functional as F
 
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
+from minitrans.model.decoding import token_log_probs
+from minitrans.model.loss import ROWS
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
 from minitrans.text.files import open_aside, write_file
@@ -48,7 +49,7 @@ SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `agree`
 CHUNK_LINES = 4096  # how many are sorted by length and translated together
-BATCH_TOKENS, ROWS = 4096, 512  # in a batch to score; tokens whose logits are held at a time
+BATCH_TOKENS = 4096  # in a batch to score
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
@@ -153,8 +154,8 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]
             chunks = zip(hidden.split(ROWS), batch.tgt_out[real].split(ROWS), strict=True)
-            loss = torch.cat([F.cross_entropy(model.output(h).float(), y, reduction="none") for h, y in chunks])
-        found[rows] = -torch.zeros(real.shape).masked_scatter(real, loss).sum(1).double()
+            log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
+        found[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
     return found
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck.check import Check, deviation, group, rounding, worst
-from minitrans.model.decoding import length_limit, outputs_alone
+from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
 from minitrans.serving.export import engine_decode, load_engine, save_engine
 from minitrans.verify.subject import Subject
 
@@ -48,8 +48,8 @@ def exported_model_scores_the_same(subject: Subject) -> float:
     )
     ours: list[float] = []
     for src, tgt in pairs:
-        log_p = F.log_softmax(outputs_alone(model(torch.tensor([src]), torch.tensor([tgt])), config)[0], -1)
-        ours += log_p.gather(-1, torch.tensor([*tgt[1:], config.eos_id])[:, None])[:, 0].tolist()
+        logits = outputs_alone(model(torch.tensor([src]), torch.tensor([tgt])), config)
+        ours += token_log_probs(logits, torch.tensor([[*tgt[1:], config.eos_id]]))[0].tolist()
     theirs = [log_p for result in results for log_p in result.log_probs]
     return deviation(torch.tensor(theirs), torch.tensor(ours, dtype=torch.float64))
 
