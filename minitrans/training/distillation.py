@@ -33,8 +33,8 @@ from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import ROWS
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
-from minitrans.text.files import open_aside, write_file
-from minitrans.text.lines import read_ahead, read_lines
+from minitrans.text.files import write_file
+from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision
@@ -48,7 +48,6 @@ SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes less than it is taught: targets are to be long, while sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `agree`
-CHUNK_LINES = 4096  # how many are sorted by length and translated together
 BATCH_TOKENS = 4096  # in a batch to score
 
 
@@ -213,11 +212,7 @@ def translate(teacher: RunConfig, sentences: Path, output: Path, work: Callable[
     if output.is_file():
         return
     translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
-    done = 0
-    with open_aside(output) as out:
-        for lines in read_ahead(sentences.open("rb"), str(sentences), CHUNK_LINES):
-            out.writelines(line.encode() + b"\n" for line in work(translator, lines, first_line=done + 1))
-            done += len(lines)
+    write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(sentences))))
 
 
 def copy(file: Path, other: Path) -> None:
