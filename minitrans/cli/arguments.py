@@ -4,7 +4,7 @@ import argparse
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from minitrans.errors import UserError, unexpected
 
@@ -21,15 +21,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, description: str) -> None:
         """Show defaults in --help, and take no abbreviated flags."""
-        self.known: set[str] = set()
         formatter = argparse.ArgumentDefaultsHelpFormatter
         super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
-
-    def add_argument(self, *names: Any, **settings: Any) -> argparse.Action:
-        """As argparse does, but remember the flags, for the nearest one to be named."""
-        action = super().add_argument(*names, **settings)
-        self.known |= {*action.option_strings}
-        return action
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """The values of flags and words. After -- all words are `texts`, also those that begin with a dash.
@@ -46,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         else:
             others += texts
         if others:
-            raise unexpected(self.prog, others, self.known)
+            raise unexpected(self.prog, others, self._option_string_actions)
         return args
 
     def error(self, message: str) -> NoReturn:

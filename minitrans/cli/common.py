@@ -4,7 +4,7 @@ from argparse import Namespace
 from collections.abc import Sequence
 from copy import copy
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser, bounded, cores, count
 from minitrans.cli.log import start_log
@@ -110,16 +110,14 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     return translator
 
 
+def how(args: Namespace, first_line: int) -> dict[str, Any]:
+    """What the flags say to all ways to translate."""
+    return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
+
+
 def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
     """The best translation of each line, with its score."""
-    return translator.translations(
-        lines,
-        args.beam,
-        length_penalty=args.length_penalty,
-        batch_tokens=args.batch_tokens,
-        use_cache=not args.no_cache,
-        first_line=first_line,
-    )
+    return translator.translations(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
 
 
 def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:

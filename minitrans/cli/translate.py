@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded, count
-from minitrans.cli.common import add_decoding, best, start_workers
+from minitrans.cli.common import add_decoding, best, how, start_workers
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -132,13 +132,12 @@ def written(
     """
     from minitrans.serving.translator import Translation
 
-    how = {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
     if args.sample:
-        texts = translator.sample(lines, args.sample, args.seed, **how)
+        texts = translator.sample(lines, args.sample, args.seed, **how(args, first_line))
         unknown = map(translator.unknown, lines, texts)
         found = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
-        found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how)
+        found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
     else:
         found = [[translation] for translation in best(translator, lines, first_line, args)]
     for number, (first, *others) in enumerate(found, first_line):

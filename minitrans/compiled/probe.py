@@ -43,7 +43,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
             if tried != torch.float64:
                 _keep_off_zero(model)
             model.to(torch.promote_types(tried, torch.float32))
-            _refuse_differences(_training_both_ways(model, tried), tried)
+            _refuse_differences(training_both_ways(model, SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING, tried), tried)
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -100,22 +100,30 @@ def _keep_off_zero(model: Transformer) -> None:
                 module.w_1.bias[1::2] -= 4.0
 
 
-def _training_both_ways(model: Transformer, dtype: torch.dtype) -> Iterator[Difference]:
-    plan, batch = read_plan(model), (SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING)
+def training_both_ways(
+    model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
+) -> Iterator[Difference]:
+    """Yield the hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
+
+    The arguments are those of `batch_loss`; products are in the dtype, and dropout has the same seed both ways.
+    """
+    plan, batch = read_plan(model), (src_ids, tgt_in, tgt_out, smoothing)
+    n_tokens = int((tgt_out != model.config.pad_id).sum())
     ways = []
     for way in ("plain", "compiled"):
         torch.manual_seed(2)
         with torch.autocast("cpu", dtype, enabled=way == "plain" and dtype == torch.bfloat16):
             if way == "plain":
-                hidden = model.hidden(SRC_IDS, TGT_IN).detach()
+                hidden = model.hidden(src_ids, tgt_in)
                 torch.manual_seed(2)
                 loss = plain.batch_loss(model, *batch)
             else:
-                hidden = compiled.hidden_states(plan, SRC_IDS, TGT_IN, dtype)[0].detach()
+                hidden, _ = compiled.hidden_states(plan, src_ids, tgt_in, dtype)
                 torch.manual_seed(2)
                 loss = compiled.batch_loss(plan, *batch, dtype)
-        gradients = torch.autograd.grad(loss / 7, list(model.parameters()), materialize_grads=True)
-        ways.append((hidden, loss.detach(), gradients))
+        loss = loss / n_tokens
+        gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
+        ways.append((hidden.detach(), loss.detach()[None], gradients))
     (hidden, loss, gradients), (other_hidden, other_loss, other_gradients) = ways
     yield "the hidden states", hidden, other_hidden
     yield "the loss", loss, other_loss

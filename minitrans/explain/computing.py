@@ -12,11 +12,10 @@ from typing import Literal, NamedTuple, cast
 import torch
 from torch import Tensor
 from torch.nn import Module
-from torch.nn import functional as F
 
 from minitrans.errors import UserError
 from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.decoding import likeliest_tokens
+from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle
@@ -147,7 +146,7 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
                     (shown.get(id_) or tokenizer.piece(id_), p)
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
-                taken=float(_log_probs(of_step, tgt_out[:, t : t + 1])),
+                taken=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),
                 read=[of_self.size(-1)] * len(traces),
                 held=held,
                 source_kept=all(
@@ -164,7 +163,7 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
         translation=translation,
         config=model.config,
         languages=(bundle.source, bundle.target),
-        log_prob=float(_log_probs(logits, tgt_out)),
+        log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
         forbidden=max(map(_largest, forbidden)),
         cached_decoder=cached_decoder,
@@ -192,17 +191,11 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
 
     def log_probs(attention: MultiHeadAttention) -> Tensor:
         handle = attention.w_o.register_forward_pre_hook(switch_off)
-        found = _log_probs(model(src_ids, tgt_in), tgt_out)
+        found = token_log_probs(model(src_ids, tgt_in), tgt_out).sum(1)
         handle.remove()
         return found.cpu()
 
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
-
-
-def _log_probs(logits: Tensor, ids: Tensor) -> Tensor:
-    """Of each row of ids, int64 (B, T), under logits (B, T, V): (B,), float32 at least."""
-    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
-    return log_p.gather(-1, ids[..., None]).sum((1, 2))
 
 
 def _largest(x: Tensor) -> float:

@@ -106,11 +106,22 @@ def length_limit(src_len: int, max_len: int) -> int:
     return min(max_len, 2 * src_len + 10)
 
 
-def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
-    """The greedy choice: logits (B, V) -> int64 (B,). PAD and BOS are never chosen, because they are not output."""
+def outputs_alone(logits: Tensor, config: TransformerConfig) -> Tensor:
+    """Logits (..., V) with -inf for PAD and BOS, which are no output."""
     logits = logits.clone()
-    logits[:, [config.pad_id, config.bos_id]] = -torch.inf
-    return logits.argmax(-1)
+    logits[..., [config.pad_id, config.bos_id]] = -torch.inf
+    return logits
+
+
+def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
+    """The greedy choice: logits (B, V) -> int64 (B,)."""
+    return outputs_alone(logits, config).argmax(-1)
+
+
+def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
+    """Of each token of int64 ids (...) under logits (..., V): (...), float32 at least."""
+    log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
+    return log_p.gather(-1, ids[..., None])[..., 0]
 
 
 def likeliest_tokens(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from torch import nn
 
 from minitrans.errors import UserError
 from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.decoding import length_limit
+from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
@@ -130,9 +130,7 @@ def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
     differences = []
     for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
         src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
-        logits = model(src_ids, tgt_ids[:, :-1])
-        logits[..., [c.pad_id, c.bos_id]] = -torch.inf
-        ours = logits.log_softmax(-1).gather(-1, tgt_ids[:, 1:, None]).flatten()
+        (ours,) = token_log_probs(outputs_alone(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
         (found,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
         differences.append(((ours - torch.tensor(found.log_probs)) / ours.abs().clamp(min=1.0)).abs().max())
     return float(torch.stack(differences).max())

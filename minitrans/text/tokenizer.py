@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import sentencepiece
 
@@ -50,10 +50,6 @@ class TokenizerConfig:
             )
         if not 0.98 <= self.character_coverage <= 1:  # SentencePiece takes no less
             raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
-        if self.model_type not in get_args(ModelType):
-            raise UserError(
-                f"tokenizer.model_type is {self.model_type!r}; it must be {' or '.join(get_args(ModelType))}"
-            )
 
     @property
     def of_trainer(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minitrans.serving.bundle import Bundle
+from minitrans.serving.bundle import Bundle, count_parameters
 from minitrans.serving.scoring import Scores
 from minitrans.text.lines import visible
 from minitrans.training.config import RunConfig
@@ -12,7 +12,6 @@ def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], 
     """Markdown: data, sizes, training and scores, by split, of a finished run, whose best weights are of a step."""
     sizes = bundle.model.config
     valid = scores["valid"]
-    n_parameters = sum(p.numel() for p in bundle.model.parameters())
     rows = [
         f"| {split} | {s.sentences:,} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f}% |"
         for split, s in scores.items()
@@ -23,7 +22,7 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 
     minitrans translate {visible(str(config.run_dir))} "..."
 
-- Parameters: {n_parameters:,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
+- Parameters: {count_parameters(sizes):,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \
 {"tied" if sizes.tie_embeddings else "separate"} embeddings)
 - Longest source or target: {sizes.max_len} tokens

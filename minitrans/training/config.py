@@ -28,7 +28,7 @@ from minitrans.data.settings_file import (
 from minitrans.errors import UserError, brief, unexpected, unknown
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.admission import Mode
-from minitrans.serving.bundle import POSITIONS
+from minitrans.serving.bundle import POSITIONS, count_parameters
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
 
@@ -167,8 +167,7 @@ def check_memory(c: TransformerConfig) -> None:
     with suppress(OSError, ValueError):  # it is there in a container that has a limit
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
-    layer = 4 * c.d_model * (3 * c.n_heads * c.head_size + c.d_ff)  # one of the encoder and one of the decoder
-    n_parameters = c.n_layers * layer + c.vocab_size * c.d_model * (1 if c.tie_embeddings else 3)
+    n_parameters = count_parameters(c)
     needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
     if needed > memory:
         raise UserError(

@@ -25,15 +25,16 @@ import numpy.typing as npt
 import torch
 import yaml
 from torch import distributed
-from torch.nn import functional as F
 
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
+from minitrans.model.decoding import token_log_probs
+from minitrans.model.loss import ROWS
 from minitrans.serving.scoring import Scores
 from minitrans.serving.translator import Translator
-from minitrans.text.files import open_aside, write_file
-from minitrans.text.lines import read_ahead, read_lines
+from minitrans.text.files import write_file
+from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision
@@ -47,8 +48,7 @@ SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes less than it is taught: targets are to be long, while sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `agree`
-CHUNK_LINES = 4096  # how many are sorted by length and translated together
-BATCH_TOKENS, ROWS = 4096, 512  # in a batch to score; tokens whose logits are held at a time
+BATCH_TOKENS = 4096  # in a batch to score
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
@@ -153,8 +153,8 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]
             chunks = zip(hidden.split(ROWS), batch.tgt_out[real].split(ROWS), strict=True)
-            loss = torch.cat([F.cross_entropy(model.output(h).float(), y, reduction="none") for h, y in chunks])
-        found[rows] = -torch.zeros(real.shape).masked_scatter(real, loss).sum(1).double()
+            log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
+        found[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
     return found
 
 
@@ -212,11 +212,7 @@ def translate(teacher: RunConfig, sentences: Path, output: Path, work: Callable[
     if output.is_file():
         return
     translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
-    done = 0
-    with open_aside(output) as out:
-        for lines in read_ahead(sentences.open("rb"), str(sentences), CHUNK_LINES):
-            out.writelines(line.encode() + b"\n" for line in work(translator, lines, first_line=done + 1))
-            done += len(lines)
+    write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(sentences))))
 
 
 def copy(file: Path, other: Path) -> None:

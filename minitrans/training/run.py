@@ -44,7 +44,7 @@ from minitrans.training.checkpoints import (
     read_checkpoint,
     step_of,
 )
-from minitrans.training.config import RunConfig, check_memory
+from minitrans.training.config import FROM_TOKENIZER, RunConfig, check_memory
 from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import OF_TRAINER, choose_precision
@@ -121,9 +121,7 @@ def _find_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict
 
 def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
     """A new model; its weights may be another's, which may differ in its dropout and its longest sequence alone."""
-    sizes = config.transformer(
-        vocab_size=tokenizer.vocab_size, pad_id=tokenizer.pad_id, bos_id=tokenizer.bos_id, eos_id=tokenizer.eos_id
-    )
+    sizes = config.transformer(**{name: getattr(tokenizer, name) for name in FROM_TOKENIZER})
     model = Transformer(sizes)
     if start:
         free = {name: getattr(sizes, name) for name in ("dropout", "attention_dropout", "max_len")}

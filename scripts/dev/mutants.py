@@ -221,7 +221,7 @@ EQUIVALENT = {
     "compiled.probe._small_model": {
         "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
     },
-    "compiled.probe._training_both_ways": {
+    "compiled.probe.training_both_ways": {
         "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
             "compiled code is told its dtype",
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
@@ -322,9 +322,11 @@ EQUIVALENT = {
     "model.decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
     },
+    "model.decoding.outputs_alone": {
+        "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
+    },
     "model.decoding.likeliest_token": {
-        "logits[:, [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
-        "return logits.argmax(1)": "dimension 1 of two is the last",
+        "return outputs_alone(logits, config).argmax(1)": "dimension 1 of two is the last",
     },
     "model.decoding.likeliest_tokens": {
         "log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))":

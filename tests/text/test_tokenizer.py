@@ -207,7 +207,6 @@ def test_load_a_file_without_a_special_id(tmp_path: Path, ids: tuple[int, int, i
     ("values", "message"),
     [
         ({"vocab_size": 260}, r"tokenizer\.vocab_size is 260; it must be at least 262 \(4 special ids, 256 bytes"),
-        ({"model_type": "word"}, r"tokenizer\.model_type is 'word'; it must be unigram or bpe"),
         ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be from 0\.98 to 1"),
         ({"character_coverage": float("nan")}, r"tokenizer\.character_coverage is nan"),
     ],

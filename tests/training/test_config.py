@@ -98,6 +98,7 @@ FLAGS = [
     ),
     ("--data 3", "--data is 3; it must hold settings, such as data.noise"),
     ("--training.precision 33", "--training.precision is 33; it must be auto or bf16 or fp32 or fp16"),
+    ("--tokenizer.model_type word", "--tokenizer.model_type is word; it must be unigram or bpe"),
     ("--trainer.strategy fsdp", "--trainer.strategy is fsdp; it must be auto or ddp"),
     ("--seed -1", "--seed is -1; it must be a whole number from 0 to 4294967295"),
     ("--seed 4294967296", "--seed is 4294967296; it must be a whole number from 0 to 4294967295"),

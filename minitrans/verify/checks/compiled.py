@@ -5,7 +5,6 @@ from copy import deepcopy
 from unittest import mock
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.check import Check, deviation, group, worst
@@ -18,7 +17,6 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import FeedForward
-from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer
 from minitrans.verify.checks.training import loss_deviation
 from minitrans.verify.subject import Subject
@@ -70,28 +68,12 @@ def training_takes_the_same_pass(subject: Subject) -> float:
         elif isinstance(module, MultiHeadAttention):
             module.dropout = 0.3
     batch = subject.src_ids, subject.tgt_in, subject.tgt_out, 0.1
-    n_tokens = int((subject.tgt_out != model.config.pad_id).sum())
-    parameters = list(model.parameters())
-
-    def numbers(hidden: Tensor, loss: Tensor) -> list[Tensor]:
-        loss = loss / n_tokens
-        return [hidden.detach(), loss.detach()[None], *torch.autograd.grad(loss, parameters)]
-
     deviations = []
     for mode in (True, False):
-        plan = read_plan(model.train(mode))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(41)
-            hidden = model.hidden(subject.src_ids, subject.tgt_in)
-            torch.manual_seed(41)
-            plain = numbers(hidden, batch_loss(model, *batch))
-            torch.manual_seed(41)
-            hidden, _ = compiled.hidden_states(plan, subject.src_ids, subject.tgt_in, subject.dtype)
-            torch.manual_seed(41)
-            ours = numbers(hidden, compiled.batch_loss(plan, *batch, subject.dtype))
-        for a, b in zip(ours, plain, strict=True):
-            scale = b.abs().max().clamp(min=1.0)
-            deviations.append(deviation(a / scale, b / scale))
+            for _, plain, ours in probe.training_both_ways(model.train(mode), *batch, subject.dtype):
+                scale = plain.abs().max().clamp(min=1.0)
+                deviations.append(deviation(ours / scale, plain / scale))
     return worst(deviations)
 
 

@@ -18,6 +18,7 @@ from minitrans.model.decoding import (
     greedy_decode,
     length_limit,
     likeliest_token,
+    token_log_probs,
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -112,8 +113,7 @@ def beams_are_scored_right(subject: Subject) -> float:
             n_swaps += t > 0 and not torch.equal(parents, torch.arange(BEAMS))
             cache.select_rows(parents)
             tokens = torch.cat([tokens[parents], ids[:, None]], 1)
-        log_p = F.log_softmax(model(src_ids.expand(BEAMS, -1), tokens[:, :-1]).double(), -1)
-        forced = log_p.gather(-1, tokens[:, 1:, None]).sum((1, 2))
+        forced = token_log_probs(model(src_ids.expand(BEAMS, -1), tokens[:, :-1]).double(), tokens[:, 1:]).sum(1)
         n = tokens.size(1) - 1
         deviations.append(deviation((scores / n).to(subject.dtype), forced / n))
     return worst(deviations) if n_swaps else math.inf
@@ -199,7 +199,7 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
         for ids, _, score, _ in beam_search(CachedStepper(model), src_ids, BEAMS, length_penalty=1.0)[0]:
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
-            log_p = F.log_softmax(model(src_ids, tgt_in).double(), -1).gather(-1, tgt_out[..., None])
+            log_p = token_log_probs(model(src_ids, tgt_in).double(), tgt_out)
             deviations.append(deviation(torch.tensor([score], dtype=subject.dtype), log_p.mean()[None]))
     return worst(deviations)
 

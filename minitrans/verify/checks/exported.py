@@ -6,12 +6,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.check import Check, deviation, group, rounding, worst
-from minitrans.model.decoding import length_limit
-from minitrans.model.transformer import Transformer
+from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
 from minitrans.serving.export import engine_decode, load_engine, save_engine
 from minitrans.verify.subject import Subject
 
@@ -32,13 +30,6 @@ def exported(subject: Subject) -> Any:
         return load_engine(Path(folder))
 
 
-def outputs_alone(model: Transformer, logits: Tensor) -> Tensor:
-    """Logits (..., V) with -inf for PAD and BOS, which are no output."""
-    logits = logits.clone()
-    logits[..., [model.config.pad_id, model.config.bos_id]] = -math.inf
-    return logits
-
-
 @check(
     "export.score",
     "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
@@ -57,8 +48,8 @@ def exported_model_scores_the_same(subject: Subject) -> float:
     )
     ours: list[float] = []
     for src, tgt in pairs:
-        log_p = F.log_softmax(outputs_alone(model, model(torch.tensor([src]), torch.tensor([tgt])))[0], -1)
-        ours += log_p.gather(-1, torch.tensor([*tgt[1:], config.eos_id])[:, None])[:, 0].tolist()
+        logits = outputs_alone(model(torch.tensor([src]), torch.tensor([tgt])), config)
+        ours += token_log_probs(logits, torch.tensor([[*tgt[1:], config.eos_id]]))[0].tolist()
     theirs = [log_p for result in results for log_p in result.log_probs]
     return deviation(torch.tensor(theirs), torch.tensor(ours, dtype=torch.float64))
 
@@ -86,7 +77,7 @@ def exported_model_decodes_the_same(subject: Subject) -> float:
                 return math.inf
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
-            logits = outputs_alone(model, model(src_ids[None], tgt_in))
+            logits = outputs_alone(model(src_ids[None], tgt_in), config)
             taken, largest = logits.gather(-1, tgt_out[..., None])[..., 0], logits.amax(-1)
             deviations.append(float(((largest - taken) / largest.abs().clamp(min=1.0)).max()))
     return worst(deviations)

@@ -11,7 +11,7 @@ from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.model.transformer import TransformerConfig
+from minitrans.serving.bundle import count_parameters
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import square_model
 from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
@@ -37,17 +37,7 @@ def parameters_are_registered(subject: Subject) -> float:
     loss = batch_loss(model, subject.src_ids, subject.tgt_in, subject.tgt_out, smoothing=0.0)
     gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
     n_unreached = sum(g is None or not bool(g.isfinite().all()) or not bool(g.any()) for g in gradients)
-    return float(abs(sum(p.numel() for p in parameters) - expected_parameters(model.config)) + n_unreached)
-
-
-def expected_parameters(config: TransformerConfig) -> int:
-    """Weights and biases, counted from the sizes."""
-    d, inner, d_ff = config.d_model, config.n_heads * config.head_size, config.d_ff
-    attention = 4 * d * inner + 3 * inner + d
-    ff = 2 * d * d_ff + d_ff + d
-    norm = 2 * d
-    layers = (attention + ff + 2 * norm) + (2 * attention + ff + 3 * norm)
-    return config.vocab_size * d * (1 if config.tie_embeddings else 3) + config.n_layers * layers + 2 * norm
+    return float(abs(sum(p.numel() for p in parameters) - count_parameters(model.config)) + n_unreached)
 
 
 @check("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
