@@ -5,6 +5,7 @@ check of a case has its claim for a docstring, and returns the worst deviation t
 the pieces in which the tokens are fed.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import Check, Deviation, NotOfferedError, compare, deviation, group, number, wide, worst
+from minitrans.cachecheck.check import (
+    Check,
+    Deviation,
+    NotOfferedError,
+    compare,
+    deviation,
+    group,
+    number,
+    rounding,
+    wide,
+    worst,
+)
 from minitrans.cachecheck.protocol import CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more
+DRAFT = 8  # tokens of the longest draft, where there is no window
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 CHECKS: list[Check] = []
@@ -394,6 +407,33 @@ def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequ
         deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
         cache = case.select_rows(cache, torch.tensor(rows))
         kept = kept.rows(torch.tensor(rows))
+    return worst(deviations)
+
+
+@check("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
+def rollback_deviation(case: Case[Any]) -> Deviation:
+    """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
+    if "rollback" in case.model.variants:
+        case = case.run_in("rollback")
+    longest, deviations = case.model.max_len or sys.maxsize, []
+    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT]:
+        most = span if span <= LONG else SHORT
+        prompt, length = max(1, span - most), min(span + 2 * most, longest)
+        right = case.with_tokens(repeated(case, length))
+        drafts, want = case.others(right.tokens), right.full_pass()
+        for way in ("in one chunk", "one by one"):
+            cache = right.new_cache()
+            right.feed(right.tokens[:, :prompt], cache)
+            for t in range(prompt, length - 1):
+                n = min(1 + t % most, length - 1 - t)
+                tokens = torch.cat([right.tokens[:, t : t + 1], drafts[:, t + 1 : t + 1 + n]], 1)
+                pieces = tokens.split(1 if way == "one by one" else n + 1, 1)
+                got, *_ = [right.feed(piece, cache) for piece in pieces]
+                cache = right.drop_last(cache, n)
+                found = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
+                deviations.append(found.found(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
+                if not found <= rounding(case.model.dtype):
+                    break  # before a cache from which nothing is dropped is full
     return worst(deviations)
 
 

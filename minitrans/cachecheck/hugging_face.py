@@ -91,12 +91,19 @@ class HuggingFace(CachedModel[State]):
 
     auto: Any
 
-    def __init__(self, model: Any, *, weights: bool = False, static: bool = False) -> None:
-        """Take a model; `weights` has it give attention weights, `static` a cache of a fixed size."""
+    def __init__(self, model: Any, *, weights: bool = False, static: bool = False, rollback: bool = False) -> None:
+        """Take a model.
+
+        Args:
+            model: Theirs.
+            weights: Whether it gives attention weights.
+            static: Whether its caches are of a fixed size.
+            rollback: Whether they keep what a window has passed, for tokens may be dropped; as in assisted decoding.
+        """
         if weights:  # a copy that computes attention in the open
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")
-        self.model, self._static = model.eval(), static
+        self.model, self._static, self._rollback = model.eval(), static, rollback
         self._flags = {"output_attentions": True} if weights else {}
         config = model.config.get_text_config(decoder=True)
         special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start", "unk")}
@@ -111,6 +118,7 @@ class HuggingFace(CachedModel[State]):
         self.variants = {
             "weights": lambda: type(self)(self.model, weights=True),
             "static": lambda: type(self)(self.model, static=True),
+            "rollback": lambda: type(self)(self.model, rollback=True),
         }
 
     def to(self, dtype: torch.dtype) -> "HuggingFace":
@@ -118,6 +126,13 @@ class HuggingFace(CachedModel[State]):
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
     def _new(self, capacity: int) -> Any:
+        """An empty cache of theirs, as it is wanted."""
+        cache = self._plain(capacity)
+        if self._rollback:
+            cache.activate_past_recording()
+        return cache
+
+    def _plain(self, capacity: int) -> Any:
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
@@ -145,6 +160,14 @@ class HuggingFace(CachedModel[State]):
             cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
         return State(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
+
+    def drop_last(self, cache: State, n: int) -> State:
+        """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
+        if not cache.cache.is_croppable:
+            raise NotOfferedError("its cache says that it cannot be cropped")
+        cache.cache.crop(-n)
+        mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
+        return State(cache.cache, cache.memory, mask, cache.fed - n)
 
     def shift_positions(self, cache: State, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""

@@ -17,7 +17,9 @@ from minitrans.cachecheck.proof import random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 
 BY_ID = {check.id: check for check in CHECKS}
-OF_CACHE = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
+OF_CACHE = (
+    "steps chunks lengths greedy score static weights rows rollback caches.two caches.alternating batch source.padding"
+)
 OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
 LEFT = "padding.left padding.left-mask-alone"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
@@ -38,6 +40,8 @@ FAULTY = {
     "source rows": ("keys and values of the source are not selected", "rows", None),
     "all rows": ("no rows are selected at all", "rows", None),
     "rows reversed": (None, "rows", ""),
+    "drops nothing": ("no tokens are dropped at all", "rollback", ""),
+    "values dropped first": ("dropped tokens are still seen", "rollback", ""),
     "weights": (None, "weights", ""),
     "dropout": ("random numbers are drawn", "random steps", None),
     "float32": ("something inside is computed in float32", "lengths", None),
@@ -106,6 +110,8 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("rows", f"{UP_TO} [3, 0, 1]", fed(5, 1, 1)),
     ("rows", f"{UP_TO} [0]", fed(5, 1, 1, 1, 1)),
     ("rows", UP_TO, "repeated rows"),
+    ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
+    ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),

@@ -45,7 +45,7 @@ class Toy(CachedModel[ToyCache]):
     def __init__(self, fault: str | Off = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
-        self.ordinary, self.first, self.max_len = range(3, V), 1, MAX_LEN
+        self.ordinary, self.first, self.max_len, self.spans = range(3, V), 1, MAX_LEN, (6,)
         self.variants = {
             "weights": partial(type(self), fault, dtype, weights=True),
             "static": partial(type(self), "positions restart" if fault == "static" else fault, dtype),
@@ -127,6 +127,18 @@ class Toy(CachedModel[ToyCache]):
         result.rows = rows
         self.newest = result
         return result
+
+    def drop_last(self, cache: ToyCache, n: int) -> ToyCache:
+        cache.chunks.append(-n)
+        if self.fault == "drops nothing":
+            return cache
+        assert cache.real is not None
+        kept = cache.real.size(1) - n
+        first = n if self.fault == "values dropped first" else 0
+        cache.keys = [[torch.cat(layer, 1)[:, :kept]] for layer in cache.keys]
+        cache.values = [[torch.cat(layer, 1)[:, first:][:, :kept]] for layer in cache.values]
+        cache.real = cache.real[:, :kept]
+        return cache
 
     def embedding(self) -> nn.Module:
         return self.tokens
