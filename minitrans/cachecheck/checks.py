@@ -79,7 +79,7 @@ def split_deviation(case: Case[Any]) -> Deviation:
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
         for size in range(1, length - begin + 1):
-            got = case.feed(case.tokens[:, begin : begin + size], case.model.copy_cache(cache))
+            got = case.feed(case.tokens[:, begin : begin + size], case.copy_cache(cache))
             found = compare(got, [x.narrow(-2, begin, size) for x in want])
             deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
         case.feed(case.tokens[:, begin : begin + 1], cache)
@@ -434,6 +434,25 @@ def rollback_deviation(case: Case[Any]) -> Deviation:
                 deviations.append(found.found(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
                 if not found <= rounding(case.model.dtype):
                     break  # before a cache from which nothing is dropped is full
+    return worst(deviations)
+
+
+@check("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
+def fork_deviation(case: Case[Any]) -> Deviation:
+    """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
+    half = case.tokens.size(1) // 2
+    start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
+    case.feed(start, cache)
+    copied = case.copy_cache(cache)
+    caches = {"the cache that was copied": cache, "a copy": copied, "a copy of a copy": case.copy_cache(copied)}
+    ends = [rest, case.others(rest), case.others(case.others(rest))]
+    turns = zip(*(end.split(1, 1) for end in ends), strict=True)
+    steps = [[case.feed(*each) for each in zip(pieces, caches.values(), strict=True)] for pieces in turns]
+    deviations = []
+    for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
+        want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
+        found = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        deviations.append(found.found(f"{name} after {half} tokens", half))
     return worst(deviations)
 
 

@@ -100,6 +100,14 @@ class RowsSwapped(Around):
         return self.inner.select_rows(cache, rows.flip(0))
 
 
+class CopyShared(Around):
+    """A copy of a cache is the cache itself."""
+
+    def copy_cache(self, cache: Any) -> Any:
+        """As it is."""
+        return cache
+
+
 class DraftKept(Around):
     """Tokens that should be dropped stay in the cache."""
 
@@ -171,6 +179,7 @@ FAULTS = [
         ("mask.late", MaskLate, ("causal.prefix",)),
         ("cache.cut", CacheCut, ("steps",)),
         ("rows.swapped", RowsSwapped, ("rows",)),
+        ("copy.shared", CopyShared, ("fork",)),
         ("draft.kept", DraftKept, ("rollback",)),
         ("padding.seen", PaddingSeen, ("source.padding", "padding.left")),
     )

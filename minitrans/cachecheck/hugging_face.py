@@ -92,14 +92,7 @@ class HuggingFace(CachedModel[State]):
     auto: Any
 
     def __init__(self, model: Any, *, weights: bool = False, static: bool = False, rollback: bool = False) -> None:
-        """Take a model.
-
-        Args:
-            model: Theirs.
-            weights: Whether it gives attention weights.
-            static: Whether its caches are of a fixed size.
-            rollback: Whether they keep what a window has passed, for tokens may be dropped; as in assisted decoding.
-        """
+        """Take a model; it may give attention weights, and have static caches, or such as can be rolled back."""
         if weights:  # a copy that computes attention in the open
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")

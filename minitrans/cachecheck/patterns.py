@@ -221,7 +221,7 @@ def shares_memory(case: Case[Any]) -> bool:
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
-STEPS = (*CACHED, "rows", "rollback", "caches.two", "caches.alternating", "batch", "source.padding")
+STEPS = (*CACHED, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
 CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE = ("source.padding", "source.padding-token")
 PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
@@ -246,7 +246,7 @@ PATTERNS = [
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
     Pattern("no tokens are dropped at all", ("rollback",), drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_drafts),
-    Pattern("two caches share memory, or the model holds the cache", ("caches.two", "caches.alternating"),
+    Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             shares_memory),
     Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
 ]  # fmt: skip

@@ -223,6 +223,10 @@ class Case(Generic[Cache]):
         """The cache without its last tokens."""
         return ask(self.model.drop_last, cache, n)
 
+    def copy_cache(self, cache: Cache) -> Cache:
+        """A copy of the cache."""
+        return ask(self.model.copy_cache, cache)
+
     def others(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
         ordinary = torch.tensor(sorted(self.model.ordinary))

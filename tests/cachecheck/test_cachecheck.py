@@ -17,9 +17,8 @@ from minitrans.cachecheck.proof import random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 
 BY_ID = {check.id: check for check in CHECKS}
-OF_CACHE = (
-    "steps chunks lengths greedy score static weights rows rollback caches.two caches.alternating batch source.padding"
-)
+CACHES = "rows rollback fork caches.two caches.alternating"
+OF_CACHE = f"steps chunks lengths greedy score static weights {CACHES} batch source.padding"
 OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
 LEFT = "padding.left padding.left-mask-alone"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
@@ -45,6 +44,7 @@ FAULTY = {
     "weights": (None, "weights", ""),
     "dropout": ("random numbers are drawn", "random steps", None),
     "float32": ("something inside is computed in float32", "lengths", None),
+    "copies share": ("two caches share memory", "fork", ""),
     "shared": ("two caches share memory", "caches.two", None),
 }
 
@@ -79,6 +79,8 @@ def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
 
 
 TOKENS = random_case(Toy()).tokens
+SECOND = random_case(Toy()).others(TOKENS[:, -1:])
+THIRD = random_case(Toy()).others(SECOND)
 ONES, SUM, UP_TO = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 PARTS: list[tuple[str, str, str | Off]] = [
@@ -112,6 +114,9 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("rows", UP_TO, "repeated rows"),
     ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
+    ("fork", "the cache that was copied after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: c is toy.newest)),
+    ("fork", "a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == SECOND).all()))),
+    ("fork", "a copy of a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == THIRD).all()))),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),

@@ -85,8 +85,8 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
     assert cli.main(["verify", "--model", "gpt2", "--self-test"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "this looks like: padding is not attended to, but counted" in out
-    assert "19 passed, 1 failed, 2 not offered" in out
-    assert "6 sabotages, 6 caught" in out
+    assert "20 passed, 1 failed, 2 not offered" in out
+    assert "7 sabotages, 7 caught" in out
 
 
 @pytest.mark.parametrize(
