@@ -101,10 +101,10 @@ def _listed(chunks: Sequence[int]) -> str:
 
 @check("lengths", "logits of long sentences, of which a part is a prompt")
 def length_deviation(case: Case[Any]) -> Deviation:
-    """So do steps across the end of each window and block, and up to the longest position."""
+    """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
-    longest = model.max_len or max([LONG, *(3 * span for span in model.spans)])
-    ends = {end for span in model.spans for end in (span, 2 * span) if end + 2 <= longest} | {longest}
+    longest = model.max_len or max([LONG, *(3 * span + 2 for span in model.spans)])
+    ends = {end for span in model.spans for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
@@ -114,6 +114,9 @@ def length_deviation(case: Case[Any]) -> Deviation:
         deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
         if length <= 3 * LONG:
             deviations.append(step_deviation(long))
+            sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
+            cuts = [[len(piece) for piece in torch.arange(length).split(size)] for size in sorted(sizes)]
+            deviations += [chunk_deviation(long, chunks) for chunks in cuts]
     return worst(deviations)
 
 
@@ -307,7 +310,7 @@ def padding_token_deviation(case: Case[Any]) -> Deviation:
 def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
-    On the left side they then go on with two steps from the cache: this is how prompts are decoded in batches.
+    On the left side they are fed at once and in pieces too, and go on with two steps: so batches are decoded.
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
@@ -324,16 +327,18 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
         want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
         found = deviation(got[b : b + 1, place], want)
         deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
-    if side == "left":
-        cache = case.new_cache(lengths[0] + 2)
-        case.feed(prompts, cache, mask)
-        rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
-        steps = torch.cat([case.feed(token, cache, torch.ones_like(token, dtype=torch.bool))[0]
-                           for token in rest.split(1, 1)], 1)  # fmt: skip
+    rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
+    fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
+    for size in (lengths[0], 3) if side == "left" else ():
+        chunks = [*[len(piece) for piece in torch.arange(lengths[0]).split(size)], 1, 1]
+        pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
+        steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
         for b, n in enumerate(lengths):
-            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0][:, n:]
-            found = deviation(steps[b : b + 1], want)
-            deviations.append(found.found(f"steps after prompt {b} of {n} tokens, padded on the left", n))
+            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0]
+            found = deviation(torch.cat(steps, 1)[b : b + 1, -n - 2 :], want)
+            deviations.append(
+                found.found(f"prompt {b} of {n} tokens in pieces of {size} and two steps, padded on the left")
+            )
     return worst(deviations)
 
 

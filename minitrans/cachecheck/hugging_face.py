@@ -245,9 +245,10 @@ class DecoderOnly(HuggingFace):
         cache.fed += tokens.size(1)
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
-        name, first = self._cache_name, cache.fed == tokens.size(1)
+        name = self._cache_name
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
-        how = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
+        prompt = mask if tokens.size(1) > 1 else None
+        how = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
         output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags)
         if name == "state":
             cache.cache = output.state

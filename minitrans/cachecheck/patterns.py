@@ -119,16 +119,20 @@ def counts_source_padding(case: Case[Any]) -> bool:
 
 def attends_to_padding(case: Case[Any]) -> bool:
     """What stands in the padding on the left of a prompt matters."""
+    return bool(_moved(*_padded(case)).any())
+
+
+def _padded(case: Case[Any]) -> list[Tensor]:
+    """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
     other = torch.where(mask, tokens, case.others(tokens))
-    one, two = (case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other))
-    return bool(_moved(one, two).any())
+    return [case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other)]
 
 
 def counts_padding(case: Case[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return not attends_to_padding(case)
+    return not attends_to_padding(case) and bool(_moved(_padded(case)[0], case.full_pass()[0]).any())
 
 
 def positions_restart(case: Case[Any]) -> bool:
@@ -240,7 +244,7 @@ PATTERNS = [
     Pattern("positions start at 0 again at every step", STEPS, positions_restart),
     Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEPS, forgets),
-    Pattern("the mask of a later chunk is aligned to the wrong corner", STEPS, later_chunks_alone),
+    Pattern("the mask of a later chunk is aligned to the wrong corner", (*STEPS, *PADDING), later_chunks_alone),
     Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
     Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
