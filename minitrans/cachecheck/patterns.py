@@ -220,8 +220,9 @@ def sees_drafts(case: Case[Any]) -> bool:
 
 
 def shares_memory(case: Case[Any]) -> bool:
-    """One decode at a time is right."""
-    return bool(checks.step_deviation(case) <= _rounding(case.model.dtype))
+    """One decode at a time is right, in steps and after a prompt."""
+    ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
+    return max(checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")

@@ -15,6 +15,7 @@ from minitrans.cachecheck.checks import CHECKS, step_deviation
 from minitrans.cachecheck.faults import FAULTS
 from minitrans.cachecheck.proof import random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
+from minitrans.verify.subject import fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}
 CACHES = "rows rollback fork caches.two caches.alternating"
@@ -225,9 +226,15 @@ def test_a_pair_of_functions_is_enough() -> None:
     pair = Functions(full, step, V, dtype=torch.float64, max_len=MAX_LEN)
     passed = {r.id for r in check_cache(pair).checks if r.passed}
     assert passed >= {"steps", "chunks", "lengths", "causal.values", "batch"}
-    assert {r.id for r in check_cache(pair).checks if not r.offered} >= {"rows", "causal.gradient", "padding.left"}
-    whole = Functions(full, step, V, select=toy.select_rows, embedding=toy.tokens, dtype=torch.float64, max_len=MAX_LEN)
-    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "causal.gradient"}
+    assert {r.id for r in check_cache(pair).checks if not r.offered} >= {
+        "rows",
+        "rollback",
+        "causal.gradient",
+        "padding.left",
+    }
+    more: dict[str, Any] = {"select": toy.select_rows, "drop": toy.drop_last, "embedding": toy.tokens}
+    whole = Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)
+    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "rollback", "causal.gradient"}
     toy.fault = "positions restart"
     with pytest.raises(AssertionError, match="positions start at 0 again at every step"):
         check_cache(pair)
@@ -313,6 +320,11 @@ def test_the_windows_and_the_longest_position_are_crossed() -> None:
     model.spans = (6,)
     assert BY_ID["lengths"].run({torch.float64: random_case(model)}).passed
     assert {8, 14, MAX_LEN} <= set(lengths)
+
+
+@pytest.mark.parametrize("id_", ["rollback", "fork", "lengths"])
+def test_our_own_model_offers_what_its_proof_does_not_ask(id_: str) -> None:
+    assert BY_ID[id_].run({torch.float64: random_subject(fresh_model()).case()}).passed
 
 
 def test_it_imports_torch_alone() -> None:
