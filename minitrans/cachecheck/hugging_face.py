@@ -4,7 +4,10 @@ The only file here that needs `transformers`. Nothing is loaded from the network
 """
 
 import copy
+import dataclasses
 import inspect
+import re
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,43 +17,58 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.proof import random_case
 from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
 
 try:
     import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
     from transformers.models.auto import modeling_auto
 except ImportError as error:
-    if error.name == "transformers":
+    if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
         raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
-    raise LoadError(f"transformers cannot be imported: {in_a_line(error)}") from error
+    cause: Exception = error
+    while isinstance(cause.__cause__, Exception):  # it hides which library is missing
+        cause = cause.__cause__
+    raise LoadError(f"transformers cannot be imported: {in_a_line(cause)}") from error
 
 VOCABULARY = 53  # pieces of a small model
 LENGTH = 96  # its positions
 SPAN = 8  # its windows and blocks
+SPECIAL = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
 WINDOWS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
 
-# What small models are made of: every setting of an architecture that goes by one of these names. Windows and blocks
-# are short, so that sentences cross them.
-SMALL: dict[str, object] = {
-    **dict.fromkeys(["vocab_size", "src_vocab_size", "tgt_vocab_size", "t2u_vocab_size"], VOCABULARY),
-    **dict.fromkeys(["d_model", "hidden_size", "n_embd", "dim", "embedding_size", "word_embed_proj_dim"], 32),
-    **dict.fromkeys(["encoder_ffn_dim", "decoder_ffn_dim", "d_ff", "intermediate_size", "ffn_dim", "n_inner"], 48),
-    **dict.fromkeys(["encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers", "num_hidden_layers"], 2),
-    **dict.fromkeys(["num_encoder_layers", "n_layer", "n_layers"], 2),
-    **dict.fromkeys(["encoder_attention_heads", "decoder_attention_heads", "num_heads", "num_attention_heads"], 4),
-    **dict.fromkeys(["num_encoder_attention_heads", "num_decoder_attention_heads", "n_head", "n_heads"], 4),
-    **dict.fromkeys(["num_key_value_heads"], 2),
-    **dict.fromkeys(["d_kv", "head_dim", "rotary_dim"], 8),
-    **dict.fromkeys(["max_position_embeddings", "max_encoder_position_embeddings", "n_positions", "n_ctx"], LENGTH),
-    **dict.fromkeys(["max_decoder_position_embeddings", "max_seq_len", "seq_length"], LENGTH),
-    **dict.fromkeys(["sliding_window", "attention_window", "window_size"], SPAN),
-    **dict.fromkeys(["local_radius", "global_block_size", "block_size"], 4),
-    **dict.fromkeys(["num_experts", "num_local_experts"], 4),
-    **dict.fromkeys(["expert_capacity"], 1000),
-    "num_random_blocks": 1,
-    "relative_attention_num_buckets": 8,
-    "relative_attention_max_distance": 20,
-    "ngram": 2,
+# What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
+# becomes this one where it is larger. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are
+# short, so that sentences cross them.
+SMALL: dict[str, int] = {
+    r".*vocab(_size)?(_.*)?": VOCABULARY,
+    r"num_kv_shared_layers|ple_layer_ids": 0,
+    r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|indexer_kv_heads)": 1,
+    r"\w*(_period|_interval|_every_n_layers|_pattern|layer_group_size|mult|per_attn_res_block)": 2,
+    r"\w*(_filters|_compress_ratio)": 2,
+    r"\w*(top_?k|per_tok(en)?|_k|num_key_value_heads|kv_heads|key_heads|n?_groups?|ngram_size|_cycles|_iters)": 2,
+    r"\w*mamba\w*_(n_|num_)?heads|o_groups": 8,
+    r"\w*(n|num)_(\w+_)?heads?(_per_layer)?|attention_heads|heads_per_ngram": 4,
+    r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size": 4,
+    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SPAN,
+    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SPAN,
+    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SPAN,
+    r"relative_attention_max_distance": 20,
+    r"(\w+_)?(num_|n_)?(\w+_)?(layers?|layers_per_stack|num_blocks|depth)": 2,
+    r"\w*(intermediate_size(_\w+)?|ffn_dim|d_ff|dff|dim_ff|d_inner|n_inner|ffn_hidden_size|feed_forward_size)": 48,
+    r"\w*d_ssm": 64,
+    r"\w*(d_model|hidden_size(_\w+)?|n_embd|dim|dim_model|embedding_size|lru_width|dim_model_base|input_size)": 32,
+    r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": LENGTH,
+    r"rel_extent|floor_scale|\w*n_floor|mem_len": LENGTH,
+}
+# What they are given whatever it was.
+GIVEN: dict[str, object] = {
+    **dict.fromkeys(["head_dim", "sliding_window"], SPAN),
+    "num_key_value_heads": 2,
+    "n_inner": 48,
+    "attn_layer_indices": [1],
+    "expert_capacity": 1000,
     "pad_token_id": 1,
     "bos_token_id": 0,
     "eos_token_id": 2,
@@ -58,15 +76,28 @@ SMALL: dict[str, object] = {
     "initializer_range": 0.1,
 }
 
-# What else small models of some architectures need: settings that have to agree, and that go by other names.
+# What else small models of some architectures need, for their own defaults make no model.
 OWN: dict[str, dict[str, object]] = {
-    "falcon_mamba": {"state_size": 4},
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
-    "mamba": {"state_size": 4},
-    "mamba2": {"num_heads": 8, "n_groups": 2, "state_size": 4, "chunk_size": SPAN},  # hidden_size * expand = heads * 8
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
-    "recurrent_gemma": {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": SPAN},  # the third attends
+    "xmod": {"default_language": "en_XX"},
 }
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+ALIKE: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
+# What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
+ATTEMPTS: list[dict[str, Any]] = [
+    {},
+    {"given": ALIKE},
+    {"given": {**ALIKE, "head_dim": 2 * SPAN}},
+    {"given": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}},
+    {"given": ALIKE, "of_each": 2},
+    {"given": ALIKE, "fill": True},
+]
+N_DROPPED = 4  # how often what an error speaks of is then left as it was
+LARGEST = 10_000_000  # parameters
 
 
 @dataclass
@@ -99,7 +130,8 @@ class HuggingFace(CachedModel[State]):
         self.model, self._static, self._rollback = model.eval(), static, rollback
         self._flags = {"output_attentions": True} if weights else {}
         config = model.config.get_text_config(decoder=True)
-        special = {getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "decoder_start", "unk")}
+        settings = [item for each in (model.config, config) for item in vars(each).items()]
+        special = [ids for name, ids in settings if name.endswith(SPECIAL)]
         flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
         self._config, self.dtype = config, next(model.parameters()).dtype
         self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
@@ -119,17 +151,13 @@ class HuggingFace(CachedModel[State]):
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
     def _new(self, capacity: int) -> Any:
-        """An empty cache of theirs, as it is wanted."""
-        cache = self._plain(capacity)
-        if self._rollback:
-            cache.activate_past_recording()
-        return cache
-
-    def _plain(self, capacity: int) -> Any:
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
-        return transformers.DynamicCache(config=self._config)
+        cache = transformers.DynamicCache(config=self._config)
+        if self._rollback:
+            cache.activate_past_recording()
+        return cache
 
     def _numbers(self, output: Any, fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
@@ -175,7 +203,7 @@ class EncoderDecoder(HuggingFace):
     """A model for sequences to sequences."""
 
     has_source = True
-    auto = transformers.AutoModelForSeq2SeqLM
+    auto = AutoModelForSeq2SeqLM
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
         """What the encoder gives, the ids, and the mask."""
@@ -216,7 +244,7 @@ class DecoderOnly(HuggingFace):
     """A causal language model."""
 
     takes_mask = True
-    auto = transformers.AutoModelForCausalLM
+    auto = AutoModelForCausalLM
 
     def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
         """Take the model; `mask_alone` has it find positions in the mask by itself."""
@@ -224,7 +252,7 @@ class DecoderOnly(HuggingFace):
         self._mask_alone = mask_alone
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
-        self._cache_name = next((name for name in names if name in self._takes), names[0])
+        self._cache_name = next((name for name in names if name in self._takes), "")
         self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
@@ -234,6 +262,8 @@ class DecoderOnly(HuggingFace):
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """One of theirs; a `state` is None, and is given back."""
+        if not self._cache_name:
+            raise NotOfferedError("it takes no cache")
         if self._cache_name == "state":
             if self._static:
                 raise NotOfferedError("its state is of a fixed size")
@@ -245,13 +275,19 @@ class DecoderOnly(HuggingFace):
         cache.fed += tokens.size(1)
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
-        name = self._cache_name
+        name, first = self._cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         prompt = mask if tokens.size(1) > 1 else None
-        how = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
-        output = self.model(tokens, **{name: cache.cache}, use_cache=True, **how, **self._flags)
-        if name == "state":
-            cache.cache = output.state
+        padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
+        how: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
+        try:
+            output = self.model(tokens, **{name: cache.cache}, **how)
+        except (AttributeError, TypeError, ValueError):
+            if not first or self._static:
+                raise
+            output, cache.cache = self.model(tokens, **how), None  # its cache may be one of its own
+        if cache.cache is None or name == "state":
+            cache.cache = output[name]
         return self._numbers(output, cache.fed)
 
     def _padding(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
@@ -271,7 +307,8 @@ class DecoderOnly(HuggingFace):
 
 
 def _first(config: Any, *names: str) -> int | None:
-    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), None)
 
 
 def _first_token(model: Any) -> int:
@@ -311,7 +348,7 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
     Args:
         architecture: Such as "marian", "MarianMTModel" or "gpt2".
         seed: Of the numbers.
-        settings: Settings of its own, in place of those of SMALL and OWN.
+        settings: Settings of its own, in place of those of SMALL, GIVEN and OWN.
 
     Raises:
         LoadError: There is no such architecture, or it cannot be made small.
@@ -325,31 +362,106 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
 
 
 def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
-    architecture, kind = architectures()[architecture]
-    config_class = transformers.CONFIG_MAPPING[architecture]
-    config = config_class(**{**_small_settings(config_class), **OWN.get(architecture, {}), **settings})
-    if kind is DecoderOnly and hasattr(config, "is_decoder"):
-        config.is_decoder = True  # BERT and its like have a causal mask only then
+    name, kind = architectures()[architecture]
+    config_class, own = transformers.CONFIG_MAPPING[name], {**OWN.get(name, {}), **settings}
+    first: Exception | None = None
+    dropping = [(how, N_DROPPED) for how in (ATTEMPTS[0], ATTEMPTS[-1])]
+    for how, n_dropped in [*((how, 0) for how in ATTEMPTS), *dropping]:
+        tried = {**_small_settings(config_class, **how), **own}
+        for _ in range(n_dropped + 1):
+            try:
+                return _with_random_numbers(name, kind, seed, tried)
+            except Exception as error:
+                first = first or error
+                tried = _without(tried, set(re.findall(r"\w+", str(error))) - settings.keys())
+    assert first
+    raise first
+
+
+def _with_random_numbers(name: str, kind: type[HuggingFace], seed: int, settings: dict[str, object]) -> HuggingFace:
+    config = transformers.CONFIG_MAPPING[name](**settings)
+    for setting in ("is_decoder", "causal"):
+        if kind is DecoderOnly and hasattr(config, setting):
+            setattr(config, setting, True)  # BERT, XLM and their like have a causal mask only then
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in kind.auto.from_config(config).parameters())
+    if size > LARGEST:
+        raise NotOfferedError(f"even when it is small it has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = kind.auto.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    return kind(model)
-
-
-def _small_settings(config_class: Any) -> dict[str, object]:
-    """What there is of SMALL in a configuration, and in the configurations inside it."""
-    known = set(inspect.signature(config_class.__init__).parameters) | {*getattr(config_class, "attribute_map", {})}
-    known |= set(getattr(config_class, "__annotations__", {}))
-    found = {name: value for name, value in SMALL.items() if name in known}
-    for name, part in getattr(config_class, "sub_configs_defaults", {}).items():
-        model_type = getattr(part, "model_type", "")
-        own_class = transformers.CONFIG_MAPPING[model_type] if hasattr(part, "init_kwargs") else part
-        more = getattr(part, "init_kwargs", None) or {}
-        found[name] = {"model_type": model_type, **_small_settings(own_class), **more}
+    found = (kind if config.is_encoder_decoder else DecoderOnly)(model)
+    random_case(found)  # which makes a full pass
     return found
+
+
+def _without(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Settings, those inside too, without what goes by one of these names."""
+    return {
+        name: _without(value, names - {"model_type"}) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if name not in names or isinstance(value, dict)
+    }
+
+
+def _small_settings(
+    config_class: Any, given: dict[str, object] | None = None, *, fill: bool = False, of_each: int = 1
+) -> dict[str, Any]:
+    """Settings of a small model, and of the configurations inside it.
+
+    Args:
+        config_class: Its class.
+        given: Settings in place of those of SMALL and GIVEN.
+        fill: Whether numbers that are None are set too.
+        of_each: How many layers of each kind.
+    """
+    default, aliases, given = config_class(), config_class.attribute_map, {**GIVEN, **(given or {})}
+    fields = {field.name: field.default for field in dataclasses.fields(config_class)}
+    fields = {name: value for name, value in fields.items() if aliases.get(name) not in fields}
+    values = {name: vars(default).get(aliases.get(name, name)) for name in fields}
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in given:
+            found[name] = given[name]
+        elif name.endswith(SPECIAL):
+            if isinstance(value, int) and value >= VOCABULARY:
+                found[name] = VOCABULARY - 1 - len(found) % 16
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found[name] = _small(name, value)
+        elif fill and value is None and values[name] is None and _small(name, sys.maxsize) < sys.maxsize:
+            found[name] = _small(name, sys.maxsize)
+    for name, part in config_class.sub_configs_defaults.items():
+        if (inside := values[name]) is not None:
+            more = _small_settings(type(inside), given, fill=fill, of_each=of_each)
+            found[name] = {"model_type": inside.model_type, **(part.init_kwargs or {}), **more}
+    lists = {name: list(value) for name, value in values.items() if isinstance(value, (list, tuple)) and value}
+    kinds = {name: value for name, value in lists.items() if isinstance(value[0], str)}
+    count = aliases.get("num_hidden_layers", "num_hidden_layers")
+    n_layers = getattr(default, count, None)
+    of_layers = [value for value in kinds.values() if len(value) == n_layers]
+    if of_layers:
+        rows = list(zip(*of_layers, strict=True))
+        chosen = [i for i, row in enumerate(rows) if rows[:i].count(row) < of_each]
+        chosen = [0, 1] if len(chosen) < 2 else chosen
+        found[count] = len(chosen)
+        for name, value in lists.items():
+            if len(value) == n_layers and (name in kinds or isinstance(fields[name], (list, tuple))):
+                found[name] = [_small(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
+        for key, own in (default.to_dict().get("per_layer_config") or {}).items():
+            if (layer := int(key)) in chosen:
+                layers = found.setdefault("per_layer_config", {})
+                layers[chosen.index(layer)] = {k: given.get(k, _small(k, v)) for k, v in own.items()}
+    elif count in fields:  # kinds of layers that take turns
+        found[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
+    return found
+
+
+def _small(name: str, value: int) -> int:
+    """A number made small."""
+    return next((min(value, small) for like, small in SMALL.items() if re.fullmatch(like, name)), value)
 
 
 def load(name: str) -> HuggingFace:

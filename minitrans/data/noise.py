@@ -26,13 +26,14 @@ def more_ends(source: str, target: str, rng: random.Random, _: str) -> Pair:
     return source + source[-1] * rng.randint(1, 2) * (source[-1] in STOPS), target
 
 
-def other_end(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """A stop for a question mark in the source; one or two exclamation marks for a stop in both."""
+def other_end(source: str, target: str, rng: random.Random, language: str) -> Pair:
+    """A stop for a question mark in the source; exclamation marks for a stop in both, or where there is no end mark."""
     if source[-1] == "?":
         return f"{source[:-1]}.", target
-    if source[-1] == "." and target[-1] in ".。":
-        return source[:-1] + "!" * rng.randint(1, 2), target[:-1] + {".": "!", "。": "！"}[target[-1]]
-    return source, target
+    if source[-1] in STOPS and target[-1] in STOPS and (source[-1] != "." or target[-1] not in ".。"):
+        return source, target
+    mark = "！" if language in ("zh", "ja") else "!"
+    return source.rstrip(".") + "!" * rng.randint(1, 2), target.rstrip(".。") + mark
 
 
 def emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:

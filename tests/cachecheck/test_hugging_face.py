@@ -13,7 +13,9 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.check import rounding
+from minitrans.cachecheck.checks import step_deviation
 from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.proof import random_case
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
@@ -45,6 +47,31 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
     if name == "llama":  # for gpt2 it is said below
         assert "something inside is computed in float32" in results["padding.left-mask-alone"].detail
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [
+        ("deepseek_v3", []),
+        ("qwen3_moe", []),
+        ("dbrx", []),
+        ("qwen2_audio", []),  # its text decoder, though it stands among the encoder-decoders
+        ("gemma4_text", ["sliding_attention", "full_attention"]),
+        ("nemotron_h", ["linear_attention", "moe", "full_attention", "mlp"]),
+        ("zamba", ["linear_attention", "linear_attention", "hybrid", "hybrid"]),  # its layers share their weights
+    ],
+)
+def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[str]) -> None:
+    model = hugging_face.small_model(name)
+    assert isinstance(model, hugging_face.DecoderOnly)
+    assert sum(p.numel() for p in model.model.parameters()) < hugging_face.LARGEST
+    assert not kinds or list(model.model.config.layer_types) == kinds
+    assert step_deviation(random_case(model)) <= rounding(torch.float32)
+
+
+def test_a_model_that_is_not_small_is_refused() -> None:
+    with pytest.raises(hugging_face.LoadError, match="even when it is small it has"):
+        hugging_face.small_model("gpt2", n_embd=4096)
 
 
 # The survey does it for all.
@@ -102,10 +129,9 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
         *(
             ([name], f"no small {name} can be made, give a folder with a model: .*{re.escape(why)}")
             for name, why in {
-                "bamba": "mamba_n_heads must divide mamba_expand * hidden_size",
-                "zamba2": "`num_hidden_layers` (2) must be equal to the number of `layer_types`",
-                "reformer": "factors: (64, 192) sum to config.hidden_size: 32",
-                "dbrx": "'DbrxAttentionConfig' object has no attribute 'rope_theta'",
+                "voxtral_realtime": "You must specify exactly one of input_features or encoder_inputs_embeds",
+                "gemma4_assistant": "hidden_size_per_layer_input must be 0",
+                "musicgen": "'MusicgenConfig' object has no attribute 'dropout'",
             }.items()
         ),
     ],
@@ -121,7 +147,11 @@ def test_what_cannot_be_measured_is_told_in_a_line(
 
 @pytest.mark.parametrize(
     ("missing", "words"),
-    [("transformers", "is not installed"), ("huggingface_hub", "cannot be imported: ")],
+    [
+        ("transformers", "is not installed"),
+        ("huggingface_hub", "cannot be imported: "),
+        ("regex", "cannot be imported: "),
+    ],
 )
 def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
     program = (

@@ -69,8 +69,9 @@ def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len:
         ("more_ends", "Go", "走", [("Go", "走")]),
         ("other_end", "Is it?", "是吗？", [("Is it.", "是吗？")]),
         ("other_end", "Go.", "走。", [("Go!", "走！"), ("Go!!", "走！")]),
-        ("other_end", "Go.", "Va.", [("Go!", "Va!"), ("Go!!", "Va!")]),
+        ("other_end", "go", "走", [("go!", "走！"), ("go!!", "走！")]),
         ("other_end", "Go.", "走？", [("Go.", "走？")]),
+        ("other_end", "Go!", "走！", [("Go!", "走！")]),
         ("blank_before_end", "Is it?!", "是吗？", [("Is it ?!", "是吗？")]),
         ("no_apostrophes", "Don't say 'no'.", "x'y", [("Dont say 'no'.", "x'y")]),
         ("no_blanks", "Yes, no, a b.", "x, y", [("Yes,no,a b.", "x, y")]),
@@ -85,6 +86,7 @@ def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len:
 def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs) -> None:
     assert {KINDS[kind](source, target, random.Random(seed), "zh") for seed in range(3000)} == {*expected}
     assert [KINDS["quotes"]("", "x", random.Random(0), to)[1] for to in ("de", "ja", "nl")] == ["„x“", "「x」", '"x"']
+    assert [KINDS["other_end"]("x", "x", random.Random(0), to)[1] for to in ("de", "ja")] == ["x!", "x！"]
 
 
 @WAYS

@@ -69,6 +69,8 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         mixed = {"q": ["I", "Ich liebe dich", "you"], "source": "auto", "target": "zh"}  # of all texts together
         answer = server.post("/translate", json=mixed).json()
         assert answer["detectedLanguage"] == [{"confidence": 60, "language": "de"}] * 3
+        english = server.post("/detect", json={"q": "I love you"}).json()  # of two runs with it, one knows words
+        assert english[0] == {"confidence": 100, "language": "en"}
         assert {each["confidence"] for each in server.post("/detect", json={"q": "?"}).json()} == {0}
         targets = {each["code"]: each["targets"] for each in server.get("/languages").json()}
         assert targets == {"de": ["zh"], "en": ["zh", "fr"], "fr": [], "zh": []}
