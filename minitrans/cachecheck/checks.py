@@ -5,6 +5,7 @@ check of a case has its claim for a docstring, and returns the worst deviation t
 the pieces in which the tokens are fed.
 """
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,11 +14,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import Check, Deviation, NotOfferedError, compare, deviation, group, number, wide, worst
+from minitrans.cachecheck.check import (
+    Check,
+    Deviation,
+    NotOfferedError,
+    compare,
+    deviation,
+    group,
+    number,
+    rounding,
+    wide,
+    worst,
+)
 from minitrans.cachecheck.protocol import CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more
+DRAFT = 8  # tokens of the longest draft, where there is no window
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 CHECKS: list[Check] = []
@@ -66,7 +79,7 @@ def split_deviation(case: Case[Any]) -> Deviation:
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
         for size in range(1, length - begin + 1):
-            got = case.feed(case.tokens[:, begin : begin + size], case.model.copy_cache(cache))
+            got = case.feed(case.tokens[:, begin : begin + size], case.copy_cache(cache))
             found = compare(got, [x.narrow(-2, begin, size) for x in want])
             deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
         case.feed(case.tokens[:, begin : begin + 1], cache)
@@ -88,10 +101,10 @@ def _listed(chunks: Sequence[int]) -> str:
 
 @check("lengths", "logits of long sentences, of which a part is a prompt")
 def length_deviation(case: Case[Any]) -> Deviation:
-    """So do steps across the end of each window and block, and up to the longest position."""
+    """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
-    longest = model.max_len or max([LONG, *(3 * span for span in model.spans)])
-    ends = {end for span in model.spans for end in (span, 2 * span) if end + 2 <= longest} | {longest}
+    longest = model.max_len or max([LONG, *(3 * span + 2 for span in model.spans)])
+    ends = {end for span in model.spans for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
@@ -101,6 +114,9 @@ def length_deviation(case: Case[Any]) -> Deviation:
         deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
         if length <= 3 * LONG:
             deviations.append(step_deviation(long))
+            sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
+            cuts = [[len(piece) for piece in torch.arange(length).split(size)] for size in sorted(sizes)]
+            deviations += [chunk_deviation(long, chunks) for chunks in cuts]
     return worst(deviations)
 
 
@@ -294,7 +310,7 @@ def padding_token_deviation(case: Case[Any]) -> Deviation:
 def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
-    On the left side they then go on with two steps from the cache: this is how prompts are decoded in batches.
+    On the left side they are fed at once and in pieces too, and go on with two steps: so batches are decoded.
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
@@ -311,16 +327,18 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
         want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
         found = deviation(got[b : b + 1, place], want)
         deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
-    if side == "left":
-        cache = case.new_cache(lengths[0] + 2)
-        case.feed(prompts, cache, mask)
-        rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
-        steps = torch.cat([case.feed(token, cache, torch.ones_like(token, dtype=torch.bool))[0]
-                           for token in rest.split(1, 1)], 1)  # fmt: skip
+    rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
+    fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
+    for size in (lengths[0], 3) if side == "left" else ():
+        chunks = [*[len(piece) for piece in torch.arange(lengths[0]).split(size)], 1, 1]
+        pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
+        steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
         for b, n in enumerate(lengths):
-            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0][:, n:]
-            found = deviation(steps[b : b + 1], want)
-            deviations.append(found.found(f"steps after prompt {b} of {n} tokens, padded on the left", n))
+            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0]
+            found = deviation(torch.cat(steps, 1)[b : b + 1, -n - 2 :], want)
+            deviations.append(
+                found.found(f"prompt {b} of {n} tokens in pieces of {size} and two steps, padded on the left")
+            )
     return worst(deviations)
 
 
@@ -394,6 +412,52 @@ def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequ
         deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
         cache = case.select_rows(cache, torch.tensor(rows))
         kept = kept.rows(torch.tensor(rows))
+    return worst(deviations)
+
+
+@check("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
+def rollback_deviation(case: Case[Any]) -> Deviation:
+    """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
+    if "rollback" in case.model.variants:
+        case = case.run_in("rollback")
+    longest, deviations = case.model.max_len or sys.maxsize, []
+    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT]:
+        most = span if span <= LONG else SHORT
+        prompt, length = max(1, span - most), min(span + 2 * most, longest)
+        right = case.with_tokens(repeated(case, length))
+        drafts, want = case.others(right.tokens), right.full_pass()
+        for way in ("in one chunk", "one by one"):
+            cache = right.new_cache()
+            right.feed(right.tokens[:, :prompt], cache)
+            for t in range(prompt, length - 1):
+                n = min(1 + t % most, length - 1 - t)
+                tokens = torch.cat([right.tokens[:, t : t + 1], drafts[:, t + 1 : t + 1 + n]], 1)
+                pieces = tokens.split(1 if way == "one by one" else n + 1, 1)
+                got, *_ = [right.feed(piece, cache) for piece in pieces]
+                cache = right.drop_last(cache, n)
+                found = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
+                deviations.append(found.found(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
+                if not found <= rounding(case.model.dtype):
+                    break  # before a cache from which nothing is dropped is full
+    return worst(deviations)
+
+
+@check("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
+def fork_deviation(case: Case[Any]) -> Deviation:
+    """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
+    half = case.tokens.size(1) // 2
+    start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
+    case.feed(start, cache)
+    copied = case.copy_cache(cache)
+    caches = {"the cache that was copied": cache, "a copy": copied, "a copy of a copy": case.copy_cache(copied)}
+    ends = [rest, case.others(rest), case.others(case.others(rest))]
+    turns = zip(*(end.split(1, 1) for end in ends), strict=True)
+    steps = [[case.feed(*each) for each in zip(pieces, caches.values(), strict=True)] for pieces in turns]
+    deviations = []
+    for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
+        want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
+        found = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        deviations.append(found.found(f"{name} after {half} tokens", half))
     return worst(deviations)
 
 

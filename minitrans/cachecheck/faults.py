@@ -100,6 +100,22 @@ class RowsSwapped(Around):
         return self.inner.select_rows(cache, rows.flip(0))
 
 
+class CopyShared(Around):
+    """A copy of a cache is the cache itself."""
+
+    def copy_cache(self, cache: Any) -> Any:
+        """As it is."""
+        return cache
+
+
+class DraftKept(Around):
+    """Tokens that should be dropped stay in the cache."""
+
+    def drop_last(self, cache: Any, n: int) -> Any:
+        """As it is."""
+        return cache
+
+
 class PaddingSeen(Around):
     """All padding passes for real."""
 
@@ -144,6 +160,8 @@ class FaultyModel(Fault):
                 model.feed(ids[:, :1], cache)
             if self.around is RowsSwapped:
                 model.select_rows(caches[0], torch.tensor([1, 0]))
+            if self.around is DraftKept:
+                model.drop_last(model.copy_cache(caches[0]), 1)
             if self.around is PaddingSeen:
                 return model.has_source or model.takes_mask
             if self.around is PositionsAhead:  # distances alone count for some
@@ -161,6 +179,8 @@ FAULTS = [
         ("mask.late", MaskLate, ("causal.prefix",)),
         ("cache.cut", CacheCut, ("steps",)),
         ("rows.swapped", RowsSwapped, ("rows",)),
+        ("copy.shared", CopyShared, ("fork",)),
+        ("draft.kept", DraftKept, ("rollback",)),
         ("padding.seen", PaddingSeen, ("source.padding", "padding.left")),
     )
 ]

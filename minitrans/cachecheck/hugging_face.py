@@ -122,12 +122,12 @@ class HuggingFace(CachedModel[State]):
 
     auto: Any
 
-    def __init__(self, model: Any, *, weights: bool = False, static: bool = False) -> None:
-        """Take a model; `weights` has it give attention weights, `static` a cache of a fixed size."""
+    def __init__(self, model: Any, *, weights: bool = False, static: bool = False, rollback: bool = False) -> None:
+        """Take a model; it may give attention weights, and have static caches, or such as can be rolled back."""
         if weights:  # a copy that computes attention in the open
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")
-        self.model, self._static = model.eval(), static
+        self.model, self._static, self._rollback = model.eval(), static, rollback
         self._flags = {"output_attentions": True} if weights else {}
         config = model.config.get_text_config(decoder=True)
         settings = [item for each in (model.config, config) for item in vars(each).items()]
@@ -143,6 +143,7 @@ class HuggingFace(CachedModel[State]):
         self.variants = {
             "weights": lambda: type(self)(self.model, weights=True),
             "static": lambda: type(self)(self.model, static=True),
+            "rollback": lambda: type(self)(self.model, rollback=True),
         }
 
     def to(self, dtype: torch.dtype) -> "HuggingFace":
@@ -153,7 +154,10 @@ class HuggingFace(CachedModel[State]):
         """An empty cache of theirs."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
-        return transformers.DynamicCache(config=self._config)
+        cache = transformers.DynamicCache(config=self._config)
+        if self._rollback:
+            cache.activate_past_recording()
+        return cache
 
     def _numbers(self, output: Any, fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
@@ -177,6 +181,14 @@ class HuggingFace(CachedModel[State]):
             cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
         return State(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
+
+    def drop_last(self, cache: State, n: int) -> State:
+        """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
+        if not cache.cache.is_croppable:
+            raise NotOfferedError("its cache says that it cannot be cropped")
+        cache.cache.crop(-n)
+        mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
+        return State(cache.cache, cache.memory, mask, cache.fed - n)
 
     def shift_positions(self, cache: State, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""
@@ -265,7 +277,8 @@ class DecoderOnly(HuggingFace):
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
         name, first = self._cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
-        padding = self._padding(cache.mask, tokens) if first or name == "past_key_values" else {}
+        prompt = mask if tokens.size(1) > 1 else None
+        padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
         how: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
         try:
             output = self.model(tokens, **{name: cache.cache}, **how)

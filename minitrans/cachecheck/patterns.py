@@ -39,12 +39,12 @@ def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for pattern in PATTERNS:
-        tried: dict[str | None, bool] = {}
+        tried: dict[str, bool] = {}
         for id_ in pattern.checks:
             if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found:
-                way = WAYS.get(id_)
+                way = WAYS.get(id_, "")
                 if way not in tried:
-                    tried[way] = _fits(pattern, case if way is None else case.run_in(way))
+                    tried[way] = _fits(pattern, case.run_in(way) if way in case.model.variants else case)
                 if tried[way]:
                     found[id_] = f"this looks like: {pattern.name}"
     return found
@@ -119,16 +119,20 @@ def counts_source_padding(case: Case[Any]) -> bool:
 
 def attends_to_padding(case: Case[Any]) -> bool:
     """What stands in the padding on the left of a prompt matters."""
+    return bool(_moved(*_padded(case)).any())
+
+
+def _padded(case: Case[Any]) -> list[Tensor]:
+    """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
     other = torch.where(mask, tokens, case.others(tokens))
-    one, two = (case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other))
-    return bool(_moved(one, two).any())
+    return [case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other)]
 
 
 def counts_padding(case: Case[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return not attends_to_padding(case)
+    return not attends_to_padding(case) and bool(_moved(_padded(case)[0], case.full_pass()[0]).any())
 
 
 def positions_restart(case: Case[Any]) -> bool:
@@ -194,18 +198,41 @@ def keeps_source_rows(case: Case[Any]) -> bool:
     return case.model.has_source and not _turned(case) and _turned(_with_one_source(case))
 
 
+def _after_draft(case: Case[Any], draft: Tensor) -> Tensor:
+    """The logits of the token after half of them, where a draft came between and was dropped again."""
+    half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
+    case.feed(case.tokens[:, :half], cache)
+    case.feed(draft, cache)
+    return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]
+
+
+def drops_nothing(case: Case[Any]) -> bool:
+    """What follows a dropped draft is as if the draft had been meant."""
+    half, draft = case.tokens.size(1) // 2, case.others(case.tokens[:, :2])
+    tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
+    return _same(_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
+
+
+def sees_drafts(case: Case[Any]) -> bool:
+    """What follows a dropped draft depends on what that was."""
+    draft = case.tokens[:, :2]
+    return bool(_moved(_after_draft(case, draft), _after_draft(case, case.others(draft))).any())
+
+
 def shares_memory(case: Case[Any]) -> bool:
-    """One decode at a time is right."""
-    return bool(checks.step_deviation(case) <= _rounding(case.model.dtype))
+    """One decode at a time is right, in steps and after a prompt."""
+    ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
+    return max(checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
-STEPS = (*CACHED, "rows", "caches.two", "caches.alternating", "batch", "source.padding")
+STEPS = (*CACHED, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
 CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE = ("source.padding", "source.padding-token")
 PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
 NUMBERS = (*STEPS, *CAUSAL, *SOURCE, *PADDING)
-WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone"}  # see `CachedModel.variants`
+# What they run the model with, where it offers that: see `CachedModel.variants`.
+WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
@@ -218,11 +245,13 @@ PATTERNS = [
     Pattern("positions start at 0 again at every step", STEPS, positions_restart),
     Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEPS, forgets),
-    Pattern("the mask of a later chunk is aligned to the wrong corner", STEPS, later_chunks_alone),
+    Pattern("the mask of a later chunk is aligned to the wrong corner", (*STEPS, *PADDING), later_chunks_alone),
     Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
     Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
-    Pattern("two caches share memory, or the model holds the cache", ("caches.two", "caches.alternating"),
+    Pattern("no tokens are dropped at all", ("rollback",), drops_nothing),
+    Pattern("dropped tokens are still seen", ("rollback",), sees_drafts),
+    Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             shares_memory),
     Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
 ]  # fmt: skip

@@ -77,6 +77,10 @@ class CachedModel(Generic[Cache]):
         """A copy that shares nothing with the cache."""
         return copy.deepcopy(cache)
 
+    def drop_last(self, cache: Cache, n: int) -> Cache:
+        """The cache without its last n >= 1 tokens, all fed since some were last dropped; it is not left empty."""
+        raise NotOfferedError("there is no way to drop a cache's last tokens")
+
     def embedding(self) -> nn.Module:
         """The module that turns the target's ids into vectors (B, n, D): gradients are taken of what it returns."""
         raise NotOfferedError("nothing says which module embeds the tokens")
@@ -91,7 +95,7 @@ class CachedModel(Generic[Cache]):
 
 
 class Functions(CachedModel[list[Any]]):
-    """A model given as a pair of functions, without padding; with a third, rows can be selected."""
+    """A model given as a pair of functions, without padding; with more, rows can be selected and tokens dropped."""
 
     def __init__(
         self,
@@ -100,6 +104,7 @@ class Functions(CachedModel[list[Any]]):
         vocab_size: int,
         *,
         select: Callable[[Any, Tensor], Any] | None = None,
+        drop: Callable[[Any, int], Any] | None = None,
         embedding: nn.Module | None = None,
         dtype: torch.dtype = torch.float32,
         max_len: int | None = None,
@@ -113,6 +118,7 @@ class Functions(CachedModel[list[Any]]):
             step: Logits (B, n, V) of the next n tokens (B, n), and the cache for the next call; the first is None.
             vocab_size: V.
             select: The cache with the given rows.
+            drop: The cache without so many of its last tokens.
             embedding: The module that embeds the tokens.
             dtype: What they compute in.
             max_len: The most tokens that they take.
@@ -121,7 +127,7 @@ class Functions(CachedModel[list[Any]]):
         """
         self.ordinary, self.first = [i for i in range(vocab_size) if i != first], first
         self.dtype, self.max_len, self.spans = dtype, max_len, spans
-        self._full, self._step, self._select, self._embedding = full, step, select, embedding
+        self._full, self._step, self._select, self._drop, self._embedding = full, step, select, drop, embedding
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
         """Call `full`."""
@@ -141,6 +147,10 @@ class Functions(CachedModel[list[Any]]):
         if self._select is None:
             return super().select_rows(cache, rows)
         return [self._select(cache[0], rows)]
+
+    def drop_last(self, cache: list[Any], n: int) -> list[Any]:
+        """Call `drop`."""
+        return super().drop_last(cache, n) if self._drop is None else [self._drop(cache[0], n)]
 
     def embedding(self) -> nn.Module:
         """The one given."""
@@ -207,6 +217,15 @@ class Case(Generic[Cache]):
     def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
         """The cache with the given rows."""
         return ask(self.model.select_rows, cache, rows)
+
+    @torch.no_grad()
+    def drop_last(self, cache: Cache, n: int) -> Cache:
+        """The cache without its last tokens."""
+        return ask(self.model.drop_last, cache, n)
+
+    def copy_cache(self, cache: Cache) -> Cache:
+        """A copy of the cache."""
+        return ask(self.model.copy_cache, cache)
 
     def others(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""

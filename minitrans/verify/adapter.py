@@ -43,6 +43,11 @@ class Ours(CachedModel[DecoderCache]):
         cache.select_rows(rows)
         return cache
 
+    def drop_last(self, cache: DecoderCache, n: int) -> DecoderCache:
+        """The same cache, whose slots beyond its length hold nothing."""
+        cache.length -= n
+        return cache
+
     def embedding(self) -> nn.Module:
         """The target's."""
         return self.model.tgt_embedding

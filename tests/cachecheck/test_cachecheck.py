@@ -15,9 +15,11 @@ from minitrans.cachecheck.checks import CHECKS, step_deviation
 from minitrans.cachecheck.faults import FAULTS
 from minitrans.cachecheck.proof import random_case
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
+from minitrans.verify.subject import fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}
-OF_CACHE = "steps chunks lengths greedy score static weights rows caches.two caches.alternating batch source.padding"
+CACHES = "rows rollback fork caches.two caches.alternating"
+OF_CACHE = f"steps chunks lengths greedy score static weights {CACHES} batch source.padding"
 OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
 LEFT = "padding.left padding.left-mask-alone"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
@@ -38,9 +40,12 @@ FAULTY = {
     "source rows": ("keys and values of the source are not selected", "rows", None),
     "all rows": ("no rows are selected at all", "rows", None),
     "rows reversed": (None, "rows", ""),
+    "drops nothing": ("no tokens are dropped at all", "rollback", ""),
+    "values dropped first": ("dropped tokens are still seen", "rollback", ""),
     "weights": (None, "weights", ""),
     "dropout": ("random numbers are drawn", "random steps", None),
     "float32": ("something inside is computed in float32", "lengths", None),
+    "copies share": ("two caches share memory", "fork", ""),
     "shared": ("two caches share memory", "caches.two", None),
 }
 
@@ -75,6 +80,8 @@ def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
 
 
 TOKENS = random_case(Toy()).tokens
+SECOND = random_case(Toy()).others(TOKENS[:, -1:])
+THIRD = random_case(Toy()).others(SECOND)
 ONES, SUM, UP_TO = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 PARTS: list[tuple[str, str, str | Off]] = [
@@ -83,6 +90,8 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("chunks", "as a chunk of 2 after 7 single tokens", fed(*ONES[:7], 2)),
     ("lengths", "17 tokens, and then one by one to 20", fed(17, 1, 1, 1)),
     ("lengths", "fed one by one", fed(*[1] * 20)),
+    ("lengths", "fed in chunks of 5 + 5 + 5 + 5", fed(5, 5, 5, 5)),
+    ("lengths", "fed in chunks of 20", fed(20)),
     ("greedy", "1: ", fed(*ONES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
     ("greedy", ": ", fed(*ONES[:6], when=lambda toy, ids, c: 1e3 * torch.arange(V) * (ids[-1, -1] != TOKENS[-1, 5]))),
     ("score", "", fed(*ONES[:8], when=lambda toy, ids, c: torch.arange(V))),
@@ -99,13 +108,20 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("source.padding", "batch, one by one", fed(*ONES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
     ("padding.right", "2 of 3 tokens alone and padded on the right", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
     ("padding.left", "2 of 3 tokens alone and padded on the left", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
-    ("padding.left", "steps after prompt 2 of 3 tokens", fed(7, 1, 1)),
+    ("padding.left", "2 of 3 tokens in pieces of 7 and two steps", fed(7, 1, 1)),
+    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3)),
+    ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3, 1, 1, 1)),
     ("batch", "with the rows in reverse", lambda toy, ids, c: torch.arange(len(ids))[:, None, None]),
     ("batch", "beside rows of other tokens, full", fed(when=lambda toy, ids, c: int(ids[:, -1].sum()) != SUM)),
     ("batch", "beside rows of other tokens, steps", fed(*ONES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != SUM)),
     ("rows", f"{UP_TO} [3, 0, 1]", fed(5, 1, 1)),
     ("rows", f"{UP_TO} [0]", fed(5, 1, 1, 1, 1)),
     ("rows", UP_TO, "repeated rows"),
+    ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
+    ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
+    ("fork", "the cache that was copied after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: c is toy.newest)),
+    ("fork", "a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == SECOND).all()))),
+    ("fork", "a copy of a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == THIRD).all()))),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
@@ -210,9 +226,15 @@ def test_a_pair_of_functions_is_enough() -> None:
     pair = Functions(full, step, V, dtype=torch.float64, max_len=MAX_LEN)
     passed = {r.id for r in check_cache(pair).checks if r.passed}
     assert passed >= {"steps", "chunks", "lengths", "causal.values", "batch"}
-    assert {r.id for r in check_cache(pair).checks if not r.offered} >= {"rows", "causal.gradient", "padding.left"}
-    whole = Functions(full, step, V, select=toy.select_rows, embedding=toy.tokens, dtype=torch.float64, max_len=MAX_LEN)
-    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "causal.gradient"}
+    assert {r.id for r in check_cache(pair).checks if not r.offered} >= {
+        "rows",
+        "rollback",
+        "causal.gradient",
+        "padding.left",
+    }
+    more: dict[str, Any] = {"select": toy.select_rows, "drop": toy.drop_last, "embedding": toy.tokens}
+    whole = Functions(full, step, V, **more, dtype=torch.float64, max_len=MAX_LEN)
+    assert {r.id for r in check_cache(whole).checks if r.passed} >= {"rows", "rollback", "causal.gradient"}
     toy.fault = "positions restart"
     with pytest.raises(AssertionError, match="positions start at 0 again at every step"):
         check_cache(pair)
@@ -298,6 +320,11 @@ def test_the_windows_and_the_longest_position_are_crossed() -> None:
     model.spans = (6,)
     assert BY_ID["lengths"].run({torch.float64: random_case(model)}).passed
     assert {8, 14, MAX_LEN} <= set(lengths)
+
+
+@pytest.mark.parametrize("id_", ["rollback", "fork", "lengths"])
+def test_our_own_model_offers_what_its_proof_does_not_ask(id_: str) -> None:
+    assert BY_ID[id_].run({torch.float64: random_subject(fresh_model()).case()}).passed
 
 
 def test_it_imports_torch_alone() -> None:

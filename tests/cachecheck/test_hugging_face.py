@@ -112,8 +112,8 @@ def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> No
     assert cli.main(["verify", "--model", "gpt2", "--self-test"]) == 1
     out = " ".join(capsys.readouterr().out.split())
     assert "this looks like: padding is not attended to, but counted" in out
-    assert "18 passed, 1 failed, 2 not offered" in out
-    assert "5 sabotages, 5 caught" in out
+    assert "20 passed, 1 failed, 2 not offered" in out
+    assert "7 sabotages, 7 caught" in out
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ class ToyCache:
     ahead: int = 0
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
     rows: Tensor | None = None  # those that were selected last
+    original: "ToyCache | None" = None  # whose memory it shares
 
 
 def last_row(ids: Tensor) -> Tensor:
@@ -45,7 +46,7 @@ class Toy(CachedModel[ToyCache]):
     def __init__(self, fault: str | Off = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
-        self.ordinary, self.first, self.max_len = range(3, V), 1, MAX_LEN
+        self.ordinary, self.first, self.max_len, self.spans = range(3, V), 1, MAX_LEN, (6,)
         self.variants = {
             "weights": partial(type(self), fault, dtype, weights=True),
             "static": partial(type(self), "positions restart" if fault == "static" else fault, dtype),
@@ -105,6 +106,9 @@ class Toy(CachedModel[ToyCache]):
         numbers = self._run(
             fed, positions + (cache.ahead if start else 0), torch.arange(start + n) <= queries[:, None], cache
         )
+        if cache.original and len(cache.original.chunks) == len(cache.chunks):
+            pairs = zip(cache.original.values, cache.values, strict=True)
+            cache.original.values = [[*theirs[:-1], own[-1]] for theirs, own in pairs]
         if self.fault == "weights" and self.returns_weights:
             numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers
@@ -127,6 +131,23 @@ class Toy(CachedModel[ToyCache]):
         result.rows = rows
         self.newest = result
         return result
+
+    def copy_cache(self, cache: ToyCache) -> ToyCache:
+        copied = super().copy_cache(cache)
+        copied.original = cache if self.fault == "copies share" else None
+        return copied
+
+    def drop_last(self, cache: ToyCache, n: int) -> ToyCache:
+        cache.chunks.append(-n)
+        if self.fault == "drops nothing":
+            return cache
+        assert cache.real is not None
+        kept = cache.real.size(1) - n
+        first = n if self.fault == "values dropped first" else 0
+        cache.keys = [[torch.cat(layer, 1)[:, :kept]] for layer in cache.keys]
+        cache.values = [[torch.cat(layer, 1)[:, first:][:, :kept]] for layer in cache.values]
+        cache.real = cache.real[:, :kept]
+        return cache
 
     def embedding(self) -> nn.Module:
         return self.tokens

@@ -66,7 +66,7 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     file = notes_file(tmp_path, note(["all"], ["padding.left-mask-alone"]))
     assert main(["--output", str(output)], file) == 0
     rows = [line.split(" | ") for line in output.read_text(encoding="utf-8").splitlines() if line.startswith("| gpt2")]
-    assert rows[0][-1] == "5 of 5 |"
+    assert rows[0][-1] == "7 of 7 |"
     assert any(cell.startswith("**2** [1](#note-1)") for cell in rows[0])
 
 
