@@ -29,7 +29,7 @@ TOOLS = {  # and the packages of Debian that have them
 RELEASE, VERSION = "bookworm", "3.11"  # of Debian, and of its Python
 TORCH = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
 SCRIPTS = {
-    # A cross compiler knows no native processor. (One with SVE would be emulated far more slowly.)
+    # A cross compiler knows no native processor. This one has no SVE: code for that has not been run.
     "c++": """#!/bin/sh
 for word; do
     shift
