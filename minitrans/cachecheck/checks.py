@@ -99,6 +99,11 @@ def _listed(chunks: Sequence[int]) -> str:
     return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
+def _cut(length: int, size: int) -> list[int]:
+    """Chunks of one size, of which the last may be smaller, that make up a length."""
+    return [min(size, length - begin) for begin in range(0, length, size)]
+
+
 @check("lengths", "logits of long sentences, of which a part is a prompt")
 def length_deviation(case: Case[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
@@ -115,8 +120,7 @@ def length_deviation(case: Case[Any]) -> Deviation:
         if length <= 3 * LONG:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
-            cuts = [[len(piece) for piece in torch.arange(length).split(size)] for size in sorted(sizes)]
-            deviations += [chunk_deviation(long, chunks) for chunks in cuts]
+            deviations += [chunk_deviation(long, _cut(length, size)) for size in sorted(sizes)]
     return worst(deviations)
 
 
@@ -330,7 +334,7 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
     for size in (lengths[0], 3) if side == "left" else ():
-        chunks = [*[len(piece) for piece in torch.arange(lengths[0]).split(size)], 1, 1]
+        chunks = [*_cut(lengths[0], size), 1, 1]
         pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
         for b, n in enumerate(lengths):

@@ -132,7 +132,8 @@ def _padded(case: Case[Any]) -> list[Tensor]:
 
 def counts_padding(case: Case[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return not attends_to_padding(case) and bool(_moved(_padded(case)[0], case.full_pass()[0]).any())
+    one, other = _padded(case)
+    return not _moved(one, other).any() and bool(_moved(one, case.full_pass()[0]).any())
 
 
 def positions_restart(case: Case[Any]) -> bool:
