@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Mutation testing: change one expression or statement, run the tests, and see whether they notice.
 
-First the quick tests run once and it is noted which of them execute which line. Each mutant then meets those that
-execute its line. Nothing is written to disk. The process imports the libraries once and forks a child for each mutant,
+First the quick tests run once, and it is noted which of them execute which line; each mutant then meets those that
+execute its line. No mutant is written to disk. The process imports the libraries once and forks a child for each one,
 which imports the mutated module in place of the one in the package. A mutant of the model's takes about a second of a
 core, one of what trains, translates and reads data five. Of a module that is not the model's a sample is tested, always
 the same, unless `--sample` says otherwise. The C++ has cpp_mutants.py.
@@ -69,7 +69,7 @@ settings.register_profile(
 
 # Nothing that a verdict has no use for: the start of pytest takes longer than most tests.
 # Tests that start processes of their own test the code on the disk; those that compile for lesser processors take long.
-PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:anyio", "-p", "no:timeout",
+PYTEST_OPTIONS = ["-x", "--tb=no", "--assert=plain", "-p", "no:cacheprovider", "-p", "no:anyio", "--timeout=0",
                   "-m", "not slow", "-k", "not lesser_processors and not at_random and not a_signal_saves",
                   "--hypothesis-profile", "mutants"]  # fmt: skip
 
@@ -857,23 +857,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     modules = arguments.modules or known
     if not set(modules) <= set(known):
         parser.error(f"choose from {', '.join(known)}")
-    mutated = []
+    mutated, originals = [], []
     for module in modules:
-        n = arguments.sample or (None if module in MODEL else SAMPLE)
-        mutated += sample([*mutants(module, (ROOT / path_of(module)).read_text(encoding="utf-8"))], n)
+        source = (ROOT / path_of(module)).read_text(encoding="utf-8")
+        mutated += sample([*mutants(module, source)], arguments.sample or (None if module in MODEL else SAMPLE))
+        everywhere = range(1, 1 + source.count("\n"))
+        originals.append(Mutant(module, everywhere, "", "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
         print(*mutated, sep="\n")
         return 0
 
     torch.set_num_threads(1)  # of each child; more would wait for each other
+    sys.path.insert(0, str(ROOT))  # this package, whichever is installed
     folders = defaultdict[str, list[str]](list)
     for module in modules:
         folders[module.split(".")[0]].append(module)
-    with tempfile.TemporaryDirectory() as cache:
-        PYTEST_OPTIONS.extend(["-o", f"cache_dir={cache}"])  # what is compiled is compiled once
+    with tempfile.TemporaryDirectory() as made:
         warm_up(folders)
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
-        results = {folder: Path(cache, f"{folder}.json") for folder in folders}
+        results = {folder: Path(made, f"{folder}.json") for folder in folders}
         recorders = ((folder, partial(note_tests, folder, folders[folder], results[folder])) for folder in folders)
         for folder, passed in run(recorders, arguments.jobs):
             if not passed:
@@ -885,10 +887,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             executing, taken = json.loads(path.read_text(encoding="utf-8"))
             tests |= executing
             seconds |= taken
+
+        def starts(of: Iterable[Mutant]) -> Iterator[Job[Mutant]]:
+            return ((mutant, partial(start, mutant, tests_of(mutant, tests, seconds))) for mutant in of)
+
+        for original, survived in run(starts(originals), arguments.jobs):
+            if not survived:
+                print(f"the tests of {original.module} fail on the unmutated code", file=sys.stderr)
+                return 2
         survivors: list[Mutant] = []
         killed: list[Mutant] = []
-        starts = ((mutant, partial(start, mutant, tests_of(mutant, tests, seconds))) for mutant in mutated)
-        for mutant, survived in run(starts, arguments.jobs):
+        for mutant, survived in run(starts(mutated), arguments.jobs):
             (survivors if survived else killed).append(mutant)
             print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
