@@ -24,7 +24,7 @@ from runs import tiny_settings, write_corpus
 from torch import Tensor, nn
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measure import Report
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving import admission

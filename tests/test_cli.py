@@ -18,7 +18,7 @@ from runs import command, copy_run, wait_for_the_end_of
 
 import minitrans.serving
 from minitrans import cli
-from minitrans.cachecheck.check import Caught, Report
+from minitrans.cachecheck.measure import Caught, Report
 from minitrans.cli.arguments import CORES
 from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import load_bundle, save_bundle

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runs import command, copy_run
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measure import Report
 from minitrans.data.corpus import load_corpus
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from runs import command, copy_run, tiny_settings
 
 from minitrans import cli
-from minitrans.cachecheck.check import Report
+from minitrans.cachecheck.measure import Report
 from minitrans.cli.arguments import CORES
 from minitrans.training.config import SECTIONS
 from minitrans.verify import proof

@@ -6,7 +6,7 @@ that they are noticed. The engine is `check` and `fault`: what a check, its outc
 The proof of our own model goes by it too. All of it imports only torch, except `hugging_face`.
 """
 
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.measure import NotOfferedError
 from minitrans.cachecheck.proof import check_cache, run, self_test
 from minitrans.cachecheck.protocol import CachedModel, Functions, LoadError
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.measure import NotOfferedError
 from minitrans.cachecheck.proof import random_case
 from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck import checks
-from minitrans.cachecheck.check import NotOfferedError, compare, rounding
+from minitrans.cachecheck import cache_checks
+from minitrans.cachecheck.measure import NotOfferedError, compare, rounding
 from minitrans.cachecheck.protocol import Case
 
 SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
@@ -68,7 +68,7 @@ def _rounding(dtype: torch.dtype) -> float:
 
 
 def _steps(case: Case[Any]) -> Tensor:
-    return checks.fed_in(case, [1] * case.tokens.size(1))[0]
+    return cache_checks.fed_in(case, [1] * case.tokens.size(1))[0]
 
 
 def _moved(one: Tensor, other: Tensor) -> Tensor:
@@ -109,12 +109,12 @@ def sees_all(case: Case[Any]) -> bool:
 
 def attends_to_source_padding(case: Case[Any]) -> bool:
     """What stands in the source's padding matters."""
-    return not checks.padding_token_deviation(case) <= SEEN
+    return not cache_checks.padding_token_deviation(case) <= SEEN
 
 
 def counts_source_padding(case: Case[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return bool(checks.padding_token_deviation(case) <= rounding(case.model.dtype))
+    return bool(cache_checks.padding_token_deviation(case) <= rounding(case.model.dtype))
 
 
 def attends_to_padding(case: Case[Any]) -> bool:
@@ -161,8 +161,8 @@ def forgets(case: Case[Any]) -> bool:
 def later_chunks_alone(case: Case[Any]) -> bool:
     """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
     length, limit = case.tokens.size(1), _rounding(case.model.dtype)
-    right = checks.step_deviation(case), checks.chunk_deviation(case, [length])
-    return max(right) <= limit < checks.chunk_deviation(case, [1, length - 1])
+    right = cache_checks.step_deviation(case), cache_checks.chunk_deviation(case, [length])
+    return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
 def _turned(case: Case[Any], stay: bool = False) -> bool:
@@ -223,7 +223,7 @@ def sees_drafts(case: Case[Any]) -> bool:
 def shares_memory(case: Case[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt."""
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
-    return max(checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
+    return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
 
 
 CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")

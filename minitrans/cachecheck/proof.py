@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from minitrans.cachecheck import fault
-from minitrans.cachecheck.check import CONTROL, LOWER, Caught, NotOfferedError, Report, Result, number
-from minitrans.cachecheck.checks import CHECKS
-from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.cache_checks import CHECKS
+from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, NotOfferedError, Report, Result, number
 from minitrans.cachecheck.patterns import patterns
 from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.self_test import catch_faults
+from minitrans.cachecheck.wrappers import FAULTS
 
 SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
@@ -83,7 +83,7 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
         if any(m.measured <= CONTROL for id_ in each.told_by for m in before[id_].by_dtype.values())
         and each.applies(next(iter(cases.values())).model)
     ]
-    yield from fault.self_test(CHECKS, chosen, lambda: cases, before, may_lack=True)
+    yield from catch_faults(CHECKS, chosen, lambda: cases, before, may_lack=True)
 
 
 def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:

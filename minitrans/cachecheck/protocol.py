@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.check import NotOfferedError
+from minitrans.cachecheck.measure import NotOfferedError
 
 Cache = TypeVar("Cache")
 

@@ -13,7 +13,7 @@ from minitrans.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minitrans.cachecheck.check import Report
+    from minitrans.cachecheck.measure import Report
     from minitrans.verify.subject import Subject
 
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from minitrans.cachecheck import fault
-from minitrans.cachecheck.check import LOWER, Caught, Check, Report
+from minitrans.cachecheck.measure import LOWER, Caught, Check, Report
+from minitrans.cachecheck.self_test import catch_faults
 from minitrans.errors import unknown
 from minitrans.model.transformer import Transformer
 from minitrans.serving.admission import Mode, is_measured
@@ -49,7 +49,7 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
     """
     checks = checks_for(compiled)
     before = {check.id: check.run(fresh_subjects()) for check in checks}
-    yield from fault.self_test(checks, sabotages_for(compiled), fresh_subjects, before)
+    yield from catch_faults(checks, sabotages_for(compiled), fresh_subjects, before)
 
 
 def sabotaged(id_: str, compiled: Mode = "auto") -> Report:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.check import LOWER, Report, name_of, number, rounding
+from minitrans.cachecheck.measure import LOWER, Report, name_of, number, rounding
 
 NARROW = 120  # columns: below, an id in a column of its own leaves too little for the claim
 

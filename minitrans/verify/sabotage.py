@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from types import CodeType, FunctionType
 from typing import Any
 
-from minitrans.cachecheck.fault import Fault
+from minitrans.cachecheck.self_test import Fault
 from minitrans.errors import UserError
 
 NEEDS = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by what an id begins with

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.check import FLOAT64, name_of, number
+from minitrans.cachecheck.measure import FLOAT64, name_of, number
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 

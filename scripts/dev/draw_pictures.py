@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from minitrans.cachecheck.check import number
+from minitrans.cachecheck.measure import number
 from minitrans.data.batching import collate
 from minitrans.explain.computing import Explained, look
 from minitrans.model.masks import causal_mask, padding_mask

@@ -52,7 +52,7 @@ AROUND = [
     *named("compiled", "plan probe training stepper kernels library"),
     *named("training", "module checkpoints callbacks"),
     *named("data", "batching filters processes"),
-    *named("cachecheck", "protocol checks patterns fault faults proof"),
+    *named("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
     *named("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model

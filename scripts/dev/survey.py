@@ -20,9 +20,9 @@ import transformers
 import yaml
 
 from minitrans.cachecheck import NotOfferedError, run, self_test
-from minitrans.cachecheck.check import Caught, Result
-from minitrans.cachecheck.checks import CHECKS
+from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.hugging_face import small_model
+from minitrans.cachecheck.measure import Caught, Result
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"

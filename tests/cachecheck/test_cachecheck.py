@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from toy import MAX_LEN, Off, Toy, V, last_row
 
 from minitrans.cachecheck import run, self_test
-from minitrans.cachecheck.check import CONTROL, FLOAT64, Result, number, rounding
-from minitrans.cachecheck.checks import CHECKS, step_deviation
-from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.cache_checks import CHECKS, step_deviation
+from minitrans.cachecheck.measure import CONTROL, FLOAT64, Result, number, rounding
 from minitrans.cachecheck.proof import random_case
+from minitrans.cachecheck.wrappers import FAULTS
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, random_subject
 

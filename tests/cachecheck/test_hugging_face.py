@@ -12,10 +12,10 @@ import torch
 
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
-from minitrans.cachecheck.check import rounding
-from minitrans.cachecheck.checks import step_deviation
-from minitrans.cachecheck.faults import FAULTS
+from minitrans.cachecheck.cache_checks import step_deviation
+from minitrans.cachecheck.measure import rounding
 from minitrans.cachecheck.proof import random_case
+from minitrans.cachecheck.wrappers import FAULTS
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")

@@ -1,7 +1,7 @@
 """The claim of the project: step by step from a cache gives what the full masked pass gives, everywhere.
 
-Most measures are those of `minitrans.cachecheck.checks`, here on models and sentences of any size. That each of them
-reports the faults that it is for is shown by tests/verify/test_self_test.py.
+Most measures are those of `minitrans.cachecheck.cache_checks`, here on models and sentences of any size. That each of
+them reports the faults that it is for is shown by tests/verify/test_self_test.py.
 """
 
 from collections.abc import Callable
@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from subjects import random_sentences, subjects
 from torch import Tensor
 
-from minitrans.cachecheck.check import FLOAT64, LOWER, compare, rounding, worst
-from minitrans.cachecheck.checks import (
+from minitrans.cachecheck.cache_checks import (
     alternating_deviation,
     batch_deviation,
     chunk_deviation,
@@ -29,6 +28,7 @@ from minitrans.cachecheck.checks import (
     step_deviation,
     tokens_without_effect,
 )
+from minitrans.cachecheck.measure import FLOAT64, LOWER, compare, rounding, worst
 from minitrans.cachecheck.protocol import Case
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer

@@ -13,7 +13,7 @@ from subjects import subjects
 from torch import Tensor
 
 from minitrans import verify
-from minitrans.cachecheck.check import LOWER, Report
+from minitrans.cachecheck.measure import LOWER, Report
 from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer

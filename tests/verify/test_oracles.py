@@ -10,7 +10,7 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
-from minitrans.cachecheck.check import FLOAT64, deviation, worst
+from minitrans.cachecheck.measure import FLOAT64, deviation, worst
 from minitrans.model import reference
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.layers import DecoderLayer, EncoderLayer

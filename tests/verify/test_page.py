@@ -10,7 +10,7 @@ import pytest
 import torch
 from test_pictures import of_class, parse
 
-from minitrans.cachecheck.check import Caught, Measurement, Report, Result
+from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.page import make_folder, page

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from minitrans.cachecheck.check import LOWER, number, rounding
+from minitrans.cachecheck.measure import LOWER, number, rounding
 from minitrans.model.masks import causal_mask
 from minitrans.pages.charts import svg
 from minitrans.pages.pictures import CELL, catch_matrix, heat_map, mask_picture, render

@@ -7,8 +7,8 @@ from itertools import groupby
 
 from rich.console import Console
 
-from minitrans.cachecheck import checks as of_anyone
-from minitrans.cachecheck.check import Caught, Check, Measurement, Report, Result
+from minitrans.cachecheck import cache_checks
+from minitrans.cachecheck.measure import Caught, Check, Measurement, Report, Result
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.report import print_report
 
@@ -47,7 +47,7 @@ def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
 
 
 def test_on_a_narrow_terminal_nothing_is_cut() -> None:
-    checks = [*CHECKS, *of_anyone.CHECKS]
+    checks = [*CHECKS, *cache_checks.CHECKS]
     text = printed(results(checks), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

@@ -15,8 +15,8 @@ import torch
 from conftest import COMPILED, needs_compiled
 
 from minitrans import verify
-from minitrans.cachecheck.check import Caught, Check, Report, Result, name_of
-from minitrans.cachecheck.fault import is_worse
+from minitrans.cachecheck.measure import Caught, Check, Report, Result, name_of
+from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
 from minitrans.serving.admission import Mode

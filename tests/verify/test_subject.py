@@ -6,7 +6,7 @@ import pytest
 import torch
 from runs import CORPUS
 
-from minitrans.cachecheck.check import LOWER
+from minitrans.cachecheck.measure import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject

@@ -5,7 +5,7 @@ import math
 import torch
 from conftest import random_tensor
 
-from minitrans.cachecheck.check import FLOAT64, deviation
+from minitrans.cachecheck.measure import FLOAT64, deviation
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, deviation, group, worst
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError

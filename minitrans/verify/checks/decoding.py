@@ -8,8 +8,8 @@ from dataclasses import replace
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck import checks as of_anyone
-from minitrans.cachecheck.check import Check, Measure, deviation, group, worst
+from minitrans.cachecheck import cache_checks
+from minitrans.cachecheck.measure import Check, Measure, deviation, group, worst
 from minitrans.data.batching import collate
 from minitrans.model.decoding import (
     CachedStepper,
@@ -41,7 +41,7 @@ def as_anyone(id_: str, theirs: str, more: str = "") -> Callable[[Measure], Meas
         theirs: The id of the check of anyone's model.
         more: What is measured beyond that.
     """
-    (known,) = (each for each in of_anyone.CHECKS if each.id == theirs)
+    (known,) = (each for each in cache_checks.CHECKS if each.id == theirs)
 
     def register(measure: Measure) -> Measure:
         what = known.what.replace("logits", ALL) + more
@@ -57,7 +57,7 @@ def steps_are_full_pass(subject: Subject) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     cache = model.init_cache(*model.encode(src_ids))
     stepped = torch.cat([model.step(token, cache) for token in tgt_in.split(1, 1)], 1)
-    return worst([of_anyone.step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
+    return worst([cache_checks.step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
 
 
 @check(
@@ -73,10 +73,10 @@ def steps_of_all_shapes(subject: Subject) -> float:
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     batches = [(source, long), (source, short)]
     batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
-    return worst([of_anyone.step_deviation(case_of(model, *batch)) for batch in batches])
+    return worst([cache_checks.step_deviation(case_of(model, *batch)) for batch in batches])
 
 
-as_anyone("cache.chunks", "chunks")(lambda subject: of_anyone.split_deviation(subject.case()))
+as_anyone("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
 
 
 @as_anyone("cache.rows", "rows")
@@ -85,7 +85,7 @@ def rows_can_be_selected(subject: Subject) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return of_anyone.rows_deviation(case_of(model, src_ids, tgt_in))
+    return cache_checks.rows_deviation(case_of(model, src_ids, tgt_in))
 
 
 @check(
@@ -123,11 +123,11 @@ def beams_are_scored_right(subject: Subject) -> float:
 def scores_add_up(subject: Subject) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
-    return of_anyone.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
+    return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-as_anyone("cache.alternating", "caches.alternating")(lambda subject: of_anyone.alternating_deviation(subject.case()))
-as_anyone("cache.two", "caches.two")(lambda subject: of_anyone.interleaved_deviation(subject.case()))
+as_anyone("cache.alternating", "caches.alternating")(lambda subject: cache_checks.alternating_deviation(subject.case()))
+as_anyone("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
 @check("cache.saved", f"{ALL}, single steps of the loaded model, against the full pass of the saved one")
@@ -139,7 +139,7 @@ def saved_models_decode_the_same(subject: Subject) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return of_anyone.step_deviation(case_of(loaded, src_ids, tgt_in), passing=Ours(model))
+    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=Ours(model))
 
 
 @check(
@@ -151,7 +151,7 @@ def modes_are_the_same(subject: Subject) -> float:
     training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
     both = subject, replace(subject, model=training)
-    return worst([of_anyone.step_deviation(a.case(), Ours(b.model)) for a, b in (both, both[::-1])])
+    return worst([cache_checks.step_deviation(a.case(), Ours(b.model)) for a, b in (both, both[::-1])])
 
 
 @check(

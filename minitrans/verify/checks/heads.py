@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
+from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,

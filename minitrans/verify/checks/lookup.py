@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, deviation, group, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import Subject

@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
-from minitrans.cachecheck.checks import batch_deviation, prefix_deviation, source_padding_deviation
+from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
+from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map

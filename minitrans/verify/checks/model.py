@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from minitrans.cachecheck.check import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, deviation, group, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from minitrans.cachecheck.check import CONTROL, Check, deviation, group, worst
+from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import Subject

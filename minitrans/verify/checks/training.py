@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, deviation, group, worst
 from minitrans.data.batching import TokenBatchSampler
 from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import Subject

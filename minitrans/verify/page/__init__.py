@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.check import LOWER, Report, name_of, number
+from minitrans.cachecheck.measure import LOWER, Report, name_of, number
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import renderer

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from matplotlib.figure import Figure
 
-from minitrans.cachecheck.check import number, rounding
+from minitrans.cachecheck.measure import number, rounding
 from minitrans.pages.charts import panels
 
 LOWEST, ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands

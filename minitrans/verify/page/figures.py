@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from markupsafe import Markup
 
-from minitrans.cachecheck.check import LOWER, name_of
-from minitrans.cachecheck.checks import errors_by_position
+from minitrans.cachecheck.cache_checks import errors_by_position
+from minitrans.cachecheck.measure import LOWER, name_of
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import svg
 from minitrans.pages.pictures import heat_map, mask_picture

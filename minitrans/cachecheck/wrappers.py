@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.fault import Fault
 from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.self_test import Fault
 
 
 class Around(CachedModel[Any]):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import COMPILED
 
-from minitrans.cachecheck.check import (
+from minitrans.cachecheck.measure import (
     FLOAT64,
     LOWER,
     ROUNDINGS,

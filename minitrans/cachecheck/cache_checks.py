@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.check import (
+from minitrans.cachecheck.measure import (
     Check,
     Deviation,
     NotOfferedError,

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from minitrans.cachecheck.check import Caught, Check, Result
+from minitrans.cachecheck.measure import Caught, Check, Result
 
 Subjects = Mapping[torch.dtype, Any]
 
@@ -32,13 +32,13 @@ class Fault(ABC):
     def results(
         self, checks: Sequence[Check], make_subjects: Callable[[], Subjects], may_lack: bool = False
     ) -> list[Result]:
-        """What the checks measure on subjects that are made while the fault is there; arguments as for `self_test`."""
+        """What the checks measure on subjects made while the fault is there; arguments as for `catch_faults`."""
         with self.applied() as faulty:
             subjects = {dtype: faulty(subject) for dtype, subject in make_subjects().items()}
             return [check.run(subjects, may_lack) for check in checks]
 
 
-def self_test(
+def catch_faults(
     checks: Sequence[Check],
     faults: Sequence[Fault],
     make_subjects: Callable[[], Subjects],
