@@ -3,12 +3,16 @@
 import ast
 import functools
 import re
+import shutil
+import subprocess
 import sys
+import textwrap
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -74,7 +78,7 @@ EXTRA = {extra: declared(lines) for extra, lines in PROJECT["optional-dependenci
 @pytest.mark.parametrize(
     ("folder", "may"),
     [
-        ("minitrans", RUNTIME | EXTRA["export"] | EXTRA["hf"] | EXTRA["serve"]),
+        ("minitrans", RUNTIME | EXTRA["export"] | EXTRA["hf"] | EXTRA["serve"] | {"pytest"}),  # cachecheck's plugin
         ("scripts", RUNTIME | EXTRA["bench"] | EXTRA["dev"]),
         ("tests", RUNTIME | EXTRA["dev"]),
     ],
@@ -105,6 +109,33 @@ def test_what_is_no_python_is_installed_too() -> None:
     installed = {path for pattern in patterns for path in package.glob(pattern)}
     others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
     assert others - installed == set()
+
+
+def test_cachecheck_can_be_installed_by_itself(tmp_path: Path) -> None:
+    """Its own distribution says the same as the whole, and needs no file of the rest and no library but PyTorch."""
+    folder = ROOT / "packages/cachecheck"
+    alone = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))
+    project, place = alone["project"], alone["tool"]["setuptools"]["package-dir"]["minitrans.cachecheck"]
+    assert all(project[name] == PROJECT[name] for name in ("version", "requires-python", "license"))
+    assert project["optional-dependencies"]["hf"] == PROJECT["optional-dependencies"]["hf"]
+    assert next(line for line in PROJECT["dependencies"] if line.startswith("torch")) in project["dependencies"]
+    assert len(project["dependencies"]) == 1
+    shutil.copytree(folder / place, tmp_path / "minitrans/cachecheck")
+    program = """
+        import sys
+        sys.path[:0] = sys.argv[1:]
+        sys.modules |= dict.fromkeys(["lightning", "datasets", "rich", "sentencepiece", "transformers"])
+        from minitrans.cachecheck import Functions, check_cache
+        import minitrans, torch
+        assert list(minitrans.__path__) == [sys.argv[1] + "/minitrans"]
+        weights = torch.randn(9, 9, dtype=torch.float64)
+        bigrams = Functions(lambda x: weights[x], lambda x, cache: (weights[x], cache), 9, dtype=torch.float64)
+        check_cache(bigrams, skip=("reach",))
+    """
+    site = Path(torch.__file__).parents[1]
+    command = [sys.executable, "-SP", "-c", textwrap.dedent(program), str(tmp_path), str(site)]
+    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

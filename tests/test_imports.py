@@ -93,7 +93,7 @@ def run(program: str, without: Sequence[str] = ()) -> None:
 def test_what_asks_anyones_model_needs_torch_alone(path: Path) -> None:
     found = imports(path.read_text(encoding="utf-8"))
     ours = {full for full in found if full.startswith("minitrans.")}
-    libraries = {"torch"} | ({"transformers"} if path.stem == "hugging_face" else set())
+    libraries = {"torch", {"hugging_face": "transformers", "pytest_plugin": "pytest"}.get(path.stem, "torch")}
     assert {full.split(".")[0] for full in found - ours} <= libraries | sys.stdlib_module_names
     assert all(full.startswith("minitrans.cachecheck") for full in ours)
 

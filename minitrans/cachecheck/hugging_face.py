@@ -150,8 +150,8 @@ class HuggingFace(CachedModel[State]):
         """The same around a copy in another dtype."""
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
-    def _new(self, capacity: int) -> Any:
-        """An empty cache of theirs."""
+    def make_cache(self, capacity: int) -> Any:
+        """An empty cache of theirs, for as many tokens as `capacity`; override it for a class of your own."""
         if self._static:
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
         cache = transformers.DynamicCache(config=self._config)
@@ -217,7 +217,7 @@ class EncoderDecoder(HuggingFace):
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """Two caches of theirs, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
-        return State(transformers.EncoderDecoderCache(self._new(capacity), cross), memory)
+        return State(transformers.EncoderDecoderCache(self.make_cache(capacity), cross), memory)
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
@@ -268,7 +268,7 @@ class DecoderOnly(HuggingFace):
             if self._static:
                 raise NotOfferedError("its state is of a fixed size")
             return State(None)
-        return State(self._new(capacity))
+        return State(self.make_cache(capacity))
 
     def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""

@@ -1,13 +1,13 @@
 """The proof for anyone's model: how to ask for it, and how to have it asserted in a test suite."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, Check, NotOfferedError, Report, Result, number
 from minitrans.cachecheck.patterns import patterns
 from minitrans.cachecheck.protocol import CachedModel, Case
 from minitrans.cachecheck.self_test import catch_faults
@@ -62,11 +62,15 @@ def run(model: CachedModel[Any]) -> Report:
     Raises:
         NotOfferedError: It cannot compute a full pass at all.
     """
-    cases = cases_for(model)
-    results = [check.run(cases, may_lack=True) for check in CHECKS]
+    return Report(measure(cases_for(model), CHECKS))
+
+
+def measure(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
+    """What checks find in sentences for a model; of one that fails, also what that looks like."""
+    results = [check.run(cases, may_lack=True) for check in checks]
     failed = {r.id: worst_of(r) for r in results if r.failed}
     looks_like = patterns(next(iter(cases.values())), failed)
-    return Report([replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results])
+    return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
 
 def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
@@ -105,12 +109,17 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     except NotOfferedError as error:
         raise AssertionError(f"no full pass: {error}") from error
     steps = next(r for r in report.checks if r.id == "steps")
-    lines = [f"{r.id}: {number(worst_of(r))}, at most {number(r.tolerance)} is allowed: {r.detail or r.claim}"
-             for r in report.checks if r.failed and r.id not in skip]  # fmt: skip
+    lines = [in_words(r) for r in report.checks if r.failed and r.id not in skip]
     if not steps.offered:
         lines.insert(0, f"steps: {steps.detail}")
     assert not lines, "\n".join(lines)
     return report
+
+
+def in_words(result: Result) -> str:
+    """A check that failed, in one line: by how much, what differs first, and what that looks like."""
+    allowed = number(result.tolerance)
+    return f"{result.id}: {number(worst_of(result))}, at most {allowed} is allowed: {result.detail or result.claim}"
 
 
 def worst_of(result: Result) -> float:

@@ -1,0 +1,507 @@
+"""What has to be true of any model that decodes from a cache, whatever is inside.
+
+Decoding from a cache is compared with the full masked pass, every number of one with the same number of the other. Each
+check of a case has its claim for a docstring, and returns the worst deviation that it finds. Chunks are the sizes of
+the pieces in which the tokens are fed.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from minitrans.cachecheck.measure import (
+    Check,
+    Deviation,
+    NotOfferedError,
+    compare,
+    deviation,
+    group,
+    number,
+    rounding,
+    wide,
+    worst,
+)
+from minitrans.cachecheck.protocol import CachedModel, Case, ask
+
+SHORT = 5  # tokens that are fed in literally every split
+LONG = 24  # tokens of a long sentence, where no window calls for more
+DRAFT = 8  # tokens of the longest draft, where there is no window
+LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
+
+CHECKS: list[Check] = []
+
+
+# -- Steps and the full pass ------------------------------------------------------------------------------------------
+
+check = group("Steps and the full pass", CHECKS)
+
+
+def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+    """Put the numbers of successive chunks together, along the positions."""
+    return [torch.cat(wide(*parts), dim=-2) for parts in zip(*steps, strict=True)]
+
+
+def fed_in(case: Case[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
+    """What the tokens give in chunks, through a cache with `spare` slots too many."""
+    cache = case.new_cache(case.tokens.size(1) + spare)
+    return join([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+
+
+def chunk_deviation(
+    case: Case[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
+) -> Deviation:
+    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
+    want = (case if passing is None else replace(case, model=passing)).full_pass()
+    return compare(fed_in(case, chunks, spare), want).found(f"fed in chunks of {_listed(chunks)}")
+
+
+@check("steps", "logits, one token at a time, against the full pass")
+def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
+    """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
+    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).found("fed one by one")
+
+
+@check(
+    "chunks",
+    f"logits: every split of the first {SHORT} tokens, and every chunk of every size at every position",
+    lower=(),
+)
+def split_deviation(case: Case[Any]) -> Deviation:
+    """So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other."""
+    # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
+    start = case.with_tokens(case.tokens[:, :SHORT])
+    deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
+    length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
+    for begin in range(length):
+        for size in range(1, length - begin + 1):
+            got = case.feed(case.tokens[:, begin : begin + size], case.copy_cache(cache))
+            found = compare(got, [x.narrow(-2, begin, size) for x in want])
+            deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
+        case.feed(case.tokens[:, begin : begin + 1], cache)
+    return worst(deviations)
+
+
+def splits(length: int) -> Iterator[list[int]]:
+    """Every way to cut `length` tokens into chunks: 2 to the power of length - 1."""
+    if length == 0:
+        yield []
+    for first in range(1, length + 1):
+        for rest in splits(length - first):
+            yield [first, *rest]
+
+
+def _listed(chunks: Sequence[int]) -> str:
+    return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
+
+
+def _cut(length: int, size: int) -> list[int]:
+    """Chunks of one size, of which the last may be smaller, that make up a length."""
+    return [min(size, length - begin) for begin in range(0, length, size)]
+
+
+@check("lengths", "logits of long sentences, of which a part is a prompt")
+def length_deviation(case: Case[Any]) -> Deviation:
+    """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
+    model = case.model
+    longest = model.max_len or max([LONG, *(3 * span + 2 for span in model.spans)])
+    ends = {end for span in model.spans for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
+    deviations = []
+    for end in sorted(ends):
+        length = min(end + 2, longest)
+        long = case.with_tokens(repeated(case, length))
+        prompt = max(0, end - 3)
+        chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
+        deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
+        if length <= 3 * LONG:
+            deviations.append(step_deviation(long))
+            sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
+            deviations += [chunk_deviation(long, _cut(length, size)) for size in sorted(sizes)]
+    return worst(deviations)
+
+
+def repeated(case: Case[Any], length: int) -> Tensor:
+    """So many tokens: those that there are, and then the same again, each time other ones in their places."""
+    pieces = [case.tokens]
+    while sum(piece.size(1) for piece in pieces) < length:
+        pieces.append(case.others(pieces[-1]))
+    return torch.cat(pieces, 1)[:, :length]
+
+
+def errors_by_position(case: Case[Any]) -> list[float]:
+    """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
+    want, cache = case.full_pass(), case.new_cache()
+    return [
+        float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
+        for t, token in enumerate(case.tokens.split(1, 1))
+    ]
+
+
+@check("greedy", "tokens that differ", tolerance=0.0, lower=())
+def greedy_differences(case: Case[Any]) -> Deviation:
+    """Greedy decoding from the cache chooses what it chooses without one."""
+    tokens, cache = case.tokens[:, :1], case.new_cache()
+    new, n_different = tokens, 0
+    for _ in range(case.tokens.size(1) - 1):
+        cached, full = case.feed(new, cache)[0][:, -1], case.with_tokens(tokens).full_pass()[0][:, -1]
+        new = cached.argmax(-1, keepdim=True)
+        n_different += int((new != full.argmax(-1, keepdim=True)).sum())
+        tokens = torch.cat([tokens, new], 1)
+    return Deviation(n_different)
+
+
+@check("score", "log-probability a token of every sentence, summed over steps from the cache, against the full pass")
+def next_token_score_deviation(case: Case[Any]) -> Deviation:
+    """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
+    return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
+
+
+def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
+    """The log-probability of what is right, summed over steps from the cache, against the full pass; a token's share.
+
+    Args:
+        case: What to measure.
+        right: int64 (B, T), what should follow each token; -1 where that does not count.
+    """
+    counts, cache = right >= 0, case.new_cache()
+
+    def log_p_of(logits: Tensor, right: Tensor) -> Tensor:
+        return F.log_softmax(logits.double() * case.unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
+
+    pieces = zip(case.tokens.split(1, 1), right.split(1, 1), strict=True)
+    steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
+    stepped, forced = (
+        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], right))
+    )
+    return deviation(stepped.to(case.model.dtype), forced)
+
+
+@check("static", "logits, one token at a time, against one full pass")
+def static_cache_deviation(case: Case[Any]) -> Deviation:
+    """A cache of a fixed size gives the same."""
+    return step_deviation(case.run_in("static"))
+
+
+@check("weights", "logits and all attention weights, one token at a time")
+def weights_deviation(case: Case[Any]) -> Deviation:
+    """The attention weights of the steps are those of the full pass: 0 for what comes later."""
+    # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
+    # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
+    case = case.run_in("weights")
+    found, weights = step_deviation(case), case.full_pass()[1:]
+    if case.model.dtype == torch.float64 and any(
+        torch.equal(w, w.float().double()) and not torch.equal(w, w.bfloat16().double()) for w in weights
+    ):
+        found.computed_in = torch.float32
+    return found
+
+
+# -- What may be seen -------------------------------------------------------------------------------------------------
+
+check = group("What may be seen", CHECKS)
+
+
+@check("causal.prefix", "logits of every prefix, against those of the whole")
+def prefix_deviation(case: Case[Any]) -> Deviation:
+    """What is computed for the first tokens does not change when tokens are appended."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        prefix = case.with_tokens(case.tokens[:, :n]).full_pass()
+        deviations.append(compare(prefix, [x.narrow(-2, 0, n) for x in whole]).found(f"without what follows token {n}"))
+    return worst(deviations)
+
+
+@check("causal.values", "logits of the first tokens, with others after them", lower=())
+def future_deviation(case: Case[Any]) -> Deviation:
+    """Nor does it when all later tokens are other ones."""
+    whole, deviations = case.full_pass(), []
+    for n in range(1, case.tokens.size(1)):
+        changed = torch.cat([case.tokens[:, :n], case.others(case.tokens[:, n:])], 1)
+        other = case.with_tokens(changed).full_pass()
+        found = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
+        deviations.append(found.found(f"with other tokens from {n} on"))
+    return worst(deviations)
+
+
+@check("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
+@torch.enable_grad()
+def future_gradient(case: Case[Any]) -> Deviation:
+    """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
+    found: list[Tensor] = []
+
+    def keep(module: object, inputs: object, output: Tensor) -> Tensor:
+        found.append(output.detach().requires_grad_())
+        return found[-1]
+
+    memory = case.memory()
+    hook = case.model.embedding().register_forward_hook(keep)
+    try:
+        logits = ask(case.model.full_pass, memory, case.tokens)[0]
+    finally:
+        hook.remove()
+    if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
+        raise NotOfferedError("the module that is said to embed the tokens is not called exactly once with them")
+    (x,) = found
+    weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
+    errors = []
+    for t in range(logits.size(1)):
+        (gradient,) = torch.autograd.grad([(logits[:, t] * weights).sum()], x, retain_graph=True)
+        size = gradient.abs().amax((0, 2))
+        if not size[t] > 0:
+            return Deviation(torch.inf).found(f"token {t} has no gradient from its own position")
+        errors.append(size[t + 1 :].amax() / size.amax() if t + 1 < len(size) else size.new_zeros(()))
+    return Deviation(torch.stack(errors).max())
+
+
+@check(
+    "reach",
+    f"tokens and positions where another token moves them by less than {number(LEAST)}",
+    tolerance=0.0,
+    lower=(),
+)
+def tokens_without_effect(case: Case[Any]) -> Deviation:
+    """Every token does change the logits at its own position and at the next."""
+    whole, n_without = case.full_pass()[0], 0
+    for t in range(case.tokens.size(1) - 1):
+        changed = case.tokens.clone()
+        changed[:, t] = case.others(changed[:, t])
+        other = case.with_tokens(changed).full_pass()[0]
+        moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
+        n_without += int((moved < LEAST).sum())
+    return Deviation(n_without)
+
+
+# -- Padding and other rows -------------------------------------------------------------------------------------------
+
+check = group("Padding and other rows", CHECKS)
+
+
+@check("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
+def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
+    """A source's padding changes nothing."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    whole, deviations = case.full_pass()[:1], []
+    if case.model.max_len:
+        more = min(more, case.model.max_len - case.src_ids.size(1))
+    padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
+    padded = replace(
+        case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
+    )
+    deviations.append(compare(padded.full_pass()[:1], whole).found(f"with {more} more columns of padding"))
+    for b, real in enumerate(case.src_mask):
+        row = case.rows(slice(b, b + 1))
+        row = replace(row, src_ids=row.src_ids[:, real], src_mask=row.src_mask[:, real])
+        for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
+            alone = compare(got[:1], [x[b : b + 1] for x in whole])
+            deviations.append(alone.found(f"source {b} of {int(real.sum())} tokens alone and in the batch{name}"))
+    return worst(deviations)
+
+
+@check("source.padding-token", "logits with another token there")
+def padding_token_deviation(case: Case[Any]) -> Deviation:
+    """Nor does it matter what stands in the padding."""
+    if not case.model.has_source:
+        raise NotOfferedError("there is no encoder")
+    other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
+    return compare(other.full_pass()[:1], case.full_pass()[:1]).found("with another token for padding")
+
+
+def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
+    """Rows of different lengths, padded on a side, in one batch, against each row alone.
+
+    On the left side they are fed at once and in pieces too, and go on with two steps: so batches are decoded.
+    """
+    if not case.model.takes_mask:
+        raise NotOfferedError("it takes no mask for the target's padding")
+    batch, length = case.tokens.shape
+    lengths = [max(1, length - 2 - 2 * b) for b in range(batch)]
+    prompts = torch.full((batch, lengths[0]), int(case.tokens[0, 0]))
+    mask = torch.zeros_like(prompts, dtype=torch.bool)
+    places = [slice(lengths[0] - n, None) if side == "left" else slice(0, n) for n in lengths]
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        prompts[b, place], mask[b, place] = case.tokens[b, :n], True
+    got = case.with_tokens(prompts).full_pass(mask)[0]
+    deviations = []
+    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+        want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
+        found = deviation(got[b : b + 1, place], want)
+        deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
+    rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
+    fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
+    for size in (lengths[0], 3) if side == "left" else ():
+        chunks = [*_cut(lengths[0], size), 1, 1]
+        pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
+        steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
+        for b, n in enumerate(lengths):
+            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0]
+            found = deviation(torch.cat(steps, 1)[b : b + 1, -n - 2 :], want)
+            deviations.append(
+                found.found(f"prompt {b} of {n} tokens in pieces of {size} and two steps, padded on the left")
+            )
+    return worst(deviations)
+
+
+@check("padding.right", "logits of each row alone, and in one batch with longer ones")
+def right_padding_deviation(case: Case[Any]) -> Deviation:
+    """Padding to the right of a target changes nothing, where a mask says that it is padding."""
+    return target_padding_deviation(case, "right")
+
+
+@check("padding.left", "logits of each row alone, and in one batch with longer ones")
+def left_padding_deviation(case: Case[Any]) -> Deviation:
+    """Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it."""
+    return target_padding_deviation(case, "left")
+
+
+@check("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
+def left_padding_by_mask_deviation(case: Case[Any]) -> Deviation:
+    """Nor does it where only the mask is given: the model finds the positions by itself."""
+    return target_padding_deviation(case.run_in("mask alone"), "left")
+
+
+@check("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
+def batch_deviation(case: Case[Any]) -> Deviation:
+    """A row's numbers do not depend on the other rows."""
+    whole = case.full_pass()
+    turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
+    deviations = [compare(turned, whole).found("with the rows in reverse")]
+    for b in range(len(case.tokens)):
+        row = case.rows(torch.tensor([b]))
+        others = case.others(case.tokens)
+        others[b] = row.tokens
+        beside = case.with_tokens(others)
+        for name, got in (("full pass", beside.full_pass()), ("steps", fed_in(beside, [1] * others.size(1)))):
+            found = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
+            deviations.append(found.found(f"row {b} beside rows of other tokens, {name}"))
+    return worst(deviations)
+
+
+# -- Rows and caches --------------------------------------------------------------------------------------------------
+
+check = group("Rows and caches", CHECKS)
+
+
+@check("rows", "logits after each of four selections, against full passes on the selected rows")
+def rows_deviation(case: Case[Any]) -> Deviation:
+    """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
+    rows, length = case.tokens.shape
+    selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
+    size, others = length // len(selections), len(selections) - 1
+    return selection_deviation(case, [length - others * size, *[size] * others], selections)
+
+
+def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]) -> Deviation:
+    """Select rows after every chunk, and compare the next with a full pass over what the selected rows have been fed.
+
+    Rows that a selection repeats go different ways from then on: each is fed the tokens of another row.
+
+    Args:
+        case: What to measure.
+        chunks: Sizes that sum to T.
+        selections: For each chunk the rows to keep after it, indices into those that are left by then.
+    """
+    cache, deviations = case.new_cache(), []
+    kept = case.with_tokens(case.tokens[:, :0])
+    for piece, rows in zip(case.tokens.split(list(chunks), 1), selections, strict=True):
+        new = piece[torch.arange(len(kept.tokens)) % len(piece)]
+        start = kept.tokens.size(1)
+        kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
+        got = case.feed(new, cache)
+        want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
+        deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
+        cache = case.select_rows(cache, torch.tensor(rows))
+        kept = kept.rows(torch.tensor(rows))
+    return worst(deviations)
+
+
+@check("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
+def rollback_deviation(case: Case[Any]) -> Deviation:
+    """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
+    if "rollback" in case.model.variants:
+        case = case.run_in("rollback")
+    longest, deviations = case.model.max_len or sys.maxsize, []
+    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT]:
+        most = span if span <= LONG else SHORT
+        prompt, length = max(1, span - most), min(span + 2 * most, longest)
+        right = case.with_tokens(repeated(case, length))
+        drafts, want = case.others(right.tokens), right.full_pass()
+        for way in ("in one chunk", "one by one"):
+            cache = right.new_cache()
+            right.feed(right.tokens[:, :prompt], cache)
+            for t in range(prompt, length - 1):
+                n = min(1 + t % most, length - 1 - t)
+                tokens = torch.cat([right.tokens[:, t : t + 1], drafts[:, t + 1 : t + 1 + n]], 1)
+                pieces = tokens.split(1 if way == "one by one" else n + 1, 1)
+                got, *_ = [right.feed(piece, cache) for piece in pieces]
+                cache = right.drop_last(cache, n)
+                found = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
+                deviations.append(found.found(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
+                if not found <= rounding(case.model.dtype):
+                    break  # before a cache from which nothing is dropped is full
+    return worst(deviations)
+
+
+@check("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
+def fork_deviation(case: Case[Any]) -> Deviation:
+    """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
+    half = case.tokens.size(1) // 2
+    start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
+    case.feed(start, cache)
+    copied = case.copy_cache(cache)
+    caches = {"the cache that was copied": cache, "a copy": copied, "a copy of a copy": case.copy_cache(copied)}
+    ends = [rest, case.others(rest), case.others(case.others(rest))]
+    turns = zip(*(end.split(1, 1) for end in ends), strict=True)
+    steps = [[case.feed(*each) for each in zip(pieces, caches.values(), strict=True)] for pieces in turns]
+    deviations = []
+    for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
+        want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
+        found = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        deviations.append(found.found(f"{name} after {half} tokens", half))
+    return worst(deviations)
+
+
+@check("caches.two", "logits of two decodes that take turns, against full passes")
+def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+    """Two caches in use at once on one model do not mix."""
+    chunks = [1] * case.tokens.size(1) if chunks is None else chunks
+    reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
+    both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
+    caches = [each.new_cache() for each in both]
+    steps: list[list[list[Tensor]]] = [[], []]
+    for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
+        for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
+            mine.append(each.feed(piece, cache))
+    return worst([compare(join(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
+
+
+@check("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
+def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+    """Cached, then uncached, then cached again on one model: neither affects the other."""
+    want, cache = case.full_pass(), case.new_cache()
+    steps, deviations = [], []
+    for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
+        steps.append(case.feed(piece, cache))
+        deviations.append(compare(case.full_pass(), want).found("full pass between steps"))
+    return worst([*deviations, compare(join(steps), want)])
+
+
+@check(
+    "random",
+    "of a full pass and of steps, how many move the state of PyTorch's random numbers",
+    tolerance=0.0,
+    lower=(),
+)
+def random_numbers_drawn(case: Case[Any]) -> Deviation:
+    """A model in eval mode draws no random number."""
+    moved = 0
+    runs: list[Callable[[], object]] = [case.full_pass, lambda: fed_in(case, [1] * case.tokens.size(1))]
+    for run in runs:
+        before = torch.get_rng_state()
+        run()
+        moved += not torch.equal(before, torch.get_rng_state())
+    return Deviation(moved)

@@ -1,0 +1,493 @@
+"""Hugging Face's models as the checks see them: any encoder-decoder, and any decoder alone.
+
+The only file here that needs `transformers`. Nothing is loaded from the network but what is named as on the hub.
+"""
+
+import copy
+import dataclasses
+import inspect
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from minitrans.cachecheck.measure import NotOfferedError
+from minitrans.cachecheck.proof import random_case
+from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
+
+try:
+    import transformers
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers.models.auto import modeling_auto
+except ImportError as error:
+    if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
+        raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
+    cause: Exception = error
+    while isinstance(cause.__cause__, Exception):  # it hides which library is missing
+        cause = cause.__cause__
+    raise LoadError(f"transformers cannot be imported: {in_a_line(cause)}") from error
+
+VOCABULARY = 53  # pieces of a small model
+LENGTH = 96  # its positions
+SPAN = 8  # its windows and blocks
+SPECIAL = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
+WINDOWS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
+
+# What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
+# becomes this one where it is larger. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are
+# short, so that sentences cross them.
+SMALL: dict[str, int] = {
+    r".*vocab(_size)?(_.*)?": VOCABULARY,
+    r"num_kv_shared_layers|ple_layer_ids": 0,
+    r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|indexer_kv_heads)": 1,
+    r"\w*(_period|_interval|_every_n_layers|_pattern|layer_group_size|mult|per_attn_res_block)": 2,
+    r"\w*(_filters|_compress_ratio)": 2,
+    r"\w*(top_?k|per_tok(en)?|_k|num_key_value_heads|kv_heads|key_heads|n?_groups?|ngram_size|_cycles|_iters)": 2,
+    r"\w*mamba\w*_(n_|num_)?heads|o_groups": 8,
+    r"\w*(n|num)_(\w+_)?heads?(_per_layer)?|attention_heads|heads_per_ngram": 4,
+    r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size": 4,
+    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SPAN,
+    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SPAN,
+    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SPAN,
+    r"relative_attention_max_distance": 20,
+    r"(\w+_)?(num_|n_)?(\w+_)?(layers?|layers_per_stack|num_blocks|depth)": 2,
+    r"\w*(intermediate_size(_\w+)?|ffn_dim|d_ff|dff|dim_ff|d_inner|n_inner|ffn_hidden_size|feed_forward_size)": 48,
+    r"\w*d_ssm": 64,
+    r"\w*(d_model|hidden_size(_\w+)?|n_embd|dim|dim_model|embedding_size|lru_width|dim_model_base|input_size)": 32,
+    r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": LENGTH,
+    r"rel_extent|floor_scale|\w*n_floor|mem_len": LENGTH,
+}
+# What they are given whatever it was.
+GIVEN: dict[str, object] = {
+    **dict.fromkeys(["head_dim", "sliding_window"], SPAN),
+    "num_key_value_heads": 2,
+    "n_inner": 48,
+    "attn_layer_indices": [1],
+    "expert_capacity": 1000,
+    "pad_token_id": 1,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "decoder_start_token_id": 2,
+    "initializer_range": 0.1,
+}
+
+# What else small models of some architectures need, for their own defaults make no model.
+OWN: dict[str, dict[str, object]] = {
+    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
+    "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
+    "xmod": {"default_language": "en_XX"},
+}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+ALIKE: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
+# What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
+ATTEMPTS: list[dict[str, Any]] = [
+    {},
+    {"given": ALIKE},
+    {"given": {**ALIKE, "head_dim": 2 * SPAN}},
+    {"given": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}},
+    {"given": ALIKE, "of_each": 2},
+    {"given": ALIKE, "fill": True},
+]
+N_DROPPED = 4  # how often what an error speaks of is then left as it was
+LARGEST = 10_000_000  # parameters
+
+
+@dataclass
+class State:
+    """What goes from step to step.
+
+    Attributes:
+        cache: Theirs.
+        memory: What the encoder gave, and the ids and the mask of the source; None for a decoder alone.
+        mask: bool (B, T), which of the tokens so far are real; None: all.
+        fed: How many tokens those are.
+    """
+
+    cache: Any
+    memory: Any = None
+    mask: Tensor | None = None
+    fed: int = 0
+
+
+class HuggingFace(CachedModel[State]):
+    """What both kinds share; `auto` is what makes or loads a model of the kind."""
+
+    auto: Any
+
+    def __init__(self, model: Any, *, weights: bool = False, static: bool = False, rollback: bool = False) -> None:
+        """Take a model; it may give attention weights, and have static caches, or such as can be rolled back."""
+        if weights:  # a copy that computes attention in the open
+            model = copy.deepcopy(model)
+            model.set_attn_implementation("eager")
+        self.model, self._static, self._rollback = model.eval(), static, rollback
+        self._flags = {"output_attentions": True} if weights else {}
+        config = model.config.get_text_config(decoder=True)
+        settings = [item for each in (model.config, config) for item in vars(each).items()]
+        special = [ids for name, ids in settings if name.endswith(SPECIAL)]
+        flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
+        self._config, self.dtype = config, next(model.parameters()).dtype
+        self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
+        self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
+        self.first = _first_token(model) if self.has_source else None
+        self.max_len = _first(config, "max_position_embeddings", "n_positions", "max_decoder_position_embeddings")
+        spans = (getattr(config, name, None) for name in WINDOWS)
+        self.spans = sorted({size for size in spans if isinstance(size, int) and size > 0})
+        self.variants = {
+            "weights": lambda: type(self)(self.model, weights=True),
+            "static": lambda: type(self)(self.model, static=True),
+            "rollback": lambda: type(self)(self.model, rollback=True),
+        }
+
+    def to(self, dtype: torch.dtype) -> "HuggingFace":
+        """The same around a copy in another dtype."""
+        return type(self)(copy.deepcopy(self.model).to(dtype))
+
+    def _new(self, capacity: int) -> Any:
+        """An empty cache of theirs."""
+        if self._static:
+            return transformers.StaticCache(config=self._config, max_cache_len=capacity)
+        cache = transformers.DynamicCache(config=self._config)
+        if self._rollback:
+            cache.activate_past_recording()
+        return cache
+
+    def _numbers(self, output: Any, fed: int) -> list[Tensor]:
+        """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
+
+        A cache that slides keeps the last keys alone: the others have no weight.
+        """
+        found = [output.logits]
+        if self._flags:
+            own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None) or ()
+            found += [F.pad(w, (max(0, fed - w.size(-1)), 0)) for w in own if w is not None]
+            found += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
+            if len(found) == 1:
+                raise NotOfferedError("it returns no attention weights")
+        return found
+
+    def select_rows(self, cache: State, rows: Tensor) -> State:
+        """By `reorder_cache`, as beam search does."""
+        if isinstance(cache.cache, list):
+            cache.cache = [x[rows] for x in cache.cache]
+        else:
+            cache.cache.reorder_cache(rows)
+        mask = cache.mask if cache.mask is None else cache.mask[rows]
+        return State(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
+
+    def drop_last(self, cache: State, n: int) -> State:
+        """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
+        if not cache.cache.is_croppable:
+            raise NotOfferedError("its cache says that it cannot be cropped")
+        cache.cache.crop(-n)
+        mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
+        return State(cache.cache, cache.memory, mask, cache.fed - n)
+
+    def shift_positions(self, cache: State, by: int) -> None:
+        """Have the cache say that it holds more tokens than it does."""
+        theirs = getattr(cache.cache, "self_attention_cache", cache.cache)
+        length = type(theirs).get_seq_length
+        length(theirs)  # raises where there are no positions to count
+        if "get_seq_length" not in vars(theirs):
+            theirs.get_seq_length = lambda *a, **k: n + by if (n := length(theirs, *a, **k)) else 0
+
+
+class EncoderDecoder(HuggingFace):
+    """A model for sequences to sequences."""
+
+    has_source = True
+    auto = AutoModelForSeq2SeqLM
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """What the encoder gives, the ids, and the mask."""
+        mask = src_mask.long()
+        return self.model.get_encoder()(input_ids=src_ids, attention_mask=mask, return_dict=True), src_ids, mask
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
+        return self._numbers(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
+        """Two caches of theirs, for the target and the source."""
+        cross = transformers.DynamicCache(config=self._config)
+        return State(transformers.EncoderDecoderCache(self._new(capacity), cross), memory)
+
+    def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
+        """With the cache."""
+        cache.fed += tokens.size(1)
+        return self._numbers(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
+
+    def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
+        encoded, _, src_mask = memory
+        return self.model(
+            encoder_outputs=copy.copy(encoded),
+            attention_mask=src_mask,
+            decoder_input_ids=tokens,
+            **self._flags,
+            **how,
+        )
+
+    def embedding(self) -> nn.Module:
+        """The decoder's."""
+        decoder = self.model.get_decoder()
+        return decoder.embed_tokens if hasattr(decoder, "embed_tokens") else decoder.get_input_embeddings()
+
+
+class DecoderOnly(HuggingFace):
+    """A causal language model."""
+
+    takes_mask = True
+    auto = AutoModelForCausalLM
+
+    def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
+        """Take the model; `mask_alone` has it find positions in the mask by itself."""
+        super().__init__(model, **how)
+        self._mask_alone = mask_alone
+        self._takes = set(inspect.signature(model.forward).parameters)
+        names = "past_key_values", "cache_params", "state"
+        self._cache_name = next((name for name in names if name in self._takes), "")
+        self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """Without a cache."""
+        output = self.model(tokens, use_cache=False, **self._padding(mask, tokens), **self._flags)
+        return self._numbers(output, tokens.size(1))
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
+        """One of theirs; a `state` is None, and is given back."""
+        if not self._cache_name:
+            raise NotOfferedError("it takes no cache")
+        if self._cache_name == "state":
+            if self._static:
+                raise NotOfferedError("its state is of a fixed size")
+            return State(None)
+        return State(self._new(capacity))
+
+    def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
+        """With the cache."""
+        cache.fed += tokens.size(1)
+        if mask is not None:
+            cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
+        name, first = self._cache_name, cache.fed == tokens.size(1)
+        # those with cache_params want a mask of the tokens that are fed, and none when they generate
+        prompt = mask if tokens.size(1) > 1 else None
+        padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
+        how: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
+        try:
+            output = self.model(tokens, **{name: cache.cache}, **how)
+        except (AttributeError, TypeError, ValueError):
+            if not first or self._static:
+                raise
+            output, cache.cache = self.model(tokens, **how), None  # its cache may be one of its own
+        if cache.cache is None or name == "state":
+            cache.cache = output[name]
+        return self._numbers(output, cache.fed)
+
+    def _padding(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
+        """The arguments that say what is real, of all tokens so far."""
+        if mask is None:
+            return {}
+        if "attention_mask" not in self._takes:
+            raise NotOfferedError("it takes no attention_mask")
+        found = {"attention_mask": mask.long()}
+        if not self._mask_alone and "position_ids" in self._takes:
+            found["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
+        return found
+
+    def embedding(self) -> nn.Module:
+        """The only one."""
+        return self.model.get_input_embeddings()
+
+
+def _first(config: Any, *names: str) -> int | None:
+    found = (getattr(config, name, None) for name in names)
+    return next((value for value in found if isinstance(value, int) and value > 0), None)
+
+
+def _first_token(model: Any) -> int:
+    """What its decoder begins with."""
+    for source in (model.generation_config, model.config):
+        for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
+            if isinstance(found := getattr(source, name, None), int):
+                return found
+    return 0
+
+
+def _rows_of(memory: Any, rows: Tensor) -> Any:
+    if memory is None:
+        return None
+    encoded, *source = memory
+    chosen = copy.copy(encoded)
+    for name, value in encoded.items():
+        if isinstance(value, Tensor):
+            chosen[name] = value[rows]
+    return chosen, *(x[rows] for x in source)
+
+
+def architectures() -> dict[str, tuple[str, type[HuggingFace]]]:
+    """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
+    kinds: list[tuple[dict[str, str], type[HuggingFace]]] = [
+        (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
+        (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
+    ]
+    return {
+        key: (name, kind) for names, kind in kinds for name, class_name in names.items() for key in (name, class_name)
+    }
+
+
+def small_model(architecture: str, seed: int = 0, **settings: object) -> HuggingFace:
+    """A small model of an architecture, in which every parameter is random, norms and biases too.
+
+    Args:
+        architecture: Such as "marian", "MarianMTModel" or "gpt2".
+        seed: Of the numbers.
+        settings: Settings of its own, in place of those of SMALL, GIVEN and OWN.
+
+    Raises:
+        LoadError: There is no such architecture, or it cannot be made small.
+    """
+    if architecture not in architectures():
+        raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
+    try:
+        return ask(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
+    except NotOfferedError as error:
+        raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
+
+
+def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
+    name, kind = architectures()[architecture]
+    config_class, own = transformers.CONFIG_MAPPING[name], {**OWN.get(name, {}), **settings}
+    first: Exception | None = None
+    dropping = [(how, N_DROPPED) for how in (ATTEMPTS[0], ATTEMPTS[-1])]
+    for how, n_dropped in [*((how, 0) for how in ATTEMPTS), *dropping]:
+        tried = {**_small_settings(config_class, **how), **own}
+        for _ in range(n_dropped + 1):
+            try:
+                return _with_random_numbers(name, kind, seed, tried)
+            except Exception as error:
+                first = first or error
+                tried = _without(tried, set(re.findall(r"\w+", str(error))) - settings.keys())
+    assert first
+    raise first
+
+
+def _with_random_numbers(name: str, kind: type[HuggingFace], seed: int, settings: dict[str, object]) -> HuggingFace:
+    config = transformers.CONFIG_MAPPING[name](**settings)
+    for setting in ("is_decoder", "causal"):
+        if kind is DecoderOnly and hasattr(config, setting):
+            setattr(config, setting, True)  # BERT, XLM and their like have a causal mask only then
+    with torch.device("meta"):
+        size = sum(parameter.numel() for parameter in kind.auto.from_config(config).parameters())
+    if size > LARGEST:
+        raise NotOfferedError(f"even when it is small it has {size:,} parameters")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = kind.auto.from_config(config, dtype=torch.float32)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.1 * torch.randn_like(parameter))
+    found = (kind if config.is_encoder_decoder else DecoderOnly)(model)
+    random_case(found)  # which makes a full pass
+    return found
+
+
+def _without(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    """Settings, those inside too, without what goes by one of these names."""
+    return {
+        name: _without(value, names - {"model_type"}) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if name not in names or isinstance(value, dict)
+    }
+
+
+def _small_settings(
+    config_class: Any, given: dict[str, object] | None = None, *, fill: bool = False, of_each: int = 1
+) -> dict[str, Any]:
+    """Settings of a small model, and of the configurations inside it.
+
+    Args:
+        config_class: Its class.
+        given: Settings in place of those of SMALL and GIVEN.
+        fill: Whether numbers that are None are set too.
+        of_each: How many layers of each kind.
+    """
+    default, aliases, given = config_class(), config_class.attribute_map, {**GIVEN, **(given or {})}
+    fields = {field.name: field.default for field in dataclasses.fields(config_class)}
+    fields = {name: value for name, value in fields.items() if aliases.get(name) not in fields}
+    values = {name: vars(default).get(aliases.get(name, name)) for name in fields}
+    found: dict[str, Any] = {}
+    for name, value in fields.items():
+        if name in given:
+            found[name] = given[name]
+        elif name.endswith(SPECIAL):
+            if isinstance(value, int) and value >= VOCABULARY:
+                found[name] = VOCABULARY - 1 - len(found) % 16
+        elif isinstance(value, int) and not isinstance(value, bool):
+            found[name] = _small(name, value)
+        elif fill and value is None and values[name] is None and _small(name, sys.maxsize) < sys.maxsize:
+            found[name] = _small(name, sys.maxsize)
+    for name, part in config_class.sub_configs_defaults.items():
+        if (inside := values[name]) is not None:
+            more = _small_settings(type(inside), given, fill=fill, of_each=of_each)
+            found[name] = {"model_type": inside.model_type, **(part.init_kwargs or {}), **more}
+    lists = {name: list(value) for name, value in values.items() if isinstance(value, (list, tuple)) and value}
+    kinds = {name: value for name, value in lists.items() if isinstance(value[0], str)}
+    count = aliases.get("num_hidden_layers", "num_hidden_layers")
+    n_layers = getattr(default, count, None)
+    of_layers = [value for value in kinds.values() if len(value) == n_layers]
+    if of_layers:
+        rows = list(zip(*of_layers, strict=True))
+        chosen = [i for i, row in enumerate(rows) if rows[:i].count(row) < of_each]
+        chosen = [0, 1] if len(chosen) < 2 else chosen
+        found[count] = len(chosen)
+        for name, value in lists.items():
+            if len(value) == n_layers and (name in kinds or isinstance(fields[name], (list, tuple))):
+                found[name] = [_small(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
+        for key, own in (default.to_dict().get("per_layer_config") or {}).items():
+            if (layer := int(key)) in chosen:
+                layers = found.setdefault("per_layer_config", {})
+                layers[chosen.index(layer)] = {k: given.get(k, _small(k, v)) for k, v in own.items()}
+    elif count in fields:  # kinds of layers that take turns
+        found[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
+    return found
+
+
+def _small(name: str, value: int) -> int:
+    """A number made small."""
+    return next((min(value, small) for like, small in SMALL.items() if re.fullmatch(like, name)), value)
+
+
+def load(name: str) -> HuggingFace:
+    """A model in float32.
+
+    Args:
+        name: A folder with a config and weights; or an architecture, such as "marian" or "MarianMTModel", for a small
+            random model of it; or a name on the hub.
+
+    Raises:
+        LoadError: There is no such model, or it does not decode.
+    """
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    folder = Path(name)
+    if not folder.is_dir():
+        if name in architectures():
+            return small_model(name)
+        if folder.is_absolute() or name.startswith(".") or folder.exists():
+            raise LoadError(
+                f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
+            )
+    try:
+        config = transformers.AutoConfig.from_pretrained(name)
+        kind: type[HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
+        return kind(kind.auto.from_pretrained(name, dtype=torch.float32))
+    except Exception as error:
+        words = in_a_line(error).split(". ")[0]
+        raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -1,0 +1,342 @@
+"""What a check is, how a deviation is measured, and what is reported."""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+FLOAT64 = 1e-12  # what two ways of computing one thing may differ by in float64
+# And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
+# to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
+# terms: on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32, and rounded at its end:
+# some 64 times.
+ROUNDINGS = {torch.float32: 128, torch.bfloat16: 8}
+LOWER = tuple(ROUNDINGS)
+CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
+
+Measure = Callable[[Any], float]  # of a subject
+Code = TypeVar("Code", bound=Callable[..., float])  # a measure, which may take more than a subject
+
+logger = logging.getLogger("minitrans")
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A dtype's name, say "float32"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """What two ways of computing one thing may differ by in a dtype."""
+    return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
+
+
+class NotOfferedError(Exception):
+    """A model cannot do what a check asks; the message says in words what, or is its own error."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The outcome in one dtype.
+
+    Attributes:
+        measured: The worst that was found; NaN and infinity fail.
+        tolerance: The largest allowed.
+    """
+
+    measured: float
+    tolerance: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether measured <= tolerance."""
+        return self.measured <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a check.
+
+    Attributes:
+        id: The check's name.
+        group: The chapter of the table that it stands in.
+        claim: What it shows, in one sentence.
+        what: What is measured.
+        measured: The worst that was found in float64; None where that was not measured.
+        tolerance: The largest allowed in float64.
+        passed: Whether it passed in float64 and in every lower dtype.
+        seconds: How long it took.
+        lower: The same in lower dtypes, by name, where that makes sense.
+        offered: Whether the model can do at all what is asked; if not, it has not passed, and `detail` says why.
+        detail: Of a check that failed, what differs first, and what that looks like.
+    """
+
+    id: str
+    group: str
+    claim: str
+    what: str
+    measured: float | None
+    tolerance: float
+    passed: bool
+    seconds: float
+    lower: dict[str, Measurement]
+    offered: bool = True
+    detail: str = ""
+
+    @property
+    def failed(self) -> bool:
+        """Whether something was measured, and it is more than it may be."""
+        return self.offered and not self.passed
+
+    @property
+    def by_dtype(self) -> dict[str, Measurement]:
+        """What was measured in each dtype, by its name."""
+        float64 = {} if self.measured is None else {"float64": Measurement(self.measured, self.tolerance)}
+        return {**float64, **self.lower}
+
+
+@dataclass(frozen=True)
+class Check:
+    """A claim, and the function that measures how far the code and the model are from it."""
+
+    id: str
+    group: str
+    claim: str
+    what: str
+    tolerance: float
+    lower: tuple[torch.dtype, ...]
+    measure: Measure
+
+    def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
+        """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are there.
+
+        A check that raises has failed, with an infinite deviation.
+
+        Args:
+            subjects: For each dtype what to measure; float64 comes first, unless the model cannot compute in it.
+            may_lack: Whether a model need not be able to do what is asked.
+        """
+        began = time.perf_counter()
+        found: dict[torch.dtype, Deviation] = {}
+        lacking = ""
+        try:
+            for dtype in subjects:
+                if dtype in self.lower or dtype == next(iter(subjects)):
+                    found[dtype] = as_deviation(self._measure(subjects[dtype], may_lack))
+        except NotOfferedError as error:
+            lacking = str(error)
+        measured = {
+            dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in found.items()
+        }
+        details = [x.first(measured[dtype].tolerance) for dtype, x in found.items() if not measured[dtype].passed][:1]
+        details += [f"part of it is computed in {name_of(x.computed_in)}, and allowed its rounding"
+                    for x in found.values() if x.computed_in]  # fmt: skip
+        return Result(
+            id=self.id,
+            group=self.group,
+            claim=self.claim,
+            what=self.what,
+            measured=measured[torch.float64].measured if torch.float64 in measured else None,
+            tolerance=measured[torch.float64].tolerance if torch.float64 in measured else self.tolerance,
+            passed=not lacking and bool(measured) and all(m.passed for m in measured.values()),
+            seconds=time.perf_counter() - began,
+            lower={name_of(dtype): m for dtype, m in measured.items() if dtype != torch.float64},
+            offered=not lacking,
+            detail=lacking or "; ".join(filter(None, details)),
+        )
+
+    def tolerance_in(self, dtype: torch.dtype) -> float:
+        """The largest deviation allowed in a dtype: what is exactly 0 in float64 has to be so in every other."""
+        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else rounding(dtype)
+
+    def _measure(self, subject: Any, may_lack: bool) -> float:
+        try:
+            with torch.random.fork_rng(devices=[]):  # modules that a check makes are the same every time
+                torch.manual_seed(0)
+                return self.measure(subject)
+        except Exception as error:  # wrong code raises all kinds: shapes, dtypes, missing parameters, a division by 0
+            if may_lack and isinstance(error, NotOfferedError):
+                raise
+            logger.info("%s raised", self.id, exc_info=True)
+            return math.inf
+
+
+def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
+    """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
+
+    The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
+    measured in too. The docstring of what it decorates is the claim, one sentence. Gradients are off, unless it turns
+    them on.
+    """
+
+    def check(
+        id_: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = LOWER
+    ) -> Callable[[Code], Code]:
+        def register(measure: Code) -> Code:
+            registry.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
+            return measure
+
+        return register
+
+    return check
+
+
+@dataclass(frozen=True)
+class Caught:
+    """A sabotage, and the checks that noticed it.
+
+    Attributes:
+        id: The sabotage's name.
+        fault: What was done to the code, in one sentence.
+        caught_by: Ids of the checks that failed.
+    """
+
+    id: str
+    fault: str
+    caught_by: list[str]
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of all checks, and of the self-test if there was one.
+
+    Attributes:
+        checks: One result for each check.
+        sabotages: One entry for each sabotage; None if there was no self-test.
+        all_catch: Whether each check has to have caught one.
+    """
+
+    checks: list[Result]
+    sabotages: list[Caught] | None = None
+    all_catch: bool = True
+
+    @property
+    def blind(self) -> list[str]:
+        """Ids of the checks that should have caught a sabotage, and caught none; empty without a self-test."""
+        if self.sabotages is None or not self.all_catch:
+            return []
+        caught = {id_ for sabotage in self.sabotages for id_ in sabotage.caught_by}
+        return [result.id for result in self.checks if result.id not in caught]
+
+    @property
+    def passed(self) -> bool:
+        """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
+        escaped = [s for s in self.sabotages or [] if not s.caught_by]
+        none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
+        return none_failed and not escaped and not self.blind
+
+    def as_dict(self) -> dict[str, object]:
+        """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
+        found: dict[str, object] = {"passed": self.passed, "checks": [_finite(asdict(r)) for r in self.checks]}
+        if self.sabotages is not None:
+            found["sabotages"] = [asdict(s) for s in self.sabotages]
+        return found
+
+
+def _finite(value: object) -> object:
+    """The value with null for every NaN and infinity in it."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class Deviation(float):
+    """How far something is from what it should be; and where, if that can be said.
+
+    Attributes:
+        errors: (B, n), the largest deviation of each row at each position; None where there are no such.
+        start: Which position the first is.
+        what: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
+        computed_in: The dtype whose rounding it is measured by, where that is lower than the model's.
+    """
+
+    errors: Tensor | None = None
+    start: int = 0
+    what: str = ""
+    computed_in: torch.dtype | None = None
+
+    def found(self, what: str = "", start: int = 0) -> "Deviation":
+        """The same with what was done, and the position at which it begins."""
+        copy = Deviation(self)
+        copy.errors, copy.start, copy.what = self.errors, self.start + start, what or self.what
+        return copy
+
+    def first(self, tolerance: float) -> str:
+        """Where it first exceeds a tolerance, in words; empty where nothing is known of it."""
+        words = [self.what] if self.what else []
+        if self.errors is not None:
+            wrong = ~(self.errors <= tolerance)
+            if wrong.any():
+                position = int(wrong.any(0).nonzero()[0])
+                row = int(wrong[:, position].nonzero()[0])
+                size = number(float(self.errors[row, position]))
+                words.insert(0, f"position {position + self.start} of row {row} is the first that differs, by {size}")
+        return ", ".join(words)
+
+
+def deviation(a: Tensor, b: Tensor) -> Deviation:
+    """How far two tensors of one shape are apart: the largest absolute difference of two elements.
+
+    In a lower dtype than float64 it is relative to the largest element of `b` where that is above 1, since rounding
+    errors grow with the numbers. Infinite if the shapes differ or there is nothing to compare, for that is not
+    agreement; NaN if one holds NaN.
+
+    Args:
+        a: Any shape and floating dtype: the dtype that is measured. Of three axes and more the first are the rows, and
+            the last but one the positions.
+        b: Same shape, the same dtype or a higher one.
+    """
+    if a.shape != b.shape or a.numel() == 0:
+        return Deviation(math.inf)
+    errors = (a.double() - b.double()).abs()
+    if a.dtype != torch.float64:
+        errors = errors / max(1.0, float(b.abs().max()))
+    found = Deviation(errors.max())
+    if a.dim() > 2:
+        found.errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
+    return found
+
+
+def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
+    """The worst deviation of any two that belong together.
+
+    Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
+    """
+    return worst([deviation(*wide(a, b)) for a, b in zip(got, want, strict=True)])
+
+
+def wide(*parts: Tensor) -> list[Tensor]:
+    """Attention weights (B, H, n, k), each made as wide as the widest by zeros; numbers of other axes as they are."""
+    if any(x.dim() != 4 for x in parts):
+        return list(parts)
+    width = max(x.size(-1) for x in parts)
+    return [F.pad(x, (0, width - x.size(-1))) for x in parts]
+
+
+def worst(deviations: Sequence[float]) -> Deviation:
+    """The largest of at least one deviation; NaN if one is NaN."""
+    if not deviations:
+        return Deviation(math.inf)
+    return as_deviation(max(deviations, key=lambda each: (math.isnan(each), each)))
+
+
+def as_deviation(x: float) -> Deviation:
+    """The same, and what is known of where it is."""
+    return x if isinstance(x, Deviation) else Deviation(x)
+
+
+def number(x: float | None) -> str:
+    """A deviation or tolerance as short text: whole numbers as such (0 is exactly zero), others to two digits."""
+    if x is None:
+        return ""
+    if not math.isfinite(x):
+        return "NaN" if math.isnan(x) else "∞"
+    if x == int(x) and abs(x) < 1e6:
+        return str(int(x))
+    mantissa, _, exponent = f"{x:.2g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

@@ -1,0 +1,258 @@
+"""What a failure looks like: known faults, each told by what it does to the numbers, without a look inside."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitrans.cachecheck import cache_checks
+from minitrans.cachecheck.measure import NotOfferedError, compare, rounding
+from minitrans.cachecheck.protocol import Case
+
+SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+FLOAT32 = 1e-5  # what rounding in float32 may do to them
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A known fault.
+
+    Attributes:
+        name: What is wrong, in a few words.
+        checks: Ids of checks whose failure it explains.
+        fits: Whether a case shows it.
+        at_most: It explains no larger deviations.
+    """
+
+    name: str
+    checks: tuple[str, ...]
+    fits: Callable[[Case[Any]], bool]
+    at_most: float = torch.inf
+
+
+def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
+    """For the ids of checks that failed, the first known pattern that explains it and fits, in words.
+
+    A check that runs the model in another way is explained by what the model does when it is run in that way.
+    """
+    found: dict[str, str] = {}
+    for pattern in PATTERNS:
+        tried: dict[str, bool] = {}
+        for id_ in pattern.checks:
+            if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found:
+                way = WAYS.get(id_, "")
+                if way not in tried:
+                    tried[way] = _fits(pattern, case.run_in(way) if way in case.model.variants else case)
+                if tried[way]:
+                    found[id_] = f"this looks like: {pattern.name}"
+    return found
+
+
+def _fits(pattern: Pattern, case: Case[Any]) -> bool:
+    try:
+        return pattern.fits(case)
+    except (NotOfferedError, RuntimeError, IndexError):
+        return False
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether nothing but rounding lies between them."""
+    return bool(compare([a], [b]) <= _rounding(a.dtype))
+
+
+def _rounding(dtype: torch.dtype) -> float:
+    """That of a dtype; at least that of float32, which parts of a model may compute in."""
+    return max(rounding(dtype), FLOAT32)
+
+
+def _steps(case: Case[Any]) -> Tensor:
+    return cache_checks.fed_in(case, [1] * case.tokens.size(1))[0]
+
+
+def _moved(one: Tensor, other: Tensor) -> Tensor:
+    """Bool (T): at which positions logits (B, T, V) are not the same."""
+    return (one - other).double().abs().amax((0, 2)) > SEEN
+
+
+def draws_random_numbers(case: Case[Any]) -> bool:
+    """Two full passes over one thing differ."""
+    return not _same(case.full_pass()[0], case.full_pass()[0])
+
+
+def computes_in_float32(case: Case[Any]) -> bool:
+    """Where all should be float64, what differs does so by no more than rounding in float32."""
+    return case.model.dtype == torch.float64
+
+
+def tokens_ahead(case: Case[Any]) -> int:
+    """How many of the tokens that follow it the first position sees, in the full pass."""
+    whole, furthest = case.full_pass()[0], 0
+    for t in range(1, case.tokens.size(1)):
+        changed = case.tokens.clone()
+        changed[:, t] = case.others(changed[:, t])
+        if _moved(case.with_tokens(changed).full_pass()[0], whole)[0]:
+            furthest = t
+    return furthest
+
+
+def sees_the_next(case: Case[Any]) -> bool:
+    """One or a few tokens ahead, a further one in each layer; but not to the end."""
+    return 0 < tokens_ahead(case) < case.tokens.size(1) - 1
+
+
+def sees_all(case: Case[Any]) -> bool:
+    """To the end."""
+    return tokens_ahead(case) == case.tokens.size(1) - 1
+
+
+def attends_to_source_padding(case: Case[Any]) -> bool:
+    """What stands in the source's padding matters."""
+    return not cache_checks.padding_token_deviation(case) <= SEEN
+
+
+def counts_source_padding(case: Case[Any]) -> bool:
+    """What stands there does not, but how much of it there is."""
+    return bool(cache_checks.padding_token_deviation(case) <= rounding(case.model.dtype))
+
+
+def attends_to_padding(case: Case[Any]) -> bool:
+    """What stands in the padding on the left of a prompt matters."""
+    return bool(_moved(*_padded(case)).any())
+
+
+def _padded(case: Case[Any]) -> list[Tensor]:
+    """The logits with two tokens of padding on the left, and with two others."""
+    tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
+    mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
+    other = torch.where(mask, tokens, case.others(tokens))
+    return [case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other)]
+
+
+def counts_padding(case: Case[Any]) -> bool:
+    """What stands there does not, but how much of it there is."""
+    one, other = _padded(case)
+    return not _moved(one, other).any() and bool(_moved(one, case.full_pass()[0]).any())
+
+
+def positions_restart(case: Case[Any]) -> bool:
+    """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
+    same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
+    full, steps = same.full_pass()[0], _steps(same)
+    return _same(steps, steps[:, :1].expand_as(steps)) and not _same(full, full[:, :1].expand_as(full))
+
+
+def feeds_the_token_before(case: Case[Any]) -> bool:
+    """The steps are the full pass over the tokens delayed by one."""
+    delayed = torch.cat([case.tokens[:, :1], case.tokens[:, :-1]], 1)
+    return _same(_steps(case), case.with_tokens(delayed).full_pass()[0])
+
+
+def forgets(case: Case[Any]) -> bool:
+    """Where the first token is another one, the full pass notices at the end, and the steps do not."""
+    changed = case.tokens.clone()
+    changed[:, 0] = case.others(changed[:, 0])
+    other = case.with_tokens(changed)
+    noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
+    return noticed == [True, False]
+
+
+def later_chunks_alone(case: Case[Any]) -> bool:
+    """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
+    length, limit = case.tokens.size(1), _rounding(case.model.dtype)
+    right = cache_checks.step_deviation(case), cache_checks.chunk_deviation(case, [length])
+    return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
+
+
+def _turned(case: Case[Any], stay: bool = False) -> bool:
+    """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
+    half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
+    cache = case.new_cache()
+    case.feed(case.tokens[:, :half], cache)
+    cache = case.select_rows(cache, order)
+    turned = case.rows(order)
+    new = turned.tokens[:, half : half + 1]
+    before = case if stay else turned
+    want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
+    return _same(case.feed(new, cache)[0][:, -1], want[:, -1])
+
+
+def _with_one_source(case: Case[Any]) -> Case[Any]:
+    """Every row has the first one's source."""
+    first = torch.zeros(len(case.tokens), dtype=torch.int64)
+    return case.rows(first).with_tokens(case.tokens)
+
+
+def keeps_all_rows(case: Case[Any]) -> bool:
+    """All of the cache stays where it was."""
+    return _turned(case, stay=True)
+
+
+def keeps_target_rows(case: Case[Any]) -> bool:
+    """Where all rows have one source, the cache stays where it was."""
+    return _turned(_with_one_source(case), stay=True)
+
+
+def keeps_source_rows(case: Case[Any]) -> bool:
+    """Where all rows have one source, nothing is wrong."""
+    return case.model.has_source and not _turned(case) and _turned(_with_one_source(case))
+
+
+def _after_draft(case: Case[Any], draft: Tensor) -> Tensor:
+    """The logits of the token after half of them, where a draft came between and was dropped again."""
+    half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
+    case.feed(case.tokens[:, :half], cache)
+    case.feed(draft, cache)
+    return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]
+
+
+def drops_nothing(case: Case[Any]) -> bool:
+    """What follows a dropped draft is as if the draft had been meant."""
+    half, draft = case.tokens.size(1) // 2, case.others(case.tokens[:, :2])
+    tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
+    return _same(_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
+
+
+def sees_drafts(case: Case[Any]) -> bool:
+    """What follows a dropped draft depends on what that was."""
+    draft = case.tokens[:, :2]
+    return bool(_moved(_after_draft(case, draft), _after_draft(case, case.others(draft))).any())
+
+
+def shares_memory(case: Case[Any]) -> bool:
+    """One decode at a time is right, in steps and after a prompt."""
+    ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
+    return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
+
+
+CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
+STEPS = (*CACHED, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
+CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
+SOURCE = ("source.padding", "source.padding-token")
+PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
+NUMBERS = (*STEPS, *CAUSAL, *SOURCE, *PADDING)
+# What they run the model with, where it offers that: see `CachedModel.variants`.
+WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
+# The first that fits is named, so that what explains more comes before what explains less.
+PATTERNS = [
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
+    Pattern("something inside is computed in float32", NUMBERS, computes_in_float32, FLOAT32),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_the_next),
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all),
+    Pattern("padding is attended to", SOURCE, attends_to_source_padding),
+    Pattern("padding is attended to", PADDING, attends_to_padding),
+    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING, counts_padding),
+    Pattern("positions start at 0 again at every step", STEPS, positions_restart),
+    Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
+    Pattern("the cache forgets its first tokens", STEPS, forgets),
+    Pattern("the mask of a later chunk is aligned to the wrong corner", (*STEPS, *PADDING), later_chunks_alone),
+    Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
+    Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
+    Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
+    Pattern("no tokens are dropped at all", ("rollback",), drops_nothing),
+    Pattern("dropped tokens are still seen", ("rollback",), sees_drafts),
+    Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
+            shares_memory),
+    Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
+]  # fmt: skip

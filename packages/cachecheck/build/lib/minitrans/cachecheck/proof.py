@@ -1,0 +1,127 @@
+"""The proof for anyone's model: how to ask for it, and how to have it asserted in a test suite."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from minitrans.cachecheck.cache_checks import CHECKS
+from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.patterns import patterns
+from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.self_test import catch_faults
+from minitrans.cachecheck.wrappers import FAULTS
+
+SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
+
+
+def random_case(model: CachedModel[Any]) -> Case[Any]:
+    """Random sentences for a model, no longer than it takes; logits are measured by the largest of them."""
+    generator = torch.Generator().manual_seed(1)
+    ordinary = torch.tensor(list(model.ordinary))
+    batch, length, src_len = (min(n, model.max_len or n) for n in SIZES)
+
+    def ids(*shape: int) -> torch.Tensor:
+        return ordinary[torch.randint(len(ordinary), shape, generator=generator)]
+
+    tokens, src_ids = ids(batch, length), ids(batch, src_len if model.has_source else 0)
+    if model.first is not None:
+        tokens[:, 0] = model.first
+    src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
+    case = Case(model, tokens, src_ids, src_mask)
+    largest = case.full_pass()[0].abs().max()
+    return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
+
+
+def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, Case[Any]]:
+    """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
+
+    Raises:
+        NotOfferedError: It computes in none of them.
+    """
+    found: dict[torch.dtype, Case[Any]] = {}
+    errors = []
+    for dtype in (torch.float64, *LOWER):
+        try:
+            moved = model if model.dtype == dtype else model.to(dtype)
+            first = next(iter(found.values()), None)
+            case = random_case(moved) if first is None else replace(first, model=moved)
+            case.full_pass()
+            found[dtype] = case
+        except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
+            errors.append(str(error))
+    if not found:
+        raise NotOfferedError(errors[0])
+    return found
+
+
+def run(model: CachedModel[Any]) -> Report:
+    """Measure every claim on a model, with random sentences; of one that fails, say what that looks like.
+
+    Raises:
+        NotOfferedError: It cannot compute a full pass at all.
+    """
+    return Report(measure(cases_for(model), CHECKS))
+
+
+def measure(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
+    """What checks find in sentences for a model; of one that fails, also what that looks like."""
+    results = [check.run(cases, may_lack=True) for check in checks]
+    failed = {r.id: worst_of(r) for r in results if r.failed}
+    looks_like = patterns(next(iter(cases.values())), failed)
+    return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
+
+
+def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
+    """Put each fault around a model, if it does something to it and the model has not got it already.
+
+    Yields:
+        For each such fault the checks that notice it.
+    """
+    cases = cases_for(model)
+    before = {check.id: check.run(cases, may_lack=True) for check in CHECKS}
+    chosen = [
+        each
+        for each in FAULTS
+        if any(m.measured <= CONTROL for id_ in each.told_by for m in before[id_].by_dtype.values())
+        and each.applies(next(iter(cases.values())).model)
+    ]
+    yield from catch_faults(CHECKS, chosen, lambda: cases, before, may_lack=True)
+
+
+def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Report:
+    """Assert that decoding from a model's cache gives what its full masked pass gives; for your own test suite.
+
+    Args:
+        model: A subclass of `CachedModel` around your model, or `Functions`; in eval mode, float64 if it can be.
+        skip: Ids of checks whose failure is known and meant.
+
+    Returns:
+        All that was measured.
+
+    Raises:
+        AssertionError: A check failed, or the model cannot even be stepped. The message has a line for each: what
+            differs first, by how much, and what that looks like.
+    """
+    try:
+        report = run(model)
+    except NotOfferedError as error:
+        raise AssertionError(f"no full pass: {error}") from error
+    steps = next(r for r in report.checks if r.id == "steps")
+    lines = [in_words(r) for r in report.checks if r.failed and r.id not in skip]
+    if not steps.offered:
+        lines.insert(0, f"steps: {steps.detail}")
+    assert not lines, "\n".join(lines)
+    return report
+
+
+def in_words(result: Result) -> str:
+    """A check that failed, in one line: by how much, what differs first, and what that looks like."""
+    allowed = number(result.tolerance)
+    return f"{result.id}: {number(worst_of(result))}, at most {allowed} is allowed: {result.detail or result.claim}"
+
+
+def worst_of(result: Result) -> float:
+    """What was measured in the first dtype in which the check failed."""
+    return next((m.measured for m in result.by_dtype.values() if not m.passed), 0.0)

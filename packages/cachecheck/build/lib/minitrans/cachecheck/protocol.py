@@ -1,0 +1,255 @@
+"""What a model has to offer, for its decoding from a cache to be measured; and what it is measured on."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from minitrans.cachecheck.measure import NotOfferedError
+
+Cache = TypeVar("Cache")
+
+
+class LoadError(Exception):
+    """There is no such model, or what loads it is not installed; the message says in one line what and what to do."""
+
+
+class CachedModel(Generic[Cache]):
+    """A model in eval mode that computes the next token's logits from a cache. Subclass it around your own.
+
+    `full_pass`, `new_cache` and `feed` are needed. What else a model cannot do, its subclass leaves as it is here: the
+    checks that ask for it are "not offered". Tokens are int64 (B, n), masks bool alike, True = a real token.
+
+    Attributes:
+        ordinary: Ids that sentences may be made of, at least two: not padding, not the end.
+        first: The id that every target begins with; None: any.
+        dtype: Of the parameters, which it computes in.
+        max_len: The most tokens that it takes; None: any number.
+        spans: Sizes of windows and blocks, across which sentences should go.
+        has_source: Whether there is an encoder.
+        takes_mask: Whether `full_pass` and `feed` make use of their mask.
+        variants: The same model run in other ways, by name; see `checks`.
+    """
+
+    ordinary: Sequence[int]
+    first: int | None = None
+    dtype: torch.dtype = torch.float32
+    max_len: int | None = None
+    spans: Sequence[int] = ()
+    has_source: bool = False
+    takes_mask: bool = False
+    variants: Mapping[str, "Callable[[], CachedModel[Any]]"] = {}
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """The logits (B, T, V) after each of the tokens, by the full masked pass.
+
+        Args:
+            memory: From `encode`; None if there is no encoder.
+            tokens: int64 (B, T).
+            mask: bool (B, T); None: all are real.
+
+        Returns:
+            The logits, and then whatever else is to be the same in steps: each with the positions as its last axis
+            but one. Attention weights are (B, H, T, Tk).
+        """
+        raise NotImplementedError
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> Cache:
+        """An empty cache for some rows, and for as many tokens as `capacity`; it holds the memory."""
+        raise NotImplementedError
+
+    def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """What `full_pass` returns, for the next n >= 1 tokens (B, n); the cache gains them."""
+        raise NotImplementedError
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> Any:
+        """The memory of sources (B, S), padded where the mask (B, S) is False."""
+        raise NotOfferedError("there is no encoder")
+
+    def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
+        """The cache with the given rows, int64 (R,), in the given order; a row may occur any number of times."""
+        raise NotOfferedError("there is no way to select a cache's rows")
+
+    def copy_cache(self, cache: Cache) -> Cache:
+        """A copy that shares nothing with the cache."""
+        return copy.deepcopy(cache)
+
+    def drop_last(self, cache: Cache, n: int) -> Cache:
+        """The cache without its last n >= 1 tokens, all fed since some were last dropped; it is not left empty."""
+        raise NotOfferedError("there is no way to drop a cache's last tokens")
+
+    def embedding(self) -> nn.Module:
+        """The module that turns the target's ids into vectors (B, n, D): gradients are taken of what it returns."""
+        raise NotOfferedError("nothing says which module embeds the tokens")
+
+    def to(self, dtype: torch.dtype) -> "CachedModel[Cache]":
+        """The same around a copy of the model in another dtype."""
+        raise NotOfferedError("there is no way to convert it to another dtype")
+
+    def shift_positions(self, cache: Cache, by: int) -> None:
+        """Sabotage: have the next tokens take positions that are off by some."""
+        raise NotOfferedError("there is no way to move its positions")
+
+
+class Functions(CachedModel[list[Any]]):
+    """A model given as a pair of functions, without padding; with more, rows can be selected and tokens dropped."""
+
+    def __init__(
+        self,
+        full: Callable[[Tensor], Tensor],
+        step: Callable[[Tensor, Any], tuple[Tensor, Any]],
+        vocab_size: int,
+        *,
+        select: Callable[[Any, Tensor], Any] | None = None,
+        drop: Callable[[Any, int], Any] | None = None,
+        embedding: nn.Module | None = None,
+        dtype: torch.dtype = torch.float32,
+        max_len: int | None = None,
+        spans: Sequence[int] = (),
+        first: int | None = None,
+    ) -> None:
+        """Take the functions.
+
+        Args:
+            full: Logits (B, T, V) of tokens (B, T).
+            step: Logits (B, n, V) of the next n tokens (B, n), and the cache for the next call; the first is None.
+            vocab_size: V.
+            select: The cache with the given rows.
+            drop: The cache without so many of its last tokens.
+            embedding: The module that embeds the tokens.
+            dtype: What they compute in.
+            max_len: The most tokens that they take.
+            spans: Sizes of windows and blocks.
+            first: The id that every target begins with.
+        """
+        self.ordinary, self.first = [i for i in range(vocab_size) if i != first], first
+        self.dtype, self.max_len, self.spans = dtype, max_len, spans
+        self._full, self._step, self._select, self._drop, self._embedding = full, step, select, drop, embedding
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
+        """Call `full`."""
+        return [self._full(tokens)]
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> list[Any]:
+        """A place for the cache."""
+        return [None]
+
+    def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> Sequence[Tensor]:
+        """Call `step`."""
+        logits, cache[0] = self._step(tokens, cache[0])
+        return [logits]
+
+    def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
+        """Call `select`."""
+        if self._select is None:
+            return super().select_rows(cache, rows)
+        return [self._select(cache[0], rows)]
+
+    def drop_last(self, cache: list[Any], n: int) -> list[Any]:
+        """Call `drop`."""
+        return super().drop_last(cache, n) if self._drop is None else [self._drop(cache[0], n)]
+
+    def embedding(self) -> nn.Module:
+        """The one given."""
+        return self._embedding if self._embedding is not None else super().embedding()
+
+
+@dataclass(frozen=True)
+class Case(Generic[Cache]):
+    """A model, and sentences for it.
+
+    Attributes:
+        model: What is measured.
+        tokens: int64 (B, T), of which none is padding to the model.
+        src_ids: int64 (B, S), ragged; (B, 0) if there is no encoder.
+        src_mask: bool (B, S), True = a real token.
+        unit: What logits are divided by before they are compared.
+    """
+
+    model: CachedModel[Cache]
+    tokens: Tensor
+    src_ids: Tensor
+    src_mask: Tensor
+    unit: float = 1.0
+
+    def rows(self, index: Tensor | slice) -> "Case[Cache]":
+        """The same with the given rows alone."""
+        return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
+
+    def with_tokens(self, tokens: Tensor) -> "Case[Cache]":
+        """The same with other tokens (B, T)."""
+        return replace(self, tokens=tokens)
+
+    def run_in(self, way: str) -> "Case[Any]":
+        """The same with the model run in another way, one of its variants.
+
+        Raises:
+            NotOfferedError: It has no such way.
+        """
+        if way not in self.model.variants:
+            raise NotOfferedError(f"no way to run it with {way} is given")
+        return replace(self, model=ask(self.model.variants[way]))
+
+    def memory(self) -> Any:
+        """That of the sources."""
+        return ask(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
+
+    @torch.no_grad()
+    def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
+        """What the full masked pass gives for the tokens; logits in units."""
+        return self._in_units(ask(self.model.full_pass, self.memory(), self.tokens, mask))
+
+    @torch.no_grad()
+    def new_cache(self, capacity: int | None = None) -> Cache:
+        """An empty cache for the sources; without a capacity, for all of the tokens."""
+        rows, length = self.tokens.shape
+        return ask(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
+
+    @torch.no_grad()
+    def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> list[Tensor]:
+        """What the next tokens (B, n) give; logits in units."""
+        return self._in_units(ask(self.model.feed, tokens, cache, mask))
+
+    @torch.no_grad()
+    def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
+        """The cache with the given rows."""
+        return ask(self.model.select_rows, cache, rows)
+
+    @torch.no_grad()
+    def drop_last(self, cache: Cache, n: int) -> Cache:
+        """The cache without its last tokens."""
+        return ask(self.model.drop_last, cache, n)
+
+    def copy_cache(self, cache: Cache) -> Cache:
+        """A copy of the cache."""
+        return ask(self.model.copy_cache, cache)
+
+    def others(self, tokens: Tensor) -> Tensor:
+        """Ordinary ids of which none is what stands in its place in `tokens`."""
+        ordinary = torch.tensor(sorted(self.model.ordinary))
+        return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
+
+    def _in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
+        return [numbers[0] / self.unit, *numbers[1:]]
+
+
+def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function of a model's returns.
+
+    Raises:
+        NotOfferedError: It raises anything at all.
+    """
+    try:
+        return function(*arguments)
+    except NotOfferedError:
+        raise
+    except Exception as error:
+        raise NotOfferedError(f"{type(error).__name__}: {in_a_line(error)}") from error
+
+
+def in_a_line(error: Exception) -> str:
+    """An error's own words, at most 200 characters of them."""
+    return " ".join(str(error).split())[:200]

@@ -1,0 +1,120 @@
+"""What docs/your-model.md has a reader write is run as it stands there, around a decoder that is right or wrong."""
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/your-model.md").read_text(encoding="utf-8"), re.M | re.S)
+PLUGIN = next(block for block in BLOCKS if "pytest_plugins" in block)
+
+
+class MyDecoder(nn.Module):
+    """Attention of one head, whose cache is every vector so far; it can be kept by itself, or in a buffer."""
+
+    late = 0  # by how many positions steps are off
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.positions, self.out = nn.Embedding(1000, 8), nn.Embedding(64, 8), nn.Linear(8, 1000)
+        self.kept: Tensor | None = None
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.positions(torch.arange(tokens.size(1)))
+        return self.attend(x, x)
+
+    def attend(self, x: Tensor, seen: Tensor) -> Tensor:
+        mask = torch.ones(x.size(1), seen.size(1), dtype=torch.bool).tril(seen.size(1) - x.size(1))
+        return self.out(nn.functional.scaled_dot_product_attention(x, seen, seen, mask))
+
+    def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        buffer, before = cache if isinstance(cache, tuple) else (None, cache)
+        first = 0 if before is None else before.size(1)
+        x = self.tokens(tokens) + self.positions(torch.arange(first, first + tokens.size(1)) + bool(first) * self.late)
+        seen = x if before is None else torch.cat([before, x], 1)
+        if buffer is None:
+            return self.attend(x, seen), seen
+        buffer[:, first : seen.size(1)] = x  # which raises where there are more than it holds
+        return self.attend(x, buffer[:, : seen.size(1)]), (buffer, buffer[:, : seen.size(1)])
+
+    def static_cache(self, rows: int, length: int) -> tuple[Tensor, Tensor]:
+        buffer = torch.zeros(rows, length, 8, dtype=torch.float64)
+        return buffer, buffer[:, :0]
+
+    def next_logits(self, tokens: Tensor) -> Tensor:
+        logits, self.kept = self.step(tokens, self.kept)
+        return logits
+
+
+@pytest.fixture
+def my_project(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """What the snippets import."""
+    module: Any = ModuleType("my_project")
+    module.MyDecoder = MyDecoder
+    monkeypatch.setitem(sys.modules, "my_project", module)
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: compile_(function, backend="eager"))  # in no time
+    return module
+
+
+def run_snippets(blocks: list[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(block, names)
+        for test in [names.pop(name) for name in list(names) if name.startswith("test_")]:
+            test()
+
+
+def test_every_snippet_passes_for_a_right_model(my_project: Any) -> None:
+    run_snippets([block for block in BLOCKS if block != PLUGIN and "hugging_face" not in block])
+
+
+def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
+    transformers = pytest.importorskip("transformers")
+    from minitrans.cachecheck.hugging_face import small_model
+
+    class MyCache(transformers.DynamicCache):  # type: ignore[misc,name-defined]
+        def get_seq_length(self, layer_idx: int = 0) -> int:
+            return wrong * super().get_seq_length(layer_idx)
+
+    wrong = 1
+    my_project.MyCache, my_project.my_model = MyCache, small_model("opt").to(torch.float64).model
+    snippets = [BLOCKS[0], next(block for block in BLOCKS if "hugging_face" in block)]
+    run_snippets(snippets)
+    wrong = 0
+    with pytest.raises(AssertionError, match="positions start at 0 again"):
+        run_snippets(snippets)
+
+
+@pytest.mark.parametrize("snippet", [block for block in BLOCKS if "MyDecoder" in block and block != PLUGIN])
+def test_control_a_wrong_step_fails_in_every_snippet(
+    my_project: Any, monkeypatch: pytest.MonkeyPatch, snippet: str
+) -> None:
+    monkeypatch.setattr(MyDecoder, "late", 1)
+    with pytest.raises(AssertionError, match=r"(?m)^steps: "):
+        run_snippets([BLOCKS[0].split("def test")[0], snippet])
+
+
+def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
+    """It fails by its name, and what is not offered is skipped with the reason."""
+    imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
+    (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.late = 1\n")
+    (tmp_path / "test_cache.py").write_text(PLUGIN)
+    command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", "test_cache.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
+    assert done.returncode == 1
+    assert re.search(
+        r"^FAILED test_cache.py::test_cache\[steps\] - Failed: steps: .* position 1 of row 0", done.stdout, re.M
+    )
+    assert re.search(r"^SKIPPED .*there is no way to drop a cache's last tokens", done.stdout, re.M)
+    assert "test_cache[causal.values]" not in done.stdout  # which does not look at steps, and passes
