@@ -252,7 +252,7 @@ class DecoderOnly(HuggingFace):
         self._mask_alone = mask_alone
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
-        self._cache_name = next((name for name in names if name in self._takes), "")
+        self.cache_name = next((name for name in names if name in self._takes), "")
         self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
@@ -262,9 +262,9 @@ class DecoderOnly(HuggingFace):
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
         """One of theirs; a `state` is None, and is given back."""
-        if not self._cache_name:
+        if not self.cache_name:
             raise NotOfferedError("it takes no cache")
-        if self._cache_name == "state":
+        if self.cache_name == "state":
             if self._static:
                 raise NotOfferedError("its state is of a fixed size")
             return State(None)
@@ -275,7 +275,7 @@ class DecoderOnly(HuggingFace):
         cache.fed += tokens.size(1)
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
-        name, first = self._cache_name, cache.fed == tokens.size(1)
+        name, first = self.cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         prompt = mask if tokens.size(1) > 1 else None
         padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)

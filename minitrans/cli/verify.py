@@ -4,7 +4,7 @@ import json
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common
@@ -13,6 +13,7 @@ from minitrans.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from minitrans.cachecheck.hugging_face import HuggingFace
     from minitrans.cachecheck.measure import Report
     from minitrans.verify.subject import Subject
 
@@ -30,7 +31,12 @@ def verify_flags(parser: Parser) -> None:
     parser.add_argument("--self-test", action="store_true", help="sabotage the code, and show which checks notice")
     parser.add_argument("--sabotage", metavar="ID", help="break one thing, and show which claims fail")
     parser.add_argument("--list", action="store_true", help="list the sabotages")
-    parser.add_argument("--report", metavar="DIR", help="write the same with pictures as a page, DIR/index.html")
+    parser.add_argument(
+        "--report",
+        metavar="PATH",
+        help="write the same with pictures as a page, PATH/index.html; with --model, a PATH that ends with .md becomes "
+        "an issue for the model's library, with a short program that shows what fails",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_common(parser, threads=1)  # the products are tiny: threads would wait for each other longer than they compute
 
@@ -49,13 +55,21 @@ def verify_command(args: Namespace) -> int:
         width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
         return 0
+    path = Path(args.report or "")
+    if not (args.model and path.suffix == ".md"):
+        path /= "index.html"
     if args.report:
-        make_folder(Path(args.report))  # before minutes are spent on what cannot be written
-    report, subject = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
+        make_folder(path.parent)  # before minutes are spent on what cannot be written
+    measured: tuple[Report, Any] = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
+    report, subject = measured
     if args.report:
-        path = Path(args.report) / "index.html"
-        write_file(path, page(report, subject))
-        print(f"page: {path}", file=sys.stderr)
+        if path.suffix == ".md":
+            from minitrans.verify.issue import issue
+
+            write_file(path, issue(report, subject, args.model))
+        else:
+            write_file(path, page(report, subject.name if args.model else subject))
+        print(f"{'issue' if path.suffix == '.md' else 'page'}: {path}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:
@@ -90,8 +104,8 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
     return report, subject
 
 
-def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]":
-    """What is measured on somebody else's model, and its name."""
+def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, HuggingFace]":
+    """What is measured on somebody else's model, and on what."""
     from dataclasses import replace
 
     if args.run or args.data or args.sabotage or args.compiled != "auto":
@@ -112,4 +126,4 @@ def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, str]"
             raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:
             report = replace(report, sabotages=list(self_test(model)), all_catch=False)
-    return report, model.name
+    return report, model

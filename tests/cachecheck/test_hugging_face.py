@@ -13,12 +13,13 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
-from minitrans.cachecheck.measure import rounding
+from minitrans.cachecheck.measure import FLOAT64, rounding
 from minitrans.cachecheck.proof import random_case
 from minitrans.cachecheck.wrappers import FAULTS
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")
+issue = importlib.import_module("minitrans.verify.issue")
 Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
@@ -108,12 +109,35 @@ def test_a_class_stands_for_its_architecture() -> None:
     assert hugging_face.load("MarianMTModel").name == hugging_face.load("marian").name
 
 
-def test_a_failed_check_ends_with_code_1_and_is_explained(capsys: Capture) -> None:
-    assert cli.main(["verify", "--model", "gpt2", "--self-test"]) == 1
+def test_a_failed_check_ends_with_code_1_and_is_explained(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["verify", "--model", "gpt2", "--self-test", "--report", str(tmp_path / "issue.md")]) == 1
+    text = (tmp_path / "issue.md").read_text(encoding="utf-8")
+    assert re.search(
+        r"^\| padding.left-mask-alone \| .* \| 1e-12 \| .*: padding is not attended to, but counted", text, re.M
+    )
+    program, printed = re.findall(r"^```\w+\n(.*?)^```", text, re.M | re.S)
+    assert "minitrans" not in program
+    assert min(json.loads(printed)) > 0.1  # as a process that ran the program printed it
+    assert re.search(r"^transformers 5\.\S+, torch 2\.", text, re.M)
     out = " ".join(capsys.readouterr().out.split())
     assert "this looks like: padding is not attended to, but counted" in out
     assert "20 passed, 1 failed, 2 not offered" in out
     assert "7 sabotages, 7 caught" in out
+
+
+@pytest.mark.parametrize(("name", "n_programs"), [pytest.param("opt", 4, marks=pytest.mark.slow), ("bart", 1)])
+def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
+    name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = hugging_face.small_model(name).to(torch.float64)
+    monkeypatch.setattr(issue, "DRAFT", 2)
+    assert issue.shortest_difference(random_case(model), FLOAT64) is None
+    monkeypatch.setattr(issue, "shortest_difference", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
+    checks = {"chunks", "rollback", "padding.left", "padding.left-mask-alone"}
+    programs = [*issue.programs(random_case(model), model, name, checks if name == "opt" else {"chunks"}, FLOAT64)]
+    assert len(programs) == n_programs
+    for program in programs:
+        assert max(json.loads(issue.differences(program, -1.0))) < FLOAT64
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,137 @@
+"""The report on a Hugging Face model as an issue for its library: what fails, and a program without our code."""
+
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from minitrans.cachecheck.cache_checks import DRAFT, chunk_deviation, repeated
+from minitrans.cachecheck.hugging_face import HuggingFace, architectures
+from minitrans.cachecheck.measure import CONTROL, Report, number, rounding
+from minitrans.cachecheck.proof import cases_for, worst_of
+from minitrans.cachecheck.protocol import Case
+
+SECONDS = 300  # that a program may take
+SMALL_MODEL = """\
+config = AutoConfig.for_model("{name}", **{settings})
+model = {auto}.from_config(config, dtype={dtype}).eval()
+for parameter in model.parameters():
+    parameter.add_(0.1 * torch.randn_like(parameter))"""
+BEGINNING = """\
+import torch
+from transformers import AutoConfig, DynamicCache, {auto}
+
+torch.manual_seed(0)
+torch.set_grad_enabled(False)
+{model}
+tokens = torch.tensor({tokens})
+expected = model({source}tokens, use_cache=False).logits
+"""
+IN_CHUNKS = """\
+cache, logits = None, []
+for piece in tokens.split({chunks}, 1):
+    output = model({source}piece, {cache}=cache, use_cache=True)
+    cache = output.{cache}
+    logits.append(output.logits)
+logits = torch.cat(logits, 1)
+"""
+DROPPED = """\
+cache = DynamicCache(config=model.config)
+cache.activate_past_recording()
+model(tokens[:, :{before}], past_key_values=cache)
+model(tokens[:, :{draft}], past_key_values=cache)  # a draft, which is dropped
+cache.crop(-{draft})
+logits = model(tokens[:, {before}:], past_key_values=cache).logits
+expected = expected[:, {before}:]
+"""
+PADDED = """\
+mask = torch.tensor([[0] * 3 + [1] * tokens.size(1)])
+padded = torch.cat([tokens[:, :1].expand(1, 3), tokens], 1)
+logits = model(padded, attention_mask=mask{positions}).logits[:, 3:]
+"""
+END = """\
+print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
+"""
+
+
+def issue(report: Report, model: HuggingFace, name: str) -> str:
+    """Markdown: the versions, the checks that fail, and the smallest program that shows it, with what it prints.
+
+    Args:
+        report: What was measured.
+        model: On what.
+        name: How it was called: an architecture, a folder, or a name on the hub.
+    """
+    failed = {result.id: result for result in report.checks if result.failed}
+    case = next(iter(cases_for(model).values()))
+    # Where something is plainly wrong, rounding does not show what.
+    limit = CONTROL if any(worst_of(r) > CONTROL for r in failed.values()) else rounding(case.model.dtype)
+    shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
+    program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
+    lines = [f"# {type(model.model).__name__}: decoding from a cache differs from the full pass", ""]
+    lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
+    for r in failed.values():
+        lines.append(f"| {r.id} | {r.claim} | {number(worst_of(r))} | {number(r.tolerance)} | {r.detail} |")
+    if program:
+        lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
+        lines += ["", "```text", printed, "```"]
+    else:
+        lines += ["", "No short program was found that shows it without the checks."]
+    lines += ["", f"transformers {transformers.__version__}, torch {torch.__version__}, Python "
+              f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""]  # fmt: skip
+    return "\n".join(lines)
+
+
+def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[str], limit: float) -> Iterator[str]:
+    """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
+    theirs, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
+    made = f"model = {auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
+    if name in architectures():
+        default = type(theirs.config)().to_dict()
+        own = {key: value for key, value in theirs.config.to_diff_dict().items() if value != default.get(key)}
+        settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}
+        made = SMALL_MODEL.format(name=theirs.config.model_type, settings=settings, auto=auto, dtype=dtype)
+    source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
+
+    def whole(tokens: Tensor, rest: str, **how: object) -> str:
+        text = BEGINNING + rest + END
+        return text.format(auto=auto, model=made, tokens=tokens.tolist(), source=source, **how)
+
+    case = case.rows(slice(1))
+    if {"steps", "chunks", "lengths"} & set(failed) and (found := shortest_difference(case, limit)):
+        cache = getattr(model, "cache_name", "past_key_values")
+        yield whole(found[0], IN_CHUNKS, chunks=found[1], cache=cache)
+    if "rollback" in failed and not source:
+        yield whole(repeated(case, 3 * DRAFT), DROPPED, before=DRAFT, draft=3)
+    if "padding.left" in failed:
+        yield whole(repeated(case, 5), PADDED, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)")
+    if "padding.left-mask-alone" in failed:
+        yield whole(repeated(case, 5), PADDED, positions="")
+
+
+def shortest_difference(case: Case[Any], limit: float) -> tuple[Tensor, list[int]] | None:
+    """The fewest tokens, in the fewest chunks, that are further than a limit from the full pass, if any are."""
+    most = 3 * max(case.model.spans, default=DRAFT) + 2
+    for length in range(1, min(most, case.model.max_len or most) + 1):
+        part = case.with_tokens(repeated(case, length))
+        two = [[first, length - first] for first in range(1, length)]
+        for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
+            if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:
+                return part.tokens, chunks
+    return None
+
+
+def differences(program: str, limit: float) -> str:
+    """What a program prints, if it runs and one of its numbers is above a limit or not a number; or nothing."""
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        return ""
+    found = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", done.stdout)]
+    return done.stdout.strip() if done.returncode == 0 and any(not x <= limit for x in found) else ""
