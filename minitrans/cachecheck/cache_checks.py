@@ -26,7 +26,7 @@ from minitrans.cachecheck.measure import (
     wide,
     worst,
 )
-from minitrans.cachecheck.protocol import CachedModel, Case, ask
+from minitrans.cachecheck.protocol import BEAMS, CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more
@@ -293,12 +293,11 @@ def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
         case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
     )
     deviations.append(compare(padded.full_pass()[:1], whole).found(f"with {more} more columns of padding"))
-    for b, real in enumerate(case.src_mask):
-        row = case.rows(slice(b, b + 1))
-        row = replace(row, src_ids=row.src_ids[:, real], src_mask=row.src_mask[:, real])
+    for b in range(len(case.tokens)):
+        row = case.alone(b)
         for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
             alone = compare(got[:1], [x[b : b + 1] for x in whole])
-            deviations.append(alone.found(f"source {b} of {int(real.sum())} tokens alone and in the batch{name}"))
+            deviations.append(alone.found(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
     return worst(deviations)
 
 
@@ -311,6 +310,17 @@ def padding_token_deviation(case: Case[Any]) -> Deviation:
     return compare(other.full_pass()[:1], case.full_pass()[:1]).found("with another token for padding")
 
 
+def ragged(case: Case[Any], side: str) -> tuple[Tensor, Tensor]:
+    """The first few tokens of each row, each time fewer, padded on a side, and the mask of what is real."""
+    batch, length = case.tokens.shape
+    lengths = torch.tensor([max(1, length - 2 - 2 * b) for b in range(batch)])[:, None]
+    real = torch.arange(int(lengths.max())) < lengths
+    mask = real.flip(1) if side == "left" else real
+    prompts = torch.full(mask.shape, int(case.tokens[0, 0]))
+    prompts[mask] = case.tokens[:, : mask.size(1)][real]
+    return prompts, mask
+
+
 def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
@@ -318,18 +328,13 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
-    batch, length = case.tokens.shape
-    lengths = [max(1, length - 2 - 2 * b) for b in range(batch)]
-    prompts = torch.full((batch, lengths[0]), int(case.tokens[0, 0]))
-    mask = torch.zeros_like(prompts, dtype=torch.bool)
-    places = [slice(lengths[0] - n, None) if side == "left" else slice(0, n) for n in lengths]
-    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
-        prompts[b, place], mask[b, place] = case.tokens[b, :n], True
+    prompts, mask = ragged(case, side)
+    lengths = mask.sum(1).tolist()
     got = case.with_tokens(prompts).full_pass(mask)[0]
     deviations = []
-    for b, (n, place) in enumerate(zip(lengths, places, strict=True)):
+    for b, n in enumerate(lengths):
         want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
-        found = deviation(got[b : b + 1, place], want)
+        found = deviation(got[b : b + 1, mask[b]], want)
         deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
@@ -505,3 +510,86 @@ def random_numbers_drawn(case: Case[Any]) -> Deviation:
         run()
         moved += not torch.equal(before, torch.get_rng_state())
     return Deviation(moved)
+
+
+# -- Generating -------------------------------------------------------------------------------------------------------
+
+check = group("Generating", CHECKS)
+SHORTFALL = "how far a token's logit lies below the largest, by a full pass over what comes before it"
+CHOICE = rounding(torch.float32)  # what two logits may be apart by where either may be chosen: many round them so
+
+
+def generated(case: Case[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
+    """The prompts (B, T) and what is generated after them; with them no more than LONG tokens."""
+    n = min(case.model.max_len or LONG, LONG) - prompts.size(1)
+    found: Tensor = ask(case.model.generate, case.memory(), prompts, n, way, mask)
+    shape = BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
+    if found.shape != shape or not (found[:, : prompts.size(1)] == prompts).all():
+        raise ValueError(f"{tuple(found.shape)} tokens instead of {shape}, or other prompts")
+    return found
+
+
+def shortfall(case: Case[Any], n_given: int) -> Deviation:
+    """How far the logit of each token after the first few lies below that of the likeliest, 0 if it is that one."""
+    logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
+    chosen = logits.gather(-1, case.tokens[:, n_given:, None])
+    best = logits[..., list(case.model.ordinary)].amax(-1, keepdim=True)
+    return deviation(chosen, best).found(start=n_given)
+
+
+def prompt_of(case: Case[Any], b: int) -> Case[Any]:
+    """A row's source, and a prompt whose end has been there before, so that something is found in it."""
+    row = case.alone(b)
+    length = min(case.model.max_len or LONG, LONG) // 2
+    return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
+
+
+@check("generate.greedy", SHORTFALL, tolerance=CHOICE, lower=())
+def generated_shortfall(case: Case[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
+    """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
+    deviations = []
+    for way in ways:
+        for b in range(len(case.tokens)):
+            row = prompt_of(case, b)
+            found = row.with_tokens(generated(row, row.tokens, way))
+            deviations.append(shortfall(found, row.tokens.size(1)).found(f"prompt {b} alone, {way}"))
+    return worst(deviations)
+
+
+@check("generate.lookup", SHORTFALL, tolerance=CHOICE, lower=())
+def lookup_shortfall(case: Case[Any]) -> Deviation:
+    """So is what is generated with drafts that are looked up in the prompt."""
+    return generated_shortfall(case, ("lookup",))
+
+
+@check("generate.assisted", SHORTFALL, tolerance=CHOICE, lower=())
+def assisted_shortfall(case: Case[Any]) -> Deviation:
+    """So is what is generated with drafts by another model, and with the model's own."""
+    return generated_shortfall(case, ("draft", "own draft"))
+
+
+@check("generate.ragged", SHORTFALL, tolerance=CHOICE, lower=())
+def ragged_shortfall(case: Case[Any]) -> Deviation:
+    """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
+    prompts, mask = ragged(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
+    found, deviations = generated(case, prompts, "cached", mask), []
+    for b in range(len(prompts)):
+        n_padding = 0 if mask is None else int((~mask[b]).sum())
+        row = case.alone(b).with_tokens(found[b : b + 1, n_padding:])
+        deviations.append(shortfall(row, prompts.size(1) - n_padding).found(f"prompt {b} in a batch"))
+    return worst(deviations)
+
+
+@check("generate.beams", "log-probability a token, by the full pass, of the beams in order", tolerance=CHOICE, lower=())
+def beams_deviation(case: Case[Any]) -> Deviation:
+    """Beam search finds with a cache what it finds without one."""
+    deviations = []
+    for b in range(len(case.tokens)):
+        row, scores = prompt_of(case, b), []
+        for way in ("beams", "uncached beams"):
+            tokens = generated(row, row.tokens, way)
+            beams = row.rows(torch.zeros(BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
+            log_p = F.log_softmax(beams.full_pass()[0] * case.unit, -1).gather(-1, tokens[:, 1:, None])
+            scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
+        deviations.append(deviation(*scores).found(f"prompt {b}"))
+    return worst(deviations)

@@ -9,6 +9,7 @@ import inspect
 import re
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import NotOfferedError
 from minitrans.cachecheck.proof import random_case
-from minitrans.cachecheck.protocol import CachedModel, LoadError, ask, in_a_line
+from minitrans.cachecheck.protocol import BEAMS, CachedModel, LoadError, ask, in_a_line
 
 try:
     import transformers
@@ -96,6 +97,14 @@ ATTEMPTS: list[dict[str, Any]] = [
     {"given": ALIKE, "of_each": 2},
     {"given": ALIKE, "fill": True},
 ]
+BEAM_SEARCH = {"num_beams": BEAMS, "num_return_sequences": BEAMS}
+DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
+GENERATING: dict[str, dict[str, Any]] = {
+    "uncached": {"use_cache": False},
+    "beams": BEAM_SEARCH,
+    "uncached beams": {**BEAM_SEARCH, "use_cache": False},
+    "lookup": {"prompt_lookup_num_tokens": 4},
+}
 N_DROPPED = 4  # how often what an error speaks of is then left as it was
 LARGEST = 10_000_000  # parameters
 
@@ -149,6 +158,34 @@ class HuggingFace(CachedModel[State]):
     def to(self, dtype: torch.dtype) -> "HuggingFace":
         """The same around a copy in another dtype."""
         return type(self)(copy.deepcopy(self.model).to(dtype))
+
+    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        """By their `generate`, without the model's own settings for it."""
+        if not hasattr(self.model, "generate"):
+            return super().generate(memory, prompts, n, way, mask)
+        special = sorted({*range(self._config.vocab_size)}.difference(self.ordinary))
+        real = torch.ones_like(prompts) if mask is None else mask.long()
+        inputs: dict[str, Any] = {"inputs": prompts, "attention_mask": real}
+        if memory is not None:
+            inputs = {"inputs": memory[1], "attention_mask": memory[2], "decoder_input_ids": prompts}
+        if "draft" in way:
+            inputs["assistant_model"] = draft = self._draft if way == "draft" else copy.copy(self.model)
+            draft.generation_config = transformers.GenerationConfig(**DRAFTING)
+        given = {"max_new_tokens": n, "suppress_tokens": special or None, "decoder_start_token_id": self.first}
+        before = self.model.generation_config
+        self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **GENERATING.get(way, {}))
+        try:
+            return self.model.generate(**inputs)
+        finally:
+            self.model.generation_config = before
+
+    @cached_property
+    def _draft(self) -> Any:
+        """A copy whose numbers are a little different, so that some of its drafts are right."""
+        draft = copy.deepcopy(self.model)
+        for parameter in draft.parameters():
+            parameter.mul_(1 + 0.3 * torch.randn_like(parameter))
+        return draft
 
     def make_cache(self, capacity: int) -> Any:
         """An empty cache of theirs, for as many tokens as `capacity`; override it for a class of your own."""

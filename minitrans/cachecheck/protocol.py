@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from minitrans.cachecheck.measure import NotOfferedError
 
 Cache = TypeVar("Cache")
+BEAMS = 3
 
 
 class LoadError(Exception):
@@ -84,6 +85,22 @@ class CachedModel(Generic[Cache]):
     def embedding(self) -> nn.Module:
         """The module that turns the target's ids into vectors (B, n, D): gradients are taken of what it returns."""
         raise NotOfferedError("nothing says which module embeds the tokens")
+
+    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        """The prompts, and after each the n likeliest of the ordinary tokens, one after the other.
+
+        Args:
+            memory: As for `full_pass`.
+            prompts: int64 (B, T); more than one only "cached".
+            n: How many to add, at least 1.
+            way: "cached" or "uncached"; "beams" or "uncached beams", the BEAMS best by beam search, the best one first;
+                or from a cache with drafts, by "lookup" in the prompt, of a "draft" model or the model's "own draft".
+            mask: bool (B, T); None: all are real.
+
+        Returns:
+            int64 (B, T + n); of beams (BEAMS, T + n).
+        """
+        raise NotOfferedError("it has no generate")
 
     def to(self, dtype: torch.dtype) -> "CachedModel[Cache]":
         """The same around a copy of the model in another dtype."""
@@ -178,6 +195,11 @@ class Case(Generic[Cache]):
     def rows(self, index: Tensor | slice) -> "Case[Cache]":
         """The same with the given rows alone."""
         return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
+
+    def alone(self, b: int) -> "Case[Cache]":
+        """One row, without its source's padding."""
+        row = self.rows(slice(b, b + 1))
+        return replace(row, src_ids=row.src_ids[:, self.src_mask[b]], src_mask=row.src_mask[:, self.src_mask[b]])
 
     def with_tokens(self, tokens: Tensor) -> "Case[Cache]":
         """The same with other tokens (B, T)."""

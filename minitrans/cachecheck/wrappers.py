@@ -20,7 +20,7 @@ class Around(CachedModel[Any]):
         """Take the model, with its variants made faulty alike."""
         self.inner = inner
         for name in ("ordinary", *vars(CachedModel)):
-            if not name.startswith("_") and name not in vars(type(self)):
+            if not name.startswith("_") and getattr(type(self), name, None) is getattr(CachedModel, name, None):
                 setattr(self, name, getattr(inner, name))
         self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
 
@@ -131,6 +131,48 @@ class PaddingSeen(Around):
         """With all tokens."""
         return self.inner.feed(tokens, cache, None if mask is None else torch.ones_like(mask))
 
+    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        """After all tokens."""
+        return self.inner.generate(memory, prompts, n, way, None if mask is None else torch.ones_like(mask))
+
+
+class LastWrong(Around):
+    """Of what is generated in some way the last token is another one."""
+
+    way: str
+
+    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        """With another last one."""
+        found = self.inner.generate(memory, prompts, n, way, mask)
+        if way == self.way:
+            one, other = self.ordinary[:2]
+            found[:, -1] = torch.where(found[:, -1] == one, other, one)
+        return found
+
+
+class GreedyWrong(LastWrong):
+    """The last token that is generated from a cache is not the likeliest."""
+
+    way = "cached"
+
+
+class LookupWrong(LastWrong):
+    """The last token that is looked up in the prompt is taken as it is."""
+
+    way = "lookup"
+
+
+class DraftWrong(LastWrong):
+    """The last token of a draft model is taken as it is."""
+
+    way = "draft"
+
+
+class BeamsWrong(LastWrong):
+    """Beams that are found with a cache end in another token."""
+
+    way = "beams"
+
 
 @dataclass(frozen=True)
 class FaultyModel(Fault):
@@ -181,6 +223,10 @@ FAULTS = [
         ("rows.swapped", RowsSwapped, ("rows",)),
         ("copy.shared", CopyShared, ("fork",)),
         ("draft.kept", DraftKept, ("rollback",)),
-        ("padding.seen", PaddingSeen, ("source.padding", "padding.left")),
+        ("padding.seen", PaddingSeen, ("source.padding", "padding.left", "generate.ragged")),
+        ("generated.greedy", GreedyWrong, ("generate.greedy",)),
+        ("generated.lookup", LookupWrong, ("generate.lookup",)),
+        ("generated.draft", DraftWrong, ("generate.assisted",)),
+        ("generated.beams", BeamsWrong, ("generate.beams",)),
     )
 ]

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -22,26 +23,33 @@ CACHES = "rows rollback fork caches.two caches.alternating"
 OF_CACHE = f"steps chunks lengths greedy score static weights {CACHES} batch source.padding"
 OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
 LEFT = "padding.left padding.left-mask-alone"
+DRAFTED = "generate.lookup generate.assisted"
+GENERATED = f"{DRAFTED} generate.greedy generate.ragged generate.beams"
+ANY_STEP = f"{OF_CACHE} {LEFT} {GENERATED}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 FAULTY = {
-    "positions restart": ("positions start at 0 again at every step", OF_CACHE, LEFT),
+    "positions restart": ("positions start at 0 again at every step", OF_CACHE, ANY_STEP),
     "mask late": ("the causal mask is one late", OF_FUTURE, None),
     "no mask": ("there is no causal mask", OF_FUTURE, None),
-    "padding seen": ("padding is attended to", "source.padding source.padding-token", ""),
-    "own padding seen": ("padding is attended to", LEFT, ""),
+    "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
+    "own padding seen": ("padding is attended to", LEFT, "generate.ragged"),
     "padding counted": ("padding is not attended to, but counted", LEFT, None),
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone", ""),
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
-    "wrong corner": ("the mask of a later chunk is aligned to the wrong corner", "chunks", f"{OF_CACHE} {LEFT}"),
+    "wrong corner": (
+        "the mask of a later chunk is aligned to the wrong corner",
+        "chunks",
+        f"{OF_CACHE} {LEFT} {GENERATED}",
+    ),
     "stale": ("each step is fed the previous token", "steps chunks", None),
-    "target rows": ("keys and values of the target are not selected", "rows", ""),
+    "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
     "all rows": ("no rows are selected at all", "rows", None),
-    "rows reversed": (None, "rows", ""),
-    "drops nothing": ("no tokens are dropped at all", "rollback", ""),
-    "values dropped first": ("dropped tokens are still seen", "rollback", ""),
+    "rows reversed": (None, "rows", "generate.beams"),
+    "drops nothing": ("no tokens are dropped at all", "rollback", DRAFTED),
+    "values dropped first": ("dropped tokens are still seen", "rollback", DRAFTED),
     "weights": (None, "weights", ""),
     "dropout": ("random numbers are drawn", "random steps", None),
     "float32": ("something inside is computed in float32", "lengths", None),
@@ -77,6 +85,15 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
 def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
     """Off in the last row, where these are the chunks so far (in a full pass there are none), and by what is said."""
     return lambda toy, ids, c: last_row(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
+
+
+def likelier(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Off:
+    """Another token is by far the likeliest while tokens are generated in a way; after n tokens, if that is given."""
+    return lambda toy, ids, c: (
+        1e3
+        * torch.arange(V)
+        * (toy.way == way and when(ids) and (not n or (c.real is not None and c.real.size(1) == n)))
+    )
 
 
 TOKENS = random_case(Toy()).tokens
@@ -126,6 +143,21 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
     ("caches.alternating", "", lambda toy, ids, c: len(c.chunks) > 1 and c is not toy.latest),
+    ("generate.greedy", " alone, cached", likelier("cached", lambda ids: len(ids) == 1)),
+    ("generate.greedy", "position 5 of row 0", likelier("cached", lambda ids: ids.shape == (1, 5))),
+    ("generate.greedy", "position 19 of row 0", likelier("cached", lambda ids: len(ids) == 1, 19)),
+    ("generate.greedy", "prompt 2 alone, uncached", likelier("uncached", lambda ids: bool(ids[0, 1] == TOKENS[2, 1]))),
+    ("generate.lookup", " alone, lookup", likelier("lookup")),
+    ("generate.lookup", " alone, lookup", "values dropped first"),
+    ("generate.assisted", " alone, draft", likelier("draft")),
+    ("generate.assisted", " alone", "values dropped first"),
+    ("generate.assisted", " alone, own draft", likelier("own draft")),
+    ("generate.ragged", " in a batch", likelier("cached", lambda ids: len(ids) == 3)),
+    ("generate.ragged", " in a batch", "padding counted"),
+    ("generate.ragged", " in a batch", "padding seen"),
+    ("generate.beams", "prompt ", likelier("beams")),
+    ("generate.beams", "prompt ", likelier("uncached beams")),
+    ("generate.beams", "prompt ", "target rows"),
     ("random", "1: ", lambda toy, ids, c: not c.chunks and torch.rand(1) < 0),
     ("random", "1: ", lambda toy, ids, c: bool(c.chunks) and torch.rand(1) < 0),
 ]  # fmt: skip
@@ -147,7 +179,9 @@ class EagerInFloat32(Toy):
 def test_weights_in_float32_are_measured_as_such() -> None:
     results = {result.id: result for result in check_cache(EagerInFloat32()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
-    assert tolerances == {**dict.fromkeys(tolerances, FLOAT64), "weights": rounding(torch.float32)}
+    assert tolerances == dict.fromkeys(tolerances, FLOAT64) | dict.fromkeys(
+        ["weights", *GENERATED.split()], rounding(torch.float32)
+    )
     weights = results["weights"]
     assert weights.measured is not None
     assert weights.measured > FLOAT64
@@ -179,7 +213,7 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
         check_cache(Toy("cache cut"))
     with pytest.raises(AssertionError, match=r"\Arows: "):
         check_cache(Toy("target rows"), skip=("steps",))
-    assert not check_cache(Toy("target rows"), skip=("rows",)).passed
+    assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
 
 
 def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
@@ -187,7 +221,8 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
     assert set(caught) == {fault.id for fault in FAULTS}
     assert caught["rows.swapped"] == {"rows"}
     assert caught["padding.seen"] == {
-        *("source.padding", "source.padding-token", "padding.left", "padding.left-mask-alone")
+        *("source.padding", "source.padding-token", "padding.left", "padding.left-mask-alone"),
+        "generate.ragged",
     }
     of_steps = {"steps", "chunks", "score", "static", "weights", "caches.two", "caches.alternating", "batch"}
     assert caught["positions.ahead"] >= of_steps | {"rows"}
@@ -198,7 +233,7 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
 
 def test_a_fault_that_is_there_already_is_not_put_around() -> None:
     caught = {each.id for each in self_test(Toy("all rows"))}
-    assert caught == {fault.id for fault in FAULTS} - {"rows.swapped"}
+    assert caught == {fault.id for fault in FAULTS} - {"rows.swapped", "generated.beams"}
     caught = {each.id for each in self_test(Toy("positions restart"))}
     assert caught == {"mask.late"}  # all others are told by steps
 

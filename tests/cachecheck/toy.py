@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from minitrans.cachecheck.protocol import BEAMS
 from minitrans.verify import CachedModel
 
 V, D, LAYERS, MAX_LEN = 13, 8, 2, 20
@@ -64,6 +65,7 @@ class Toy(CachedModel[ToyCache]):
                     w = 0.5 * torch.randn(D, D, generator=random, dtype=torch.float64)
                     self.weights[f"{kind}.{name}.{i}"] = w.to(dtype)
         self.tokens.weight = nn.Parameter(self.weights["tokens"])
+        self.way = ""  # in which tokens are being generated
         self.newest: ToyCache | None = None
         self.latest: ToyCache | None = None  # that of the pass before
 
@@ -148,6 +150,56 @@ class Toy(CachedModel[ToyCache]):
         cache.values = [[torch.cat(layer, 1)[:, first:][:, :kept]] for layer in cache.values]
         cache.real = cache.real[:, :kept]
         return cache
+
+    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        self.way = way
+        try:
+            if way in ("lookup", "draft", "own draft"):
+                return self._with_drafts(memory, prompts, n)
+            return self._search(memory, prompts, n, BEAMS if "beams" in way else 1, mask)
+        finally:
+            self.way = ""
+
+    def _search(self, memory: Any, prompts: Tensor, n: int, beams: int, mask: Tensor | None) -> Tensor:
+        tokens, new, cache = prompts, prompts, self.new_cache(memory, len(prompts), MAX_LEN)
+        score = torch.zeros(len(prompts), 1, dtype=self.dtype)
+        for _ in range(n):
+            if "uncached" in self.way:
+                logits = self.full_pass([x.expand(len(tokens), *x.shape[1:]) for x in memory], tokens, mask)[0]
+            else:
+                logits, *_ = self.feed(new, cache, mask)
+            log_p = torch.log_softmax(logits[:, -1], -1)[:, self.ordinary[0] :]
+            score, chosen = (score + log_p).view(len(prompts), -1).topk(beams)
+            rows, chosen = chosen.flatten() // log_p.size(1), chosen.flatten() % log_p.size(1)
+            score, new, mask = score.view(-1, 1), chosen[:, None] + self.ordinary[0], None
+            if beams > 1:
+                tokens, cache = tokens[rows], self.select_rows(cache, rows)
+            tokens = torch.cat([tokens, new], 1)
+        return tokens
+
+    def _with_drafts(self, memory: Any, prompts: Tensor, n: int) -> Tensor:
+        tokens, new, cache, end = prompts, prompts, self.new_cache(memory, 1, MAX_LEN), prompts.size(1) + n
+        while tokens.size(1) < end:
+            draft = self._draft(memory, tokens)[:, : end - tokens.size(1) - 1]
+            logits = self.feed(torch.cat([new, draft], 1), cache)[0][:, -draft.size(1) - 1 :, self.ordinary[0] :]
+            best = logits.argmax(-1) + self.ordinary[0]
+            n_right = int((best[:, :-1] == draft).cumprod(1).sum())
+            if draft.size(1) > n_right:
+                cache = self.drop_last(cache, draft.size(1) - n_right)
+            new = best[:, n_right : n_right + 1]
+            tokens = torch.cat([tokens, draft[:, :n_right], new], 1)
+        return tokens
+
+    def _draft(self, memory: Any, tokens: Tensor) -> Tensor:
+        """Three tokens: those that follow the same one in the prompt, or the likeliest, one of them changed."""
+        if self.way == "lookup":
+            place = int((tokens[0, :-1] == tokens[0, -1]).nonzero().max()) if tokens[0, -1] in tokens[0, :-1] else 0
+            return tokens[:, place + 1 : place + 4]
+        way, self.way = self.way, ""
+        draft = self._search(memory, tokens, min(3, MAX_LEN - tokens.size(1)), 1, None)[:, tokens.size(1) :]
+        self.way = way
+        draft[:, 1:2] = self.ordinary[0] if way == "draft" else draft[:, 1:2]
+        return draft
 
     def embedding(self) -> nn.Module:
         return self.tokens
