@@ -30,6 +30,7 @@ from minitrans.cachecheck.protocol import BEAMS, CachedModel, Case, ask
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more
+GENERATED = 16  # tokens of a prompt and what is generated after it
 DRAFT = 8  # tokens of the longest draft, where there is no window
 LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
 
@@ -130,15 +131,6 @@ def repeated(case: Case[Any], length: int) -> Tensor:
     while sum(piece.size(1) for piece in pieces) < length:
         pieces.append(case.others(pieces[-1]))
     return torch.cat(pieces, 1)[:, :length]
-
-
-def errors_by_position(case: Case[Any]) -> list[float]:
-    """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
-    want, cache = case.full_pass(), case.new_cache()
-    return [
-        float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
-        for t, token in enumerate(case.tokens.split(1, 1))
-    ]
 
 
 @check("greedy", "tokens that differ", tolerance=0.0, lower=())
@@ -520,8 +512,8 @@ CHOICE = rounding(torch.float32)  # what two logits may be apart by where either
 
 
 def generated(case: Case[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than LONG tokens."""
-    n = min(case.model.max_len or LONG, LONG) - prompts.size(1)
+    """The prompts (B, T) and what is generated after them; with them no more than GENERATED tokens."""
+    n = min(case.model.max_len or GENERATED, GENERATED) - prompts.size(1)
     found: Tensor = ask(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if found.shape != shape or not (found[:, : prompts.size(1)] == prompts).all():
@@ -540,7 +532,7 @@ def shortfall(case: Case[Any], n_given: int) -> Deviation:
 def prompt_of(case: Case[Any], b: int) -> Case[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.alone(b)
-    length = min(case.model.max_len or LONG, LONG) // 2
+    length = min(case.model.max_len or GENERATED, GENERATED) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 

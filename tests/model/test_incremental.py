@@ -19,7 +19,6 @@ from minitrans.cachecheck.cache_checks import (
     alternating_deviation,
     batch_deviation,
     chunk_deviation,
-    errors_by_position,
     future_deviation,
     interleaved_deviation,
     selection_deviation,
@@ -34,6 +33,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer
 from minitrans.verify.adapter import case_of, numbers
 from minitrans.verify.checks.masks import all_weights
+from minitrans.verify.page.figures import errors_by_position
 from minitrans.verify.subject import Subject, make_subject
 
 # Fewer examples than usual, for each has a model of its own; and the same ones every time, for no bound on what

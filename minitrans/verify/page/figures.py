@@ -1,12 +1,13 @@
 """What the illustrated chapters show: masks, attention weights of one sentence pair, cached against full decoding."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from markupsafe import Markup
 
-from minitrans.cachecheck.cache_checks import errors_by_position
-from minitrans.cachecheck.measure import LOWER, name_of
+from minitrans.cachecheck.measure import LOWER, compare, name_of
+from minitrans.cachecheck.protocol import Case
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import svg
 from minitrans.pages.pictures import heat_map, mask_picture
@@ -71,6 +72,15 @@ def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
     fitting = [pair for pair in by_size if max(map(len, pair)) <= MOST_TOKENS]
     source, target = fitting[-1] if fitting else by_size[0]
     return source[:MOST_TOKENS], target[:MOST_TOKENS]
+
+
+def errors_by_position(case: Case[Any]) -> list[float]:
+    """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
+    want, cache = case.full_pass(), case.new_cache()
+    return [
+        float(compare(case.feed(token, cache), [x.narrow(-2, t, 1) for x in want]))
+        for t, token in enumerate(case.tokens.split(1, 1))
+    ]
 
 
 def decoding(subject: Subject) -> dict[str, object]:
