@@ -10,18 +10,14 @@ from pathlib import Path
 from typing import get_type_hints
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text import reading
 from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
-
-try:
-    from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save
-except ModuleNotFoundError as error:
-    raise UserError("safetensors is not installed; pip install safetensors") from error
 
 WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # What no weight confirms: memory is taken for so many positions, and for the small files.
