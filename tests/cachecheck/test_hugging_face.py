@@ -175,7 +175,6 @@ def test_what_cannot_be_measured_is_told_in_a_line(
         ("transformers", "transformers is not installed"),
         ("huggingface_hub", "transformers cannot be imported: "),
         ("regex", "transformers cannot be imported: "),
-        ("safetensors", "safetensors is not installed"),
     ],
 )
 def test_what_is_not_installed_is_said(missing: str, words: str) -> None:
