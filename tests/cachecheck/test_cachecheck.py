@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from toy import MAX_LEN, Off, Toy, V, last_row
 
 from minitrans.cachecheck import run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, step_deviation
+from minitrans.cachecheck.cache_checks import CHECKS, LONG, next_token_score_deviation, repeated, step_deviation
 from minitrans.cachecheck.measure import CONTROL, FLOAT64, Result, number, rounding
 from minitrans.cachecheck.proof import random_case
 from minitrans.cachecheck.wrappers import FAULTS
@@ -176,8 +176,20 @@ class EagerInFloat32(Toy):
     eager_in_float32 = True
 
 
-def test_weights_in_float32_are_measured_as_such() -> None:
-    results = {result.id: result for result in check_cache(EagerInFloat32()).checks}
+class LastLayerInFloat32(Toy):
+    """One layer of two, each of which has two kinds of weights."""
+
+    n_calls = 0
+
+    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+        self.eager_in_float32 = self.n_calls % 4 >= 2
+        self.n_calls += 1
+        return super()._weights(q, k, seen)
+
+
+@pytest.mark.parametrize("kind", [EagerInFloat32, LastLayerInFloat32])
+def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
+    results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
     assert tolerances == dict.fromkeys(tolerances, FLOAT64) | dict.fromkeys(
         ["weights", *GENERATED.split()], rounding(torch.float32)
@@ -205,6 +217,40 @@ def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
             return super()._weights(q, k, seen).round()
 
     assert BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == FLOAT64
+
+
+def test_rows_whose_scores_change_places_are_noticed() -> None:
+    class Exchanged(Toy):
+        def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
+            return [x.flip(0) for x in super().feed(tokens, cache, mask)]
+
+    case = random_case(Exchanged())
+    case = case.with_tokens(case.tokens[:1].expand(3, -1))  # whose sources differ
+    assert next_token_score_deviation(case) > CONTROL
+
+
+@pytest.mark.parametrize(("spans", "longest"), [((), LONG), ((9,), 29)])
+def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
+    spans: tuple[int, ...], longest: int
+) -> None:
+    weights = torch.randn(V, V, dtype=torch.float64)
+
+    def measured(wrong_from: int) -> Result:
+        def step(tokens: Tensor, n: int | None) -> tuple[Tensor, int]:
+            n = (n or 0) + tokens.size(1)
+            return weights[tokens] + (n >= wrong_from), n
+
+        pair = Functions(lambda tokens: weights[tokens], step, V, dtype=torch.float64, spans=spans)
+        return BY_ID["lengths"].run({torch.float64: random_case(pair)})
+
+    assert measured(longest).failed
+    assert measured(longest + 1).passed
+
+
+def test_a_long_sentence_does_not_repeat_itself() -> None:
+    tokens = repeated(random_case(Toy()), 27)
+    assert tokens.shape == (3, 27)
+    assert (tokens[:, 9:] != tokens[:, :-9]).all()
 
 
 def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> None:
