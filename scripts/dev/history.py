@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
 
-It writes docs/history.md from history_bugs.yaml: half an hour on two cores, most of it for the first installation of
+It writes docs/history.md from history_bugs.yaml: ten minutes on two free cores, and as much the first time to install
 some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
 in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
 is missed without a reason, or its reason is given though it is caught.
@@ -151,7 +151,7 @@ class AnyRelease(CachedModel[list[Any]]):
         if mask is not None:
             how["attention_mask"] = mask.long()
             if not self._mask_alone and "position_ids" in self._takes:
-                how["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
+                how["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :].contiguous()
         return self.model(tokens, return_dict=True, **how)
 
     def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
