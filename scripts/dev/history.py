@@ -1,0 +1,306 @@
+#!/usr/bin/env python3
+"""Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
+
+It writes docs/history.md from history_bugs.yaml: ten minutes on two free cores, and as much the first time to install
+some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
+in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
+is missed without a reason, or its reason is given though it is caught.
+
+The checks know no bug. They run on a small random model of the architecture, through the cache that the release makes
+by itself, or that the list names; what they say of the release with the bug is compared with what they say of the one
+with the mend.
+"""
+
+import argparse
+import inspect
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import yaml
+from torch import Tensor, nn
+
+from minitrans.cachecheck import CachedModel, NotOfferedError, run
+from minitrans.cachecheck.measure import number
+from minitrans.cachecheck.patterns import FLOAT32
+from minitrans.cachecheck.proof import worst_of
+
+BUGS = Path(__file__).with_name("history_bugs.yaml")
+ROOT = Path(__file__).resolve().parents[2]
+OUTPUT = ROOT / "docs" / "history.md"
+TRACKER = "https://github.com/huggingface/transformers/issues/"
+VOCABULARY = 53
+SPANS = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
+NAMED = "this looks like: "
+
+
+class Bug(NamedTuple):
+    """A published bug.
+
+    Attributes:
+        issues: Numbers of the issue and the pull request.
+        what: What was wrong.
+        architecture: As `transformers` calls it.
+        bad: A release that has it.
+        mended: One that does not.
+        settings: Those of the small model.
+        cache: The class of the cache, where the release has it; else, or if empty, what the model makes by itself.
+        dtype: What it is measured in; float64, unless a release cannot compute in that.
+        missed: Why it is not caught; empty if it is.
+    """
+
+    issues: list[int]
+    what: str
+    architecture: str
+    bad: str
+    mended: str
+    settings: dict[str, Any]
+    cache: str = ""
+    dtype: str = "float64"
+    missed: str = ""
+
+
+class Found(NamedTuple):
+    """What a check said; `measured` is None where it was not offered."""
+
+    measured: float | None
+    passed: bool
+    detail: str
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it failed by more than rounding in float32, which parts of some models compute in."""
+        return not self.passed and self.measured is not None and not self.measured <= FLOAT32
+
+
+class AnyRelease(CachedModel[list[Any]]):
+    """A model of any release: no more is asked of its interface than has been there for years."""
+
+    def __init__(self, model: Any, cache: str = "", *, mask_alone: bool = False, records: bool = False) -> None:
+        """Take the model and the class of its cache; `records` has a cache record what a rollback needs."""
+        config = model.config
+        self.model, self._cache, self._mask_alone, self._records = model.eval(), cache, mask_alone, records
+        self._takes = set(inspect.signature(model.forward).parameters)
+        self._name = next(name for name in ("past_key_values", "cache_params", "state") if name in self._takes)
+        self.dtype = next(model.parameters()).dtype
+        self.has_source = config.is_encoder_decoder
+        self.takes_mask = not self.has_source and "attention_mask" in self._takes
+        self.ordinary, self.first = range(3, VOCABULARY), 2 if self.has_source else None
+        self.max_len = getattr(config, "max_position_embeddings", None)
+        config = getattr(config, "decoder", config)
+        self.spans = sorted({span for name in SPANS if isinstance(span := getattr(config, name, None), int) and span})
+        self.variants = {
+            "static": lambda: AnyRelease(model, "StaticCache"),
+            "mask alone": lambda: AnyRelease(model, cache, mask_alone=True),
+            "rollback": lambda: AnyRelease(model, cache, records=True),
+        }
+
+    def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
+        """What the encoder gives, and the mask."""
+        output = self.model.get_encoder()(input_ids=src_ids, attention_mask=src_mask.long(), return_dict=True)
+        return output.last_hidden_state, src_mask.long()
+
+    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
+        """Without a cache."""
+        return [self._run(memory, tokens, mask, use_cache=False).logits]
+
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> list[Any]:
+        """Their cache, None for the model to make one; the memory; the mask; the number of tokens so far."""
+        import transformers
+
+        cache, homes = None, (sys.modules[type(self.model).__module__], transformers)
+        if made := next((getattr(home, self._cache) for home in homes if hasattr(home, self._cache)), None):
+            sizes = {"max_batch_size": rows, "batch_size": rows, "max_cache_len": capacity}
+            given = {"config": self.model.config, "dtype": self.dtype, "device": "cpu", **sizes}
+            takes = inspect.signature(made.__init__).parameters
+            cache = made(**{key: value for key, value in given.items() if key in takes})
+        if self._records and hasattr(transformers.DynamicCache, "activate_past_recording"):
+            cache = transformers.DynamicCache(config=self.model.config)
+            cache.activate_past_recording()
+        if cache is not None and self.has_source:
+            cache = transformers.EncoderDecoderCache(cache, transformers.DynamicCache())
+        return [cache, memory, None, 0]
+
+    def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> list[Tensor]:
+        """With the cache; those with cache_params want the mask of what is fed, others that of all so far."""
+        theirs, memory, seen, fed = cache
+        how: dict[str, Any] = {"use_cache": True, self._name: theirs}
+        now = mask if tokens.size(1) > 1 else None
+        if mask is not None:
+            seen = mask if seen is None else torch.cat([seen, mask], 1)
+        if fed and "cache_position" in self._takes:
+            how["cache_position"] = torch.arange(fed, fed + tokens.size(1))
+        output = self._run(memory, tokens, seen if self._name == "past_key_values" else now, **how)
+        cache[:] = output[self._name], memory, seen, fed + tokens.size(1)
+        return [output.logits]
+
+    def _run(self, memory: Any, tokens: Tensor, mask: Tensor | None, **how: Any) -> Any:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        if memory is not None:
+            how.update(encoder_outputs=BaseModelOutput(memory[0]), attention_mask=memory[1])
+            return self.model(decoder_input_ids=tokens, return_dict=True, **how)
+        if mask is not None:
+            how["attention_mask"] = mask.long()
+            if not self._mask_alone and "position_ids" in self._takes:
+                how["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :].contiguous()
+        return self.model(tokens, return_dict=True, **how)
+
+    def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
+        """As beam search does: by the cache's own method, or the model's."""
+        theirs, memory, seen, fed = cache
+        if hasattr(theirs, "reorder_cache"):
+            theirs.reorder_cache(rows)
+        else:
+            theirs = self.model._reorder_cache(theirs, rows)
+        return [theirs, memory and tuple(x[rows] for x in memory), seen if seen is None else seen[rows], fed]
+
+    def drop_last(self, cache: list[Any], n: int) -> list[Any]:
+        """By `crop`, where the cache does not say that it cannot."""
+        theirs, memory, seen, fed = cache
+        if not getattr(theirs, "is_croppable", hasattr(theirs, "crop")):
+            raise NotOfferedError("its cache cannot be cropped")
+        theirs.crop(-n)
+        return [theirs, memory, seen if seen is None else seen[:, :-n], fed - n]
+
+    def embedding(self) -> nn.Module:
+        """That of a decoder alone."""
+        return super().embedding() if self.has_source else self.model.get_input_embeddings()
+
+
+def read_bugs(path: Path = BUGS) -> list[Bug]:
+    """The list."""
+    return [Bug(**bug) for bug in yaml.safe_load(path.read_text(encoding="utf-8"))["bugs"]]
+
+
+def measure(bug: Bug) -> dict[str, Found]:
+    """What each check says of a small random model in the release that is imported."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+    config = transformers.CONFIG_MAPPING[bug.architecture](**{"vocab_size": VOCABULARY, **ids, **bug.settings})
+    auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
+    model = auto.from_config(config).to(getattr(torch, bug.dtype))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    checks = run(AnyRelease(model, bug.cache)).checks
+    worst = {
+        r.id: worst_of(r) if r.failed else max(m.measured for m in r.by_dtype.values()) for r in checks if r.offered
+    }
+    return {r.id: Found(worst.get(r.id), r.passed, r.detail) for r in checks}
+
+
+def measured_in(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[str, Found]]:
+    """The same of each bug in a release, which is installed where it is not yet."""
+    folder = releases / release
+    if not (folder / "installed").exists():
+        install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--target", str(folder)]
+        subprocess.run([*install, f"transformers=={release}"], check=True)
+        (folder / "installed").touch()
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, __file__, "--measure", json.dumps([bug._asdict() for bug in bugs])]
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    print(release, file=sys.stderr)
+    return [{id_: Found(*each) for id_, each in checks.items()} for checks in json.loads(done.stdout.splitlines()[-1])]
+
+
+def catching(bad: Mapping[str, Found], mended: Mapping[str, Found]) -> list[str]:
+    """The checks that fail where the bug is, and pass where it is mended."""
+    return [
+        id_ for id_, found in bad.items() if found.wrong and mended[id_].measured is not None and not mended[id_].wrong
+    ]
+
+
+def row(bug: Bug, bad: Mapping[str, Found], mended: Mapping[str, Found]) -> str:
+    """A line of the table."""
+    issues = ", ".join(f"[#{issue}]({TRACKER}{issue})" for issue in bug.issues)
+    start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.mended} |"
+    by = catching(bad, mended)
+    if not by:
+        return f"{start} no | {bug.missed} | – | – | {left(mended)} |"
+    named = dict.fromkeys(bad[id_].detail.split(NAMED)[1] for id_ in by if NAMED in bad[id_].detail)
+    listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
+    deviations = " | ".join(number(found[by[0]].measured) for found in (bad, mended))
+    return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {left(mended)} |"
+
+
+def left(mended: Mapping[str, Found]) -> str:
+    """What fails on the mended release too."""
+    return ", ".join(f"`{id_}` {number(found.measured)}" for id_, found in mended.items() if found.wrong) or "nothing"
+
+
+INTRODUCTION = """
+# Published bugs of caches, and whether the checks catch them
+
+Every row is a bug that was reported or mended in public. [The checks](your-model.md) ran on a small random model in a
+release of transformers that has it and in one that does not, with torch {torch}. They know no bug and no release. A bug
+counts as caught by the checks that fail in the one and pass in the other; the deviations are those of the first of
+them, in shares of the largest logit, in float64 unless the list says float32. A pattern is what the numbers looked
+like. The last column: what fails after the mend as well. {n_caught} of {n} are caught, {n_clean} of these with nothing
+left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/history_bugs.yaml`.
+
+| bug | architecture | in | mended in | caught by | named | with the bug | mended | left |
+|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def document(found: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> str:
+    """The page."""
+    caught = [mended for _, bad, mended in found if catching(bad, mended)]
+    counts = {"n": len(found), "n_caught": len(caught), "n_clean": sum(left(mended) == "nothing" for mended in caught)}
+    head = INTRODUCTION.format(torch=torch.__version__.split("+")[0], **counts).lstrip()
+    return head + "".join(f"{row(*each)}\n" for each in found)
+
+
+def questions(found: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> Iterator[str]:
+    """What is missed without a reason, or has one without being missed."""
+    for bug, bad, mended in found:
+        if bool(catching(bad, mended)) == bool(bug.missed):
+            yield f"{bug.architecture} {bug.issues}: {'caught, but said to be missed' if bug.missed else 'missed'}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page; return 0, or 1 if it leaves a question open."""
+    parser = argparse.ArgumentParser(description="Check published bugs of caches in old releases of transformers.")
+    parser.add_argument("issues", nargs="*", type=int, metavar="NUMBER", help="only these, without writing")
+    parser.add_argument("--releases", type=Path, default=Path(tempfile.gettempdir(), "transformers"), metavar="FOLDER")
+    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
+    parser.add_argument("--measure", metavar="BUG", help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    if arguments.measure:
+        print(json.dumps([measure(Bug(**bug)) for bug in json.loads(arguments.measure)]))
+        return 0
+    bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
+    releases = sorted({release for bug in bugs for release in (bug.bad, bug.mended)})
+    asked = [[bug for bug in bugs if release in (bug.bad, bug.mended)] for release in releases]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        answers = list(pool.map(measured_in, releases, asked, [arguments.releases] * len(releases)))
+    said = {
+        (release, *bug.issues): checks
+        for release, those, answer in zip(releases, asked, answers, strict=True)
+        for bug, checks in zip(those, answer, strict=True)
+    }
+    found = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]
+    if arguments.issues:
+        print(*(row(*each) for each in found), sep="\n")
+    else:
+        arguments.output.write_text(document(found), encoding="utf-8")
+    open_ = list(questions(found))
+    print(*open_, sep="\n", end="\n" * bool(open_))
+    return int(bool(open_))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
