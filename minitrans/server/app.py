@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import time
 from collections import Counter, defaultdict
@@ -23,6 +24,7 @@ from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
 from minitrans.server.queue import Queue, Work
+from minitrans.server.spec import SPEC
 from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean, words
 
@@ -62,6 +64,7 @@ class Api:
             Route("/detect", self._detect, methods=["POST"]),
             Route("/languages", self._languages),
             Route("/frontend/settings", self._settings),
+            Route("/spec", lambda _: JSONResponse(SPEC)),
             Route("/explain", self._explain),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
@@ -112,11 +115,11 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         asked = await self._asked(request)
-        q = asked.get("q") or _refuse("q is missing; give a text, or a list of texts")
+        q = asked.get("q") or _refuse_without("q")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _text(asked, "source"), _text(asked, "target")
         if asked.get("format") not in (None, "", "text"):
-            _refuse("only the format text is supported; send it without markup")
+            _refuse(f"{clean(str(asked['format'])):.40} format is not supported")
         detected = self._detected("\n".join(texts))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
         split = [text.split("\n") for text in texts]  # each line is translated by itself
@@ -214,10 +217,16 @@ class Api:
         return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
-        pairs = ", ".join(f"{source} to {target}" for source, target in self._translators)
-        return self._translators.get((source, target)) or _refuse(
-            f"{clean(source):.40} to {clean(target):.40} is not supported; this server translates {pairs}"
-        )
+        for form in (_tag, _language):  # the very one, or else the same language
+            for pair, translator in self._translators.items():
+                if (form(source), form(target)) == (*map(form, pair),):
+                    return translator
+        known = {_language(code) for pair in self._translators for code in pair}
+        for code in (source, target):
+            if _language(code) not in known:
+                _refuse(f"{clean(code):.40} is not supported")
+        source, target = (f"{_named(code)['name']} ({code})" for code in (source, target))
+        return _refuse(f"{target} is not available as a target language from {source}")
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
         """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
@@ -252,11 +261,24 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
 def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
     found = asked.get(name)
-    return found if found and isinstance(found, str) else _refuse(f"{name} is missing, or no text; give it")
+    return found if found and isinstance(found, str) else _refuse_without(name)
+
+
+def _refuse_without(name: str) -> NoReturn:
+    _refuse(f"Invalid request: missing {name} parameter")
 
 
 def _named(code: str) -> dict[str, Any]:
-    return {"code": code, "name": NAMES.get(code, code)}
+    return {"code": code, "name": NAMES.get(_language(code), code)}
+
+
+def _tag(code: str) -> str:
+    return code.lower().replace("_", "-")
+
+
+def _language(code: str) -> str:
+    """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
+    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", _tag(code)) else _tag(code).split("-")[0]
 
 
 async def _until_gone(request: Request) -> None:

@@ -31,6 +31,11 @@ JSON = {"Content-Type": "application/json; charset=utf-8"}
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
+def asked_with(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What a client is given to send parameters in a body of this kind."""
+    return {"json": parameters} if kind.endswith("json") else {"data": parameters}
+
+
 @pytest.fixture
 def client(translator: Translator) -> Iterator[TestClient]:
     with TestClient(Api([translator], 300, 0, 9), raise_server_exceptions=False) as client:
@@ -58,6 +63,41 @@ def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClie
     assert f"minitrans_lines_total {4 * len(LINES) + 2 * 5 + 3}\n" in counts
 
 
+def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
+    """Each path of the description takes its example in each of its bodies, and no other method."""
+    for path, operations in client.get("/spec").json()["paths"].items():
+        ((method, operation),) = operations.items()
+        assert client.request({"get": "POST", "post": "GET"}[method], path).status_code == 405
+        bodies = operation.get("requestBody", {"content": {"": {"schema": {"properties": {}}}}})["content"]
+        for kind, body in bodies.items():
+            example = {
+                name: each["example"] for name, each in body["schema"]["properties"].items() if "example" in each
+            }
+            answer = client.request(method, path, **asked_with(kind, example))
+            assert answer.status_code == 200
+            schema = operation["responses"]["200"]["content"]["application/json"]["schema"]
+            assert isinstance(answer.json(), list) == (schema["type"] == "array")
+            (first, *_) = answer.json() if schema["type"] == "array" else [answer.json()]
+            said = schema.get("items", schema).get("properties")
+            assert said is None or first.keys() <= said.keys()
+            assert all(client.request(method, path, **asked_with(kind, {})).status_code == 400 for _ in example)
+
+
+@pytest.mark.parametrize("code", ["zh", "ZH", "zh-CN", "zh_CN", "zh-Hans", "zh-Hans-CN"])
+def test_codes_as_clients_write_them(client: TestClient, translator: Translator, code: str) -> None:
+    question = {"q": LINES[0], "source": "en-US", "target": code}
+    assert client.post("/translate", json=question).json() == {"translatedText": translator.translate(LINES[:1])[0]}
+
+
+def test_a_code_is_taken_as_it_is_written_where_a_run_has_it(translator: Translator) -> None:
+    british = Translator(replace(translator.bundle, source="en-GB"))
+    with TestClient(Api([translator, british], 300, 0, 9)) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
+        for code, taken in (("en", "en"), ("en-GB", "en-GB"), ("en_gb", "en-GB"), ("en-US", "en")):
+            answer = server.post("/translate", json={"q": "a", "source": code, "target": "zh"})
+            assert answer.json() == {"translatedText": taken}
+
+
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
     german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
     wordless = replace(translator.bundle, target="fr", words=None)
@@ -81,13 +121,16 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({**EN_ZH}, "q is missing"),
-        ({"q": "a", "target": "zh"}, "source is missing"),
-        ({"q": "a", "source": "en"}, "target is missing"),
-        ({"q": "a", "source": "en", "target": "\ud800"}, "this server translates en to zh"),
-        ({"q": "<b>a</b>", **EN_ZH, "format": "html"}, "only the format text"),
+        ({**EN_ZH}, "Invalid request: missing q parameter"),
+        ({"q": "a", "target": "zh"}, "Invalid request: missing source parameter"),
+        ({"q": "a", "source": "en"}, "Invalid request: missing target parameter"),
+        ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
+        ({"q": "a", "source": "en", "target": "zh-TW"}, "zh-TW is not supported"),
+        ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
+        ({"q": "a", "source": "zh", "target": "en"}, "English (en) is not available as a target language from Chinese"),
+        ({"q": "a", **EN_ZH, "format": "rtf"}, "rtf format is not supported"),
         ({"q": ["a", 1], **EN_ZH}, "what is no text"),
-        ({"q": "a", "source": ["en"], "target": "zh"}, "source is missing, or no text"),
+        ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
         ({"q": "\na b" + " cat" * 60, **EN_ZH}, "line 2 of q has "),
         ([], "neither a form nor a JSON object"),
