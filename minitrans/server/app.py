@@ -7,14 +7,15 @@ import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
 from typing import Any, NoReturn
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -191,7 +192,9 @@ class Api:
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
             _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
-        asked = await self._body(request) if request.method == "POST" else dict(request.query_params)
+        asked = _grouped(request.query_params.multi_items())
+        if request.method == "POST":
+            asked |= await self._body(request)
         q = asked.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
@@ -201,18 +204,26 @@ class Api:
         return asked
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > most:
-                _refuse(f"the request has more than {most} bytes; send less at once", 413)
+        most = 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
+
+        async def chunks() -> AsyncGenerator[bytes]:
+            n_bytes = 0
+            async for chunk in request.stream():
+                n_bytes += len(chunk)
+                if n_bytes > most:
+                    _refuse(f"the request has more than {most} bytes; send less at once", 413)
+                yield chunk
+
+        kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
-            if request.headers.get("Content-Type", "").startswith("application/json"):
-                found = json.loads(body)
-            else:
-                fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
-                found = {name: values if values[1:] else values[0] for name, values in fields.items()}
-        except (ValueError, RecursionError):
+            if kind == "multipart/form-data":
+                parser = MultiPartParser(request.headers, chunks(), max_files=0, max_part_size=most)
+                return _grouped((await parser.parse()).multi_items())
+            body = b"".join([chunk async for chunk in chunks()])
+            if not re.fullmatch(r"application/(.+\+)?json", kind):
+                return _grouped(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000))
+            found = json.loads(body)
+        except (MultiPartException, ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
@@ -256,6 +267,14 @@ class Api:
 
 def _refuse(message: str, status: int = 400) -> NoReturn:
     raise HTTPException(status, message)
+
+
+def _grouped(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a form by their names; one that is there several times has a list."""
+    found = defaultdict[str, list[Any]](list)
+    for name, value in fields:
+        found[name].append(value)
+    return {name: values if values[1:] else values[0] for name, values in found.items()}
 
 
 def _text(asked: Any, name: str) -> str:

@@ -7,7 +7,7 @@ TEXTS: dict[str, Any] = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
 LANGUAGE = {**TEXT, "example": "en"}
 DETECTED = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": LANGUAGE}}
 ERROR = {"description": "what to change", "content": {"application/json": {"schema": {"properties": {"error": TEXT}}}}}
-BODIES = "application/json", "application/x-www-form-urlencoded"
+BODIES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
 
 def _operation(summary: str, answer: dict[str, Any], **parameters: dict[str, Any]) -> dict[str, Any]:

@@ -28,12 +28,16 @@ from minitrans.serving.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
 JSON = {"Content-Type": "application/json; charset=utf-8"}
+KINDS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: in the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
 def asked_with(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """What a client is given to send parameters in a body of this kind."""
-    return {"json": parameters} if kind.endswith("json") else {"data": parameters}
+    if kind == "multipart/form-data":
+        texts = {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
+        return {"files": [(name, (None, text)) for name in texts for text in texts[name]]}
+    return {{"application/json": "json", "": "params"}.get(kind, "data"): parameters}
 
 
 @pytest.fixture
@@ -45,22 +49,23 @@ def client(translator: Translator) -> Iterator[TestClient]:
 # -- the API --------------------------------------------------------------------------------------------------------
 
 
-def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
+def test_every_body_is_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
     right = translator.translate(LINES)
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
         question = {"q": q, **EN_ZH, "format": "text"}
-        for answer in (client.post("/translate", json=question), client.post("/translate", data=question)):
+        for kind in KINDS:
+            answer = client.post("/translate", **asked_with(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
     found = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
     detected = [{"confidence": 100, "language": "en"}]
     assert found.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
     counts = client.get("/metrics").text
-    assert 'minitrans_requests_total{status="200"} 8\n' in counts
-    assert "minitrans_translate_seconds_count 7\n" in counts
+    assert 'minitrans_requests_total{status="200"} 14\n' in counts
+    assert "minitrans_translate_seconds_count 13\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
-    assert f"minitrans_lines_total {4 * len(LINES) + 2 * 5 + 3}\n" in counts
+    assert f"minitrans_lines_total {4 * (2 * len(LINES) + 5) + 3}\n" in counts
 
 
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
@@ -144,7 +149,7 @@ def test_what_is_wrong_is_told(client: TestClient, asked: Any, told: str) -> Non
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])
 def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
-    for kind in ("application/json", "text/plain"):
+    for kind in ("application/json", "text/plain", "multipart/form-data", "multipart/form-data; boundary=a"):
         answer = client.post("/translate", content=body, headers={"Content-Type": kind})
         assert answer.status_code == 400
         assert [*answer.json()] == ["error"]
