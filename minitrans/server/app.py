@@ -16,6 +16,8 @@ from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -48,10 +50,18 @@ class Api:
         is_stopping: Whether new requests are refused.
     """
 
-    def __init__(self, translators: Sequence[Translator], char_limit: int, rate_limit: int, most_waiting: int) -> None:
+    def __init__(
+        self,
+        translators: Sequence[Translator],
+        char_limit: int,
+        rate_limit: int,
+        most_waiting: int,
+        origins: Sequence[str] = (),
+    ) -> None:
         """Take a translator for each pair of languages, and what a request, a client and all together may ask for.
 
         These are characters of all texts of a request, requests in a minute (0: any number), and requests that wait.
+        Scripts of the sites `origins` may ask from a browser; `*` is any site.
         """
         self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
         self._char_limit, self._rate_limit = char_limit, rate_limit
@@ -78,7 +88,8 @@ class Api:
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
-        self._app = Starlette(routes=routes, exception_handlers=answers, lifespan=self._working)
+        cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
+        self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._working)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; it is counted, and the answer gets those of `HEADERS` that it does not bring."""

@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -225,6 +225,22 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
     assert client.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
 
 
+@pytest.mark.parametrize(("origins", "allowed"), [((), None), (["https://a.org"], "https://a.org"), (["*"], "*")])
+def test_scripts_of_other_sites(translator: Translator, origins: Sequence[str], allowed: str | None) -> None:
+    asking = {"Origin": "https://a.org", "Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "Content-Type"
+    with TestClient(Api([translator], 300, 0, 9, origins)) as server:
+        answer = server.post("/translate", json={"q": "a", **EN_ZH}, headers={"Origin": "https://a.org"})
+        assert (answer.status_code, answer.headers.get("Access-Control-Allow-Origin")) == (200, allowed)
+        before = server.options("/translate", headers=asking)
+        assert (before.status_code, before.headers.get("Access-Control-Allow-Origin")) == (
+            200 if allowed else 405,
+            allowed,
+        )
+        other = server.get("/languages", headers={"Origin": "https://b.org"})
+        assert other.headers.get("Access-Control-Allow-Origin") == (allowed if allowed == "*" else None)
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -236,6 +252,7 @@ def test_what_the_command_refuses(tiny_run: Path, capsys: pytest.CaptureFixture[
             ([tiny_run, "--host", "203.0.113.1", "--port", "0"], "cannot listen on 203.0.113.1"),
             ([tiny_run.parent, "--port", "0"], "holds no finished run"),
             ([tiny_run, tiny_run, "--port", "0"], "translates en to zh, as"),
+            ([tiny_run, "--cors", "https://a.org/"], "argument --cors: it must be a site without a path"),
         ):
             assert cli.main(["serve", *map(str, argv)]) == 2
             line = capsys.readouterr().err
