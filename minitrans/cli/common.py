@@ -29,6 +29,9 @@ def add_decoding(parser: Parser) -> None:
         metavar="A",
         help="beams rank by log-probability / length ** A",
     )
+    parser.add_argument(
+        "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
+    )
     parser.add_argument("--processes", type=cores, default=1, help="processes that share the lines")
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
@@ -102,7 +105,8 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     from minitrans.serving.translator import Translator
 
     try:
-        translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
+        precision = getattr(torch, args.precision)
+        translator = Translator.load(run, args.device, precision, args.compiled, args.split_sentences)
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
     if not translator.compiled:

@@ -51,7 +51,7 @@ def serve_command(args: Namespace) -> int:
     with listen(args.host, args.port) as listening:
         translators = []
         for run in args.runs:
-            translator = Translator.load(run, compiled=args.compiled)
+            translator = Translator.load(run, compiled=args.compiled, split_sentences=True)
             source, target = pair = translator.bundle.source, translator.bundle.target
             if pair in runs:
                 raise UserError(f"{run} translates {source} to {target}, as {runs[pair]} does; give one of them")

@@ -31,7 +31,7 @@ from minitrans.server.spec import SPEC
 from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean, words
 
-EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
+EXPLAINED = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
 # Of all that brings no other.
@@ -164,11 +164,12 @@ class Api:
         return HTMLResponse(page, headers=OUTER)
 
     async def _explain(self, request: Request) -> Response:
-        """The page of `minitrans explain` for a text's first lines."""
+        """The page of `minitrans explain` for a text's first sentences."""
         asked = await self._asked(request)
         text = _text(asked, "q")
         translator = self._translator(_text(asked, "source"), _text(asked, "target"))
-        lines = [line for line in text.split("\n") if line.strip()][:EXPLAINED]
+        sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
+        lines = [sentence for sentence in sentences if sentence.strip()][:EXPLAINED]
 
         def draw(lines: Sequence[str]) -> list[str]:  # equal to no other: requests for pages are done one by one
             return [explain(translator, lines).html] * len(lines)
@@ -263,7 +264,7 @@ class Api:
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
             if (n := translator.count_pieces(line)) > most:  # it would be cut
-                _refuse(f"line {number} of q has {n} pieces, the model takes {most}; write one sentence a line")
+                _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
         try:

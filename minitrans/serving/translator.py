@@ -103,13 +103,15 @@ class Translator:
         compiled: Whether compiled code decodes.
     """
 
-    def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
+    def __init__(self, bundle: Bundle, compiled: Mode = "off", split_sentences: bool = False) -> None:
         """Take the bundle as it is, and find what computes its steps.
 
         Args:
             bundle: What to translate with.
             compiled: Whether compiled code may: off, never; auto, where it proves to give the model's own numbers;
                 require, or else an error.
+            split_sentences: Whether a line is cut into all its sentences, see `text.sentences.cut`; or else only where
+                runs with plain sources were trained to be.
 
         Raises:
             UserError: Compiled code is required, and may not compute this model.
@@ -117,12 +119,22 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.reader_of(bundle.words)
+        self._cut: Callable[[str], list[str]] = lambda line: [line]
+        if split_sentences:
+            from minitrans.text.sentences import cut  # others need no library for it
+
+            self._cut = partial(cut, language=bundle.source)
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "off"
+        cls,
+        run: str | Path,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        compiled: Mode = "off",
+        split_sentences: bool = False,
     ) -> "Translator":
-        """Load a trained run folder.
+        """Load a trained run folder; the other arguments are those of the class.
 
         Raises:
             UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together;
@@ -130,7 +142,7 @@ class Translator:
         """
         bundle = load_bundle(Path(run))
         bundle.model.to(device, dtype)
-        return cls(bundle, compiled)
+        return cls(bundle, compiled, split_sentences)
 
     def translate(
         self,
@@ -249,11 +261,11 @@ class Translator:
 
     def sentences(self, text: str) -> list[str]:
         """The sentences of a text, each of which is translated by itself."""
-        return self._reader.sentences(text)
+        return [sentence for part in self._cut(text) for sentence in self._reader.sentences(part)]
 
     def count_pieces(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in self._reader.read_line(line))
+        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
 
     def _texts(self, sources: Sequence[Sequence[Source]], found: Sequence[Sequence[list[int]]]) -> list[str]:
         """The translations of lines, from the ids of that of each of their sentences."""
@@ -360,7 +372,7 @@ class Translator:
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources: list[list[Source]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for text, kept in self._reader.read_line(line):
+            for text, kept in map(self._reader.read, self.sentences(line)):
                 ids = tokenizer.encode(text)
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)

@@ -19,6 +19,7 @@ import pytest
 from bench_serve import Served, faults, load, main, served
 from browser import needs_chromium, started
 from libretranslatepy import LibreTranslateAPI
+from runs import command
 from starlette.testclient import TestClient
 
 from minitrans import cli
@@ -66,6 +67,20 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     assert "minitrans_translate_seconds_count 13\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
     assert f"minitrans_lines_total {4 * (2 * len(LINES) + 5) + 3}\n" in counts
+
+
+def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
+    """Each sentence of a line is translated by itself; lines stay lines."""
+    sentences = ["“Good morning.”", "How are you?", "I am fine.", "Thank you very much."] * 10  # as one, too long
+    lines = [" ".join(sentences), "", "I love you."]
+    with TestClient(Api([Translator(translator.bundle, split_sentences=True)], 5000, 0, 9)) as server:
+        answer = server.post("/translate", json={"q": "\n".join(lines), **EN_ZH})
+    translated = answer.json()["translatedText"]
+    assert translated.replace(" ", "").split("\n") == [
+        "".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])
+    ]
+    assert command("translate", tiny_run, "--split-sentences", stdin="\n".join(lines).encode())[1] == translated + "\n"
+    assert command("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
 
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
