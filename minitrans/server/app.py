@@ -8,6 +8,7 @@ import socket
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from html import escape
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
@@ -26,6 +27,7 @@ from starlette.types import Message, Receive, Scope, Send
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
+from minitrans.server.markup import cut
 from minitrans.server.queue import Queue, Work
 from minitrans.server.spec import SPEC
 from minitrans.serving.translator import Translator
@@ -130,15 +132,20 @@ class Api:
         q = asked.get("q") or _refuse_without("q")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _text(asked, "source"), _text(asked, "target")
-        if asked.get("format") not in (None, "", "text"):
-            _refuse(f"{clean(str(asked['format'])):.40} format is not supported")
-        detected = self._detected("\n".join(texts))[0]
+        form = asked.get("format") or "text"
+        if form not in ("text", "html"):
+            _refuse(f"{clean(str(form)):.40} format is not supported")
+        # Each line, or text of HTML, is translated by itself: those with odd numbers; what stands between them stays.
+        split = [cut(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
+        lines = [line for pieces in split for line in pieces[1::2]]
+        detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        split = [text.split("\n") for text in texts]  # each line is translated by itself
-        lines = [line for each in split for line in each]
         found = iter(await self._done(request, translator, translator.translate, lines))
         self._counts["minitrans_lines_total"] += len(lines)
-        answer: dict[str, list[Any]] = {"translatedText": ["\n".join(next(found) for _ in each) for each in split]}
+        for pieces in split:
+            for i in range(1, len(pieces), 2):
+                pieces[i] = escape(next(found), quote=False) if form == "html" else next(found)
+        answer: dict[str, list[Any]] = {"translatedText": ["".join(pieces) for pieces in split]}
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})

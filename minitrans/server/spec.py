@@ -34,7 +34,7 @@ SPEC = {
             q={**TEXTS, "example": "I love you."},
             source={**LANGUAGE, "description": "a code, or auto"},
             target={**TEXT, "example": "zh"},
-            format={**TEXT, "enum": ["text"], "default": "text"},
+            format={**TEXT, "enum": ["text", "html"], "default": "text"},
         ),
         "/detect": _operation(
             "Which language a text is in", {"type": "array", "items": DETECTED}, q={**TEXT, "example": "I love you."}

@@ -83,6 +83,14 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
     assert command("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
 
+def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Translator, "translate", lambda _, lines: [f"<{line}>" if line else "" for line in lines])
+    question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH, "format": "html"}
+    answer = client.post("/translate", json={**question, "source": "auto"}).json()
+    assert answer["translatedText"] == ["<p>&lt;I &amp; you&gt;</p>", "&lt;a\nb&gt;", "<hr>"]
+    assert answer["detectedLanguage"][0]["confidence"] == 75  # b is unknown, and p no word
+
+
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
     """Each path of the description takes its example in each of its bodies, and no other method."""
     for path, operations in client.get("/spec").json()["paths"].items():
@@ -149,6 +157,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
         ({"q": "a", "source": "zh", "target": "en"}, "English (en) is not available as a target language from Chinese"),
         ({"q": "a", **EN_ZH, "format": "rtf"}, "rtf format is not supported"),
+        ({"q": "<![<>", **EN_ZH, "format": "html"}, "q is no HTML"),
         ({"q": ["a", 1], **EN_ZH}, "what is no text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
