@@ -105,10 +105,10 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     from minitrans.serving.translator import Translator
 
     try:
-        precision = getattr(torch, args.precision)
-        translator = Translator.load(run, args.device, precision, args.compiled, args.split_sentences)
+        translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+    translator.split_sentences = args.split_sentences
     if not translator.compiled:
         args.compiled = "off"  # the processes that are started with the same `args` need not find it out once more
     return translator

@@ -21,14 +21,8 @@ def serve_flags(parser: Parser) -> None:
         "--rate-limit", type=requests, default=0, metavar="N", help="requests of a client in a minute at most; 0: any"
     )
     parser.add_argument("--queue", type=count, default=256, metavar="N", help="requests that may wait at most")
-    parser.add_argument(
-        "--cors",
-        type=origin,
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="site whose scripts may ask, as https://example.org; * is any; may be given several times; default: none",
-    )
+    sites = "site whose scripts may ask, as https://example.org; * is any; may be given several times; default: none"
+    parser.add_argument("--cors", type=origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common(parser)
 
 
@@ -51,7 +45,8 @@ def serve_command(args: Namespace) -> int:
     with listen(args.host, args.port) as listening:
         translators = []
         for run in args.runs:
-            translator = Translator.load(run, compiled=args.compiled, split_sentences=True)
+            translator = Translator.load(run, compiled=args.compiled)
+            translator.split_sentences = True
             source, target = pair = translator.bundle.source, translator.bundle.target
             if pair in runs:
                 raise UserError(f"{run} translates {source} to {target}, as {runs[pair]} does; give one of them")

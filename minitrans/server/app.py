@@ -7,10 +7,11 @@ import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from html import escape
+from itertools import islice
 from typing import Any, NoReturn
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qs, urlencode
 
 import uvicorn
 from starlette.applications import Starlette
@@ -129,7 +130,7 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         asked = await self._asked(request)
-        q = asked.get("q") or _refuse_without("q")
+        q = asked.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _text(asked, "source"), _text(asked, "target")
         form = asked.get("format") or "text"
@@ -143,8 +144,8 @@ class Api:
         found = iter(await self._done(request, translator, translator.translate, lines))
         self._counts["minitrans_lines_total"] += len(lines)
         for pieces in split:
-            for i in range(1, len(pieces), 2):
-                pieces[i] = escape(next(found), quote=False) if form == "html" else next(found)
+            mine = islice(found, len(pieces) // 2)
+            pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
         answer: dict[str, list[Any]] = {"translatedText": ["".join(pieces) for pieces in split]}
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
@@ -211,9 +212,7 @@ class Api:
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
             _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
-        asked = _grouped(request.query_params.multi_items())
-        if request.method == "POST":
-            asked |= await self._body(request)
+        asked = await self._body(request)
         q = asked.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
@@ -223,31 +222,33 @@ class Api:
         return asked
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        most = 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
+        body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                _refuse(f"the request has more than {most} bytes; send less at once", 413)
 
-        async def chunks() -> AsyncGenerator[bytes]:
-            n_bytes = 0
-            async for chunk in request.stream():
-                n_bytes += len(chunk)
-                if n_bytes > most:
-                    _refuse(f"the request has more than {most} bytes; send less at once", 413)
-                yield chunk
+        async def once() -> AsyncGenerator[bytes]:
+            yield bytes(body)
 
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
-            if kind == "multipart/form-data":
-                parser = MultiPartParser(request.headers, chunks(), max_files=0, max_part_size=most)
-                return _grouped((await parser.parse()).multi_items())
-            body = b"".join([chunk async for chunk in chunks()])
-            if not re.fullmatch(r"application/(.+\+)?json", kind):
-                return _grouped(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=1000))
-            found = json.loads(body)
+            if kind.endswith("json"):
+                found = json.loads(body)
+            else:
+                form = body.decode()
+                if kind == "multipart/form-data":
+                    parser = MultiPartParser(request.headers, once(), max_files=0, max_part_size=most)
+                    form = urlencode((await parser.parse()).multi_items())
+                form = f"{request.scope['query_string'].decode()}&{form}"
+                fields = parse_qs(form, keep_blank_values=True, max_num_fields=1000)
+                found = {name: values if values[1:] else values[0] for name, values in fields.items()}
         except (MultiPartException, ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
-        for form in (_tag, _language):  # the very one, or else the same language
+        for form in (str.lower, _language):  # the very one, or else the same language
             for pair, translator in self._translators.items():
                 if (form(source), form(target)) == (*map(form, pair),):
                     return translator
@@ -255,7 +256,6 @@ class Api:
         for code in (source, target):
             if _language(code) not in known:
                 _refuse(f"{clean(code):.40} is not supported")
-        source, target = (f"{_named(code)['name']} ({code})" for code in (source, target))
         return _refuse(f"{target} is not available as a target language from {source}")
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
@@ -288,35 +288,20 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
     raise HTTPException(status, message)
 
 
-def _grouped(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a form by their names; one that is there several times has a list."""
-    found = defaultdict[str, list[Any]](list)
-    for name, value in fields:
-        found[name].append(value)
-    return {name: values if values[1:] else values[0] for name, values in found.items()}
-
-
 def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
     found = asked.get(name)
-    return found if found and isinstance(found, str) else _refuse_without(name)
-
-
-def _refuse_without(name: str) -> NoReturn:
-    _refuse(f"Invalid request: missing {name} parameter")
+    return found if found and isinstance(found, str) else _refuse(f"Invalid request: missing {name} parameter")
 
 
 def _named(code: str) -> dict[str, Any]:
     return {"code": code, "name": NAMES.get(_language(code), code)}
 
 
-def _tag(code: str) -> str:
-    return code.lower().replace("_", "-")
-
-
 def _language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
-    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", _tag(code)) else _tag(code).split("-")[0]
+    code = code.lower().replace("_", "-")
+    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", code) else code.split("-")[0]
 
 
 async def _until_gone(request: Request) -> None:

@@ -20,7 +20,6 @@ def cut(html: str) -> list[str]:
     parser, end = _Parser(convert_charrefs=False), html.rfind(">") + 1
     try:
         parser.feed(html[:end])  # behind it is no tag: to look for one there takes the cube of the length
-        parser.close()
     except AssertionError as error:  # for what begins as <![ and does not go on so
         raise UserError(f"q is no HTML: {error}") from error
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]

@@ -101,17 +101,16 @@ class Translator:
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
         compiled: Whether compiled code decodes.
+        split_sentences: Whether lines are cut into sentences by `text.sentences.cut` too; False unless it is set.
     """
 
-    def __init__(self, bundle: Bundle, compiled: Mode = "off", split_sentences: bool = False) -> None:
+    def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
         """Take the bundle as it is, and find what computes its steps.
 
         Args:
             bundle: What to translate with.
             compiled: Whether compiled code may: off, never; auto, where it proves to give the model's own numbers;
                 require, or else an error.
-            split_sentences: Whether a line is cut into all its sentences, see `text.sentences.cut`; or else only where
-                runs with plain sources were trained to be.
 
         Raises:
             UserError: Compiled code is required, and may not compute this model.
@@ -119,22 +118,13 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.reader_of(bundle.words)
-        self._cut: Callable[[str], list[str]] = lambda line: [line]
-        if split_sentences:
-            from minitrans.text.sentences import cut  # others need no library for it
-
-            self._cut = partial(cut, language=bundle.source)
+        self.split_sentences = False
 
     @classmethod
     def load(
-        cls,
-        run: str | Path,
-        device: str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        compiled: Mode = "off",
-        split_sentences: bool = False,
+        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "off"
     ) -> "Translator":
-        """Load a trained run folder; the other arguments are those of the class.
+        """Load a trained run folder.
 
         Raises:
             UserError: The folder is not a trained run, is incomplete or damaged, or its files do not fit together;
@@ -142,7 +132,7 @@ class Translator:
         """
         bundle = load_bundle(Path(run))
         bundle.model.to(device, dtype)
-        return cls(bundle, compiled, split_sentences)
+        return cls(bundle, compiled)
 
     def translate(
         self,
@@ -261,7 +251,11 @@ class Translator:
 
     def sentences(self, text: str) -> list[str]:
         """The sentences of a text, each of which is translated by itself."""
-        return [sentence for part in self._cut(text) for sentence in self._reader.sentences(part)]
+        if not self.split_sentences:
+            return self._reader.sentences(text)
+        from minitrans.text.sentences import cut  # its library is not for all
+
+        return [part for sentence in cut(text, self.bundle.source) for part in self._reader.sentences(sentence)]
 
     def count_pieces(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
