@@ -141,12 +141,19 @@ class Api:
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        found = iter(await self._done(request, translator, translator.translate, lines))
+        doubting = bool(asked.get("unsure"))  # for our page: LibreTranslate has no such thing
+        work: Work = translator.translations if doubting else translator.translate
+        found = iter(await self._done(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
+        answer = defaultdict[str, list[Any]](list)
         for pieces in split:
-            mine = islice(found, len(pieces) // 2)
+            mine = [*islice(found, len(pieces) // 2)]
+            if doubting:
+                answer["unsure"].append(any(each.unsure for each in mine))
+                answer["unknown"].append([word for each in mine for word in each.unknown])
+                mine = [each.text for each in mine]
             pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
-        answer: dict[str, list[Any]] = {"translatedText": ["".join(pieces) for pieces in split]}
+            answer["translatedText"].append("".join(pieces))
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})

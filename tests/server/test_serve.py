@@ -85,6 +85,14 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
     assert command("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
 
+def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
+    question = {"q": ["\n".join(LINES), "", LINES[0]], **EN_ZH}
+    answer = client.post("/translate", json={**question, "unsure": True}).json()
+    assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
+    assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
+    assert answer == client.post("/translate", json=question).json()
+
+
 def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Translator, "translate", lambda _, lines: [f"<{line}>" if line else "" for line in lines])
     question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH, "format": "html"}
@@ -360,12 +368,20 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
     with started(tmp_path) as browser:
-        for width, dark in ((1200, False), (320, True)):
+        for width, dark in ((1200, False), (390, False), (320, True)):
             browser.open(address, width, dark)
             browser.wait_for("document.activeElement.id === 'text'")  # with its first rendering, after it is loaded
+            browser.click("#examples button")
+            browser.wait_for(
+                f"{value} !== '' && document.getElementById('text').value === 'Good morning. How are you?'"
+            )
+            browser.run("document.getElementById('text').select()")
+            browser.run("document.getElementById('text').focus()")
             for typed in ("I love", " axolotls."):
                 browser.send("Input.insertText", text=typed)
             browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
+            doubt = browser.run("document.getElementById('doubt').textContent")
+            assert doubt == "Unsure: this translation may be wrong. Training never showed: axolotls."
             browser.wait_for("document.querySelector('iframe') !== null")
             assert browser.run("document.documentElement.scrollWidth <= innerWidth")
             paper = browser.run("getComputedStyle(document.body).backgroundColor")
