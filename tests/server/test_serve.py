@@ -372,9 +372,8 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
             browser.open(address, width, dark)
             browser.wait_for("document.activeElement.id === 'text'")  # with its first rendering, after it is loaded
             browser.click("#examples button")
-            browser.wait_for(
-                f"{value} !== '' && document.getElementById('text').value === 'Good morning. How are you?'"
-            )
+            browser.wait_for(f"{value} !== '' && text.value === 'Good morning. How are you?'")
+            browser.wait_for("figures.firstChild !== null")
             browser.run("document.getElementById('text').select()")
             browser.run("document.getElementById('text').focus()")
             for typed in ("I love", " axolotls."):
@@ -382,7 +381,7 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
             browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
             doubt = browser.run("document.getElementById('doubt').textContent")
             assert doubt == "Unsure: this translation may be wrong. Training never showed: axolotls."
-            browser.wait_for("document.querySelector('iframe') !== null")
+            browser.wait_for("figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
             assert browser.run("document.documentElement.scrollWidth <= innerWidth")
             paper = browser.run("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
@@ -397,5 +396,6 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
         browser.run("document.getElementById('text').select()")
         browser.send("Input.insertText", text=" ")
         browser.wait_for(f"{value} === '' && !document.querySelector('iframe')")
+        assert sum("axolotls." in url for url in browser.requests) == 3  # no frame is loaded twice
         assert all("400 (Bad Request)" in error for error in browser.errors)
         assert all(url.startswith(address) for url in browser.requests)

@@ -43,7 +43,7 @@ function draw(question) {
     frame.style.cssText = "position: absolute; visibility: hidden";
     frame.onload = () => {
       frame.style.cssText = "";
-      figures.replaceChildren(frame);
+      while (figures.firstChild !== frame) figures.firstChild.remove(); // a frame that is moved loads anew
     };
     figures.append(frame);
   }
