@@ -21,6 +21,7 @@ MODULES = {"pyyaml": "yaml", "universal_pathlib": "upath"}  # where it is not ca
 NOT_IMPORTED = {
     "tensorboard": "Lightning's logger writes with it",
     "httpx2": "starlette's test client asks with it",
+    "python_multipart": "starlette reads forms with it",
     "mypy": "a command",
     "pre_commit": "a command",
     "pytest_timeout": "pytest's own setting timeout",

@@ -29,6 +29,9 @@ def add_decoding(parser: Parser) -> None:
         metavar="A",
         help="beams rank by log-probability / length ** A",
     )
+    parser.add_argument(
+        "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
+    )
     parser.add_argument("--processes", type=cores, default=1, help="processes that share the lines")
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
@@ -105,6 +108,7 @@ def load_translator(run: str, args: Namespace) -> "Translator":
         translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)
     except (RuntimeError, AssertionError) as error:  # what torch raises for a device that is not there
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
+    translator.split_sentences = args.split_sentences
     if not translator.compiled:
         args.compiled = "off"  # the processes that are started with the same `args` need not find it out once more
     return translator

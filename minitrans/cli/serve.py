@@ -1,8 +1,9 @@
 """The command `serve`: translations over HTTP."""
 
+import re
 import socket
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 
 from minitrans.cli.arguments import Parser, bounded, count
 from minitrans.cli.common import add_common
@@ -20,7 +21,16 @@ def serve_flags(parser: Parser) -> None:
         "--rate-limit", type=requests, default=0, metavar="N", help="requests of a client in a minute at most; 0: any"
     )
     parser.add_argument("--queue", type=count, default=256, metavar="N", help="requests that may wait at most")
+    sites = "site whose scripts may ask, as https://example.org; * is any; may be given several times; default: none"
+    parser.add_argument("--cors", type=origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common(parser)
+
+
+def origin(text: str) -> str:
+    """A site as browsers name it."""
+    if not re.fullmatch(r"\*|https?://[^/\s]+", text):
+        raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")
+    return text.lower()
 
 
 def serve_command(args: Namespace) -> int:
@@ -36,12 +46,13 @@ def serve_command(args: Namespace) -> int:
         translators = []
         for run in args.runs:
             translator = Translator.load(run, compiled=args.compiled)
+            translator.split_sentences = True
             source, target = pair = translator.bundle.source, translator.bundle.target
             if pair in runs:
                 raise UserError(f"{run} translates {source} to {target}, as {runs[pair]} does; give one of them")
             runs[pair] = run
             translators.append(translator)
-        api = Api(translators, args.char_limit, args.rate_limit, args.queue)
+        api = Api(translators, args.char_limit, args.rate_limit, args.queue, args.cors)
         host, port = listening.getsockname()[:2]
         pairs = ", ".join(f"{source} to {target}" for source, target in runs)
         where = f"http://{f'[{host}]' if ':' in host else host}:{port}"

@@ -3,17 +3,23 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from html import escape
+from itertools import islice
 from typing import Any, NoReturn
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlencode
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -22,11 +28,13 @@ from starlette.types import Message, Receive, Scope, Send
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
+from minitrans.server.markup import cut
 from minitrans.server.queue import Queue, Work
+from minitrans.server.spec import SPEC
 from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean, words
 
-EXPLAINED = 5  # lines of a text whose figures are drawn: one takes as long as dozens of translations
+EXPLAINED = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
 # Of all that brings no other.
@@ -45,10 +53,18 @@ class Api:
         is_stopping: Whether new requests are refused.
     """
 
-    def __init__(self, translators: Sequence[Translator], char_limit: int, rate_limit: int, most_waiting: int) -> None:
+    def __init__(
+        self,
+        translators: Sequence[Translator],
+        char_limit: int,
+        rate_limit: int,
+        most_waiting: int,
+        origins: Sequence[str] = (),
+    ) -> None:
         """Take a translator for each pair of languages, and what a request, a client and all together may ask for.
 
         These are characters of all texts of a request, requests in a minute (0: any number), and requests that wait.
+        Scripts of the sites `origins` may ask from a browser; `*` is any site.
         """
         self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
         self._char_limit, self._rate_limit = char_limit, rate_limit
@@ -62,6 +78,7 @@ class Api:
             Route("/detect", self._detect, methods=["POST"]),
             Route("/languages", self._languages),
             Route("/frontend/settings", self._settings),
+            Route("/spec", lambda _: JSONResponse(SPEC)),
             Route("/explain", self._explain),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
@@ -74,7 +91,8 @@ class Api:
             ClientDisconnect: lambda _, __: Response(status_code=499),  # nobody hears it, but it is counted
             Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
-        self._app = Starlette(routes=routes, exception_handlers=answers, lifespan=self._working)
+        cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
+        self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._working)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; it is counted, and the answer gets those of `HEADERS` that it does not bring."""
@@ -112,18 +130,30 @@ class Api:
 
     async def _translate(self, request: Request) -> Response:
         asked = await self._asked(request)
-        q = asked.get("q") or _refuse("q is missing; give a text, or a list of texts")
+        q = asked.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _text(asked, "source"), _text(asked, "target")
-        if asked.get("format") not in (None, "", "text"):
-            _refuse("only the format text is supported; send it without markup")
-        detected = self._detected("\n".join(texts))[0]
+        form = asked.get("format") or "text"
+        if form not in ("text", "html"):
+            _refuse(f"{clean(str(form)):.40} format is not supported")
+        # Each line, or text of HTML, is translated by itself: those with odd numbers; what stands between them stays.
+        split = [cut(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
+        lines = [line for pieces in split for line in pieces[1::2]]
+        detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        split = [text.split("\n") for text in texts]  # each line is translated by itself
-        lines = [line for each in split for line in each]
-        found = iter(await self._done(request, translator, translator.translate, lines))
+        doubting = bool(asked.get("unsure"))  # for our page: LibreTranslate has no such thing
+        work: Work = translator.translations if doubting else translator.translate
+        found = iter(await self._done(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
-        answer: dict[str, list[Any]] = {"translatedText": ["\n".join(next(found) for _ in each) for each in split]}
+        answer = defaultdict[str, list[Any]](list)
+        for pieces in split:
+            mine = [*islice(found, len(pieces) // 2)]
+            if doubting:
+                answer["unsure"].append(any(each.unsure for each in mine))
+                answer["unknown"].append([word for each in mine for word in each.unknown])
+                mine = [each.text for each in mine]
+            pieces[1::2] = (escape(each, quote=False) for each in mine) if form == "html" else mine
+            answer["translatedText"].append("".join(pieces))
         if source == "auto":
             answer["detectedLanguage"] = [detected] * len(texts)
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
@@ -149,11 +179,12 @@ class Api:
         return HTMLResponse(page, headers=OUTER)
 
     async def _explain(self, request: Request) -> Response:
-        """The page of `minitrans explain` for a text's first lines."""
+        """The page of `minitrans explain` for a text's first sentences."""
         asked = await self._asked(request)
         text = _text(asked, "q")
         translator = self._translator(_text(asked, "source"), _text(asked, "target"))
-        lines = [line for line in text.split("\n") if line.strip()][:EXPLAINED]
+        sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
+        lines = [sentence for sentence in sentences if sentence.strip()][:EXPLAINED]
 
         def draw(lines: Sequence[str]) -> list[str]:  # equal to no other: requests for pages are done one by one
             return [explain(translator, lines).html] * len(lines)
@@ -188,7 +219,7 @@ class Api:
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
             _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
-        asked = await self._body(request) if request.method == "POST" else dict(request.query_params)
+        asked = await self._body(request)
         q = asked.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
@@ -203,21 +234,36 @@ class Api:
             body += chunk
             if len(body) > most:
                 _refuse(f"the request has more than {most} bytes; send less at once", 413)
+
+        async def once() -> AsyncGenerator[bytes]:
+            yield bytes(body)
+
+        kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
-            if request.headers.get("Content-Type", "").startswith("application/json"):
+            if kind.endswith("json"):
                 found = json.loads(body)
             else:
-                fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=1000)
+                form = body.decode()
+                if kind == "multipart/form-data":
+                    parser = MultiPartParser(request.headers, once(), max_files=0, max_part_size=most)
+                    form = urlencode((await parser.parse()).multi_items())
+                form = f"{request.scope['query_string'].decode()}&{form}"
+                fields = parse_qs(form, keep_blank_values=True, max_num_fields=1000)
                 found = {name: values if values[1:] else values[0] for name, values in fields.items()}
-        except (ValueError, RecursionError):
+        except (MultiPartException, ValueError, RecursionError):
             found = None
         return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
-        pairs = ", ".join(f"{source} to {target}" for source, target in self._translators)
-        return self._translators.get((source, target)) or _refuse(
-            f"{clean(source):.40} to {clean(target):.40} is not supported; this server translates {pairs}"
-        )
+        for form in (str.lower, _language):  # the very one, or else the same language
+            for pair, translator in self._translators.items():
+                if (form(source), form(target)) == (*map(form, pair),):
+                    return translator
+        known = {_language(code) for pair in self._translators for code in pair}
+        for code in (source, target):
+            if _language(code) not in known:
+                _refuse(f"{clean(code):.40} is not supported")
+        return _refuse(f"{target} is not available as a target language from {source}")
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
         """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
@@ -232,7 +278,7 @@ class Api:
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
             if (n := translator.count_pieces(line)) > most:  # it would be cut
-                _refuse(f"line {number} of q has {n} pieces, the model takes {most}; write one sentence a line")
+                _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
         gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
         try:
@@ -252,11 +298,17 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
 def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
     found = asked.get(name)
-    return found if found and isinstance(found, str) else _refuse(f"{name} is missing, or no text; give it")
+    return found if found and isinstance(found, str) else _refuse(f"Invalid request: missing {name} parameter")
 
 
 def _named(code: str) -> dict[str, Any]:
-    return {"code": code, "name": NAMES.get(code, code)}
+    return {"code": code, "name": NAMES.get(_language(code), code)}
+
+
+def _language(code: str) -> str:
+    """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
+    code = code.lower().replace("_", "-")
+    return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", code) else code.split("-")[0]
 
 
 async def _until_gone(request: Request) -> None:

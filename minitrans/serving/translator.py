@@ -101,6 +101,7 @@ class Translator:
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
         compiled: Whether compiled code decodes.
+        split_sentences: Whether lines are cut into sentences by `text.sentences.cut` too; False unless it is set.
     """
 
     def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
@@ -117,6 +118,7 @@ class Translator:
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
         self._reader = bundle.tokenizer.reader_of(bundle.words)
+        self.split_sentences = False
 
     @classmethod
     def load(
@@ -249,11 +251,15 @@ class Translator:
 
     def sentences(self, text: str) -> list[str]:
         """The sentences of a text, each of which is translated by itself."""
-        return self._reader.sentences(text)
+        if not self.split_sentences:
+            return self._reader.sentences(text)
+        from minitrans.text.sentences import cut  # its library is not for all
+
+        return [part for sentence in cut(text, self.bundle.source) for part in self._reader.sentences(sentence)]
 
     def count_pieces(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in self._reader.read_line(line))
+        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
 
     def _texts(self, sources: Sequence[Sequence[Source]], found: Sequence[Sequence[list[int]]]) -> list[str]:
         """The translations of lines, from the ids of that of each of their sentences."""
@@ -360,7 +366,7 @@ class Translator:
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources: list[list[Source]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for text, kept in self._reader.read_line(line):
+            for text, kept in map(self._reader.read, self.sentences(line)):
                 ids = tokenizer.encode(text)
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)

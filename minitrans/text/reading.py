@@ -174,7 +174,8 @@ class Reader:
         line = ""
         for _, kept in read:
             text = self.write(next(texts), kept)
-            line += f" {text}" if line and text and line[-1] not in _WIDE else text
+            blank = line[-1:] not in _WIDE or (line[-1:] in "”’" and text.isascii())
+            line += f" {text}" if line and text and blank else text
         return line
 
     def read(self, sentence: str) -> tuple[str, Kept]:

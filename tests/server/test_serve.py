@@ -9,7 +9,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ import pytest
 from bench_serve import Served, faults, load, main, served
 from browser import needs_chromium, started
 from libretranslatepy import LibreTranslateAPI
+from runs import command
 from starlette.testclient import TestClient
 
 from minitrans import cli
@@ -28,7 +29,16 @@ from minitrans.serving.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
 JSON = {"Content-Type": "application/json; charset=utf-8"}
+KINDS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: in the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
+
+
+def asked_with(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    """What a client is given to send parameters in a body of this kind."""
+    if kind == "multipart/form-data":
+        texts = {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
+        return {"files": [(name, (None, text)) for name in texts for text in texts[name]]}
+    return {{"application/json": "json", "": "params"}.get(kind, "data"): parameters}
 
 
 @pytest.fixture
@@ -40,22 +50,89 @@ def client(translator: Translator) -> Iterator[TestClient]:
 # -- the API --------------------------------------------------------------------------------------------------------
 
 
-def test_texts_lists_and_forms_are_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
+def test_every_body_is_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
     right = translator.translate(LINES)
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
         question = {"q": q, **EN_ZH, "format": "text"}
-        for answer in (client.post("/translate", json=question), client.post("/translate", data=question)):
+        for kind in KINDS:
+            answer = client.post("/translate", **asked_with(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
     found = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
     detected = [{"confidence": 100, "language": "en"}]
     assert found.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
     counts = client.get("/metrics").text
-    assert 'minitrans_requests_total{status="200"} 8\n' in counts
-    assert "minitrans_translate_seconds_count 7\n" in counts
+    assert 'minitrans_requests_total{status="200"} 14\n' in counts
+    assert "minitrans_translate_seconds_count 13\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
-    assert f"minitrans_lines_total {4 * len(LINES) + 2 * 5 + 3}\n" in counts
+    assert f"minitrans_lines_total {4 * (2 * len(LINES) + 5) + 3}\n" in counts
+
+
+def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
+    """Each sentence of a line is translated by itself; lines stay lines."""
+    sentences = ["“Good morning.”", "How are you?", "I am fine.", "Thank you very much."] * 10  # as one, too long
+    lines = [" ".join(sentences), "", "I love you."]
+    splitting = Translator(translator.bundle)
+    splitting.split_sentences = True
+    with TestClient(Api([splitting], 5000, 0, 9)) as server:
+        answer = server.post("/translate", json={"q": "\n".join(lines), **EN_ZH})
+    translated = answer.json()["translatedText"]
+    assert translated.replace(" ", "").split("\n") == [
+        "".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])
+    ]
+    assert command("translate", tiny_run, "--split-sentences", stdin="\n".join(lines).encode())[1] == translated + "\n"
+    assert command("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
+
+
+def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
+    question = {"q": ["\n".join(LINES), "", LINES[0]], **EN_ZH}
+    answer = client.post("/translate", json={**question, "unsure": True}).json()
+    assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
+    assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
+    assert answer == client.post("/translate", json=question).json()
+
+
+def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Translator, "translate", lambda _, lines: [f"<{line}>" if line else "" for line in lines])
+    question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH, "format": "html"}
+    answer = client.post("/translate", json={**question, "source": "auto"}).json()
+    assert answer["translatedText"] == ["<p>&lt;I &amp; you&gt;</p>", "&lt;a\nb&gt;", "<hr>"]
+    assert answer["detectedLanguage"][0]["confidence"] == 75  # b is unknown, and p no word
+
+
+def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
+    """Each path of the description takes its parameters in each kind of body, and no other method."""
+    example = {"q": "I love you.", **EN_ZH, "format": "text"}
+    for path, operations in client.get("/spec").json()["paths"].items():
+        ((method, operation),) = operations.items()
+        assert client.request({"get": "POST", "post": "GET"}[method], path).status_code == 405
+        said = operation["responses"]["200"]["content"]["application/json"]["schema"]
+        for kind, body in operation.get("requestBody", {"content": {"": {}}})["content"].items():
+            asked = {name: example[name] for name in body.get("schema", {"properties": ()})["properties"]}
+            answer = client.request(method, path, **asked_with(kind, asked))
+            assert (answer.status_code, type(answer.json())) == (200, {"array": list, "object": dict}[said["type"]])
+            (first, *_) = answer.json() if said["type"] == "array" else [answer.json()]
+            assert first.keys() <= said.get("items", said).get("properties", first).keys()
+            for name in body.get("schema", {"required": ()})["required"]:
+                left = {each: asked[each] for each in asked if each != name}
+                answer = client.request(method, path, **asked_with(kind, left))
+                assert answer.json() == {"error": f"Invalid request: missing {name} parameter"}
+
+
+@pytest.mark.parametrize("code", ["zh", "ZH", "zh-CN", "zh_CN", "zh-Hans", "zh-Hans-CN"])
+def test_codes_as_clients_write_them(client: TestClient, translator: Translator, code: str) -> None:
+    question = {"q": LINES[0], "source": "en-US", "target": code}
+    assert client.post("/translate", json=question).json() == {"translatedText": translator.translate(LINES[:1])[0]}
+
+
+def test_a_code_is_taken_as_it_is_written_where_a_run_has_it(translator: Translator) -> None:
+    british = Translator(replace(translator.bundle, source="en-GB"))
+    with TestClient(Api([translator, british], 300, 0, 9)) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
+        for code, taken in (("en", "en"), ("en-GB", "en-GB"), ("EN-gb", "en-GB"), ("en-US", "en")):
+            answer = server.post("/translate", json={"q": "a", "source": code, "target": "zh"})
+            assert answer.json() == {"translatedText": taken}
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
@@ -81,13 +158,17 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
 @pytest.mark.parametrize(
     ("asked", "told"),
     [
-        ({**EN_ZH}, "q is missing"),
-        ({"q": "a", "target": "zh"}, "source is missing"),
-        ({"q": "a", "source": "en"}, "target is missing"),
-        ({"q": "a", "source": "en", "target": "\ud800"}, "this server translates en to zh"),
-        ({"q": "<b>a</b>", **EN_ZH, "format": "html"}, "only the format text"),
+        ({**EN_ZH}, "Invalid request: missing q parameter"),
+        ({"q": "a", "target": "zh"}, "Invalid request: missing source parameter"),
+        ({"q": "a", "source": "en"}, "Invalid request: missing target parameter"),
+        ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
+        ({"q": "a", "source": "en", "target": "zh-TW"}, "zh-TW is not supported"),
+        ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
+        ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
+        ({"q": "a", **EN_ZH, "format": "rtf"}, "rtf format is not supported"),
+        ({"q": "<![<>", **EN_ZH, "format": "html"}, "q is no HTML"),
         ({"q": ["a", 1], **EN_ZH}, "what is no text"),
-        ({"q": "a", "source": ["en"], "target": "zh"}, "source is missing, or no text"),
+        ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
         ({"q": "\na b" + " cat" * 60, **EN_ZH}, "line 2 of q has "),
         ([], "neither a form nor a JSON object"),
@@ -101,7 +182,7 @@ def test_what_is_wrong_is_told(client: TestClient, asked: Any, told: str) -> Non
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])
 def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
-    for kind in ("application/json", "text/plain"):
+    for kind in ("application/json", "text/plain", "multipart/form-data", "multipart/form-data; boundary=a"):
         answer = client.post("/translate", content=body, headers={"Content-Type": kind})
         assert answer.status_code == 400
         assert [*answer.json()] == ["error"]
@@ -177,6 +258,22 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
     assert client.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
 
 
+@pytest.mark.parametrize(("origins", "allowed"), [((), None), (["https://a.org"], "https://a.org"), (["*"], "*")])
+def test_scripts_of_other_sites(translator: Translator, origins: Sequence[str], allowed: str | None) -> None:
+    asking = {"Origin": "https://a.org", "Access-Control-Request-Method": "POST"}
+    asking["Access-Control-Request-Headers"] = "Content-Type"
+    with TestClient(Api([translator], 300, 0, 9, origins)) as server:
+        answer = server.post("/translate", json={"q": "a", **EN_ZH}, headers={"Origin": "https://a.org"})
+        assert (answer.status_code, answer.headers.get("Access-Control-Allow-Origin")) == (200, allowed)
+        before = server.options("/translate", headers=asking)
+        assert (before.status_code, before.headers.get("Access-Control-Allow-Origin")) == (
+            200 if allowed else 405,
+            allowed,
+        )
+        other = server.get("/languages", headers={"Origin": "https://b.org"})
+        assert other.headers.get("Access-Control-Allow-Origin") == (allowed if allowed == "*" else None)
+
+
 # -- the command ----------------------------------------------------------------------------------------------------
 
 
@@ -188,6 +285,7 @@ def test_what_the_command_refuses(tiny_run: Path, capsys: pytest.CaptureFixture[
             ([tiny_run, "--host", "203.0.113.1", "--port", "0"], "cannot listen on 203.0.113.1"),
             ([tiny_run.parent, "--port", "0"], "holds no finished run"),
             ([tiny_run, tiny_run, "--port", "0"], "translates en to zh, as"),
+            ([tiny_run, "--cors", "https://a.org/"], "argument --cors: it must be a site without a path"),
         ):
             assert cli.main(["serve", *map(str, argv)]) == 2
             line = capsys.readouterr().err
@@ -270,13 +368,20 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
     with started(tmp_path) as browser:
-        for width, dark in ((1200, False), (320, True)):
+        for width, dark in ((1200, False), (390, False), (320, True)):
             browser.open(address, width, dark)
             browser.wait_for("document.activeElement.id === 'text'")  # with its first rendering, after it is loaded
+            browser.click("#examples button")
+            browser.wait_for(f"{value} !== '' && text.value === 'Good morning. How are you?'")
+            browser.wait_for("figures.firstChild !== null")
+            browser.run("document.getElementById('text').select()")
+            browser.run("document.getElementById('text').focus()")
             for typed in ("I love", " axolotls."):
                 browser.send("Input.insertText", text=typed)
             browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
-            browser.wait_for("document.querySelector('iframe') !== null")
+            doubt = browser.run("document.getElementById('doubt').textContent")
+            assert doubt == "Unsure: this translation may be wrong. Training never showed: axolotls."
+            browser.wait_for("figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
             assert browser.run("document.documentElement.scrollWidth <= innerWidth")
             paper = browser.run("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
@@ -291,5 +396,6 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_
         browser.run("document.getElementById('text').select()")
         browser.send("Input.insertText", text=" ")
         browser.wait_for(f"{value} === '' && !document.querySelector('iframe')")
+        assert sum("axolotls." in url for url in browser.requests) == 3  # no frame is loaded twice
         assert all("400 (Bad Request)" in error for error in browser.errors)
         assert all(url.startswith(address) for url in browser.requests)

@@ -48,6 +48,7 @@ SENTENCES = [
 LINES = [  # the translations of a line's sentences, and that of the line
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["Va."], "Va ... 😀"), ("Go. Go", ["", "Va"], "Va"),
     ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"), ("Go. Go", ["Va", ""], "Va"),
+    ("Go. Go", ["“Va.”", "Va."], "“Va.” Va."),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
 SHARED = [  # a pair, and what is left of it

@@ -2,9 +2,12 @@
 /* Translates while a text is typed; what an answer holds becomes text, never markup. */
 
 const [TRANSLATE, DRAW] = [200, 600]; // milliseconds without a key
-const [text, pair, translation, fault, figures] = ["text", "pair", "translation", "fault", "figures"].map((id) =>
-  document.getElementById(id),
-);
+const EXAMPLES = {
+  en: ["Good morning. How are you?", "I would like a cup of tea.", "She has lived here for 12 years."],
+  zh: ["早上好。你好吗？", "我想喝一杯茶。", "她在这里住了12年。"],
+};
+const ids = ["text", "pair", "translation", "doubt", "fault", "figures", "examples"];
+const [text, pair, translation, doubt, fault, figures, examples] = ids.map((id) => document.getElementById(id));
 let asked = null, translating = 0, drawing = 0;
 
 async function translate() {
@@ -14,13 +17,16 @@ async function translate() {
     const answer = await fetch("translate", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
-      body: JSON.stringify(question),
+      body: JSON.stringify({ ...question, unsure: true }),
       signal: asked.signal,
     });
     const found = await answer.json();
     fault.textContent = answer.ok ? "" : found.error;
-    if (answer.ok) translation.textContent = found.translatedText;
-    if (answer.ok) drawing = setTimeout(draw, DRAW - TRANSLATE, question);
+    if (!answer.ok) return;
+    translation.textContent = found.translatedText;
+    const unknown = found.unknown.length ? ` Training never showed: ${found.unknown.join(", ")}.` : "";
+    doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
+    drawing = setTimeout(draw, DRAW - TRANSLATE, question);
   } catch (error) {
     if (error.name !== "AbortError") fault.textContent = `The server does not answer: ${error.message}`;
   }
@@ -37,7 +43,7 @@ function draw(question) {
     frame.style.cssText = "position: absolute; visibility: hidden";
     frame.onload = () => {
       frame.style.cssText = "";
-      figures.replaceChildren(frame);
+      while (figures.firstChild !== frame) figures.firstChild.remove(); // a frame that is moved loads anew
     };
     figures.append(frame);
   }
@@ -49,9 +55,23 @@ function changed() {
   clearTimeout(translating);
   clearTimeout(drawing);
   if (text.value.trim()) translating = setTimeout(translate, TRANSLATE);
-  else for (const part of [translation, fault, figures]) part.replaceChildren();
+  else for (const part of [translation, doubt, fault, figures]) part.replaceChildren();
+}
+
+function offer() {
+  const offered = EXAMPLES[pair.value.split("-")[0].split(" ")[0]] ?? [];
+  examples.hidden = !offered.length;
+  examples.lastElementChild.replaceChildren(...offered.map((example) => {
+    const button = Object.assign(document.createElement("button"), { type: "button", textContent: example });
+    button.addEventListener("click", () => {
+      text.value = example;
+      changed();
+    });
+    return button;
+  }));
+  changed(); // a browser may have kept a text
 }
 
 text.addEventListener("input", changed);
-pair.addEventListener("change", changed);
-changed(); // a browser may have kept a text
+pair.addEventListener("change", offer);
+offer();

@@ -1,0 +1,70 @@
+"""HTML cut into what stays as it is and the texts between."""
+
+import re
+from html import unescape
+from html.parser import HTMLParser
+from itertools import pairwise
+
+from minitrans.errors import UserError
+
+KEPT = "script", "style", "pre", "code"  # whose texts are not translated
+EMPTY = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
+
+
+def cut(html: str) -> list[str]:
+    """In turn a piece of HTML and a text to translate, which is no HTML; the first and the last are HTML.
+
+    Raises:
+        UserError: The parser cannot read it.
+    """
+    parser, end = _Parser(convert_charrefs=False), html.rfind(">") + 1
+    try:
+        parser.feed(html[:end])  # behind it is no tag: to look for one there takes the cube of the length
+    except AssertionError as error:  # for what begins as <![ and does not go on so
+        raise UserError(f"q is no HTML: {error}") from error
+    lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
+    starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
+    pieces, is_text = [""], False
+    for (start, text), (stop, _) in pairwise([(0, False), *starts, (end, not parser.depth), (len(html), False)]):
+        if start < stop:
+            if text != is_text:
+                pieces.append("")
+            pieces[-1] += html[start:stop]
+            is_text = text
+    pieces += [""] * is_text
+    for i in range(1, len(pieces), 2):  # the blanks around a text stay
+        found = pieces[i].strip() if unescape(pieces[i]).strip() else ""
+        before, _, after = pieces[i].partition(found) if found else (pieces[i], "", "")
+        pieces[i - 1 : i + 2] = pieces[i - 1] + before, unescape(found), after + pieces[i + 1]
+    return pieces
+
+
+class _Parser(HTMLParser):
+    """Notes where something begins, by line and column, and whether it is a text to translate."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.starts: list[tuple[int, int, bool]] = []
+        self.kept, self.depth = "", 0  # the element whose texts stay, and how many of its name are open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._note()
+        if not self.depth:
+            self.kept = tag if tag in KEPT or (("translate", "no") in attrs and tag not in EMPTY) else ""
+        self.depth += tag == self.kept
+
+    def handle_endtag(self, tag: str) -> None:
+        self._note()
+        self.depth -= self.depth > 0 and tag == self.kept
+
+    def handle_data(self, _: str, /) -> None:
+        self._note(not self.depth)
+
+    def handle_comment(self, _: str, /) -> None:
+        self._note()
+
+    handle_entityref = handle_charref = handle_data  # type: ignore[assignment]  # their arguments are called otherwise
+    handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
+
+    def _note(self, is_text: bool = False) -> None:
+        self.starts.append((*self.getpos(), is_text))

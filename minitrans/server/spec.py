@@ -1,0 +1,33 @@
+"""The API's description of itself, as OpenAPI has it."""
+
+from typing import Any
+
+TEXT: dict[str, Any] = {"type": "string"}
+TEXTS: dict[str, Any] = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
+DETECTED = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
+FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
+TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+
+
+def _operation(summary: str, answer: dict[str, Any], **asked: dict[str, Any]) -> dict[str, Any]:
+    """A path that is asked with these parameters by POST, or by GET if there are none; the format may be missing."""
+    answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
+    found: dict[str, Any] = {"summary": summary, "responses": {}}
+    for status, schema in answers.items():
+        found["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
+    if asked:
+        schema = {"type": "object", "properties": asked, "required": [name for name in asked if name != "format"]}
+        found["requestBody"] = {"content": {each: {"schema": schema} for each in TYPES}}
+    return {"post" if asked else "get": found}
+
+
+TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED}}
+QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT}
+PATHS = {
+    "/translate": _operation("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
+    "/detect": _operation("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),
+    "/languages": _operation("What can be translated into what", {"type": "array", "items": {"type": "object"}}),
+    "/frontend/settings": _operation("The limit of characters", {"type": "object"}),
+    "/health": _operation("Whether requests are taken", {"type": "object"}),
+}
+SPEC = {"openapi": "3.0.3", "info": {"title": "minitrans", "version": "1"}, "paths": PATHS}

@@ -1,0 +1,29 @@
+"""Lines cut into sentences, of any language, by the library sentencex."""
+
+from sentencex import segment
+
+from minitrans.text.reading import LONG, clean
+
+
+def cut(line: str, language: str) -> list[str]:
+    """The sentences of a line, at least one, cleaned as all text is.
+
+    What has no letter, such as the number of an item, stays with the sentence behind it. A sentence of more than 2,000
+    characters and the rest of its line are one.
+
+    Args:
+        line: A text; a line break is a blank.
+        language: Its code, such as `en`; of a language that the library does not know, English rules hold.
+    """
+    line, start, sentences = clean(line), 0, [""]
+    while start < len(line):
+        window = line[start : start + LONG]  # to find the ends of quotations takes the square of the length
+        found = segment(language, window)
+        if start + LONG < len(line):
+            found = found[:-1] or [line[start:]]  # the last one may go on
+        for sentence in found:
+            start += len(sentence)
+            if any(map(str.isalpha, sentences[-1])):
+                sentences.append("")
+            sentences[-1] += sentence
+    return [sentence.strip() for sentence in sentences]

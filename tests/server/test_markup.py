@@ -1,0 +1,63 @@
+"""What of HTML is translated, and that the rest stays as it is."""
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrans.errors import UserError
+from minitrans.server.markup import cut
+
+PARTS = [
+    "<p>",
+    "</p >",
+    "<B a='x>'\n>",
+    "</",
+    "<!--",
+    "-->",
+    "<![CDATA[",
+    "]]>",
+    "<?",
+    "&amp;",
+    "&#6",
+    "&nbsp;",
+    "a",
+    "\n",
+]
+PARTS += [" ", "<", ">", "<script>", "</script>", "<br/>", "'", '"', "=", "<pre>", "</pre>", "<!", "<p translate=no>"]
+
+
+TEXTS = {
+    "": [],
+    "a &lt; b &amp;&#65; < c": ["a < b &A < c"],
+    "<!doctype html>\n<title>a</title><p class='b > c'> d\n e <B>f</B > <hr/>h</p><!-- i -->": ["a", "d\n e", "f", "h"],
+    "<script>if (a < b) c</script>d<style>e</style><pre>f<code>g</code>h</pre>i<code>j": ["d", "i"],
+    "<p translate=no>a<p>b</p>c<br></p>d<br translate=no>e</p>f": ["d", "e", "f"],
+    "<p>&nbsp;</p>": [],
+    "a<b": ["a<b"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("html", TEXTS)
+def test_the_texts_between_tags_are_translated(html: str) -> None:
+    assert [text for text in cut(html)[1::2] if text] == TEXTS[html]
+
+
+@given(st.lists(st.sampled_from(PARTS)).map("".join))
+def test_all_else_stays(html: str) -> None:
+    try:
+        pieces = cut(html)
+    except UserError:
+        assert "<![" in html
+        return
+    assert len(pieces) % 2 == 1
+    if "&" not in html:
+        assert "".join(pieces) == html
+
+
+@pytest.mark.parametrize("part", ["<a ", "<a/"])
+def test_a_tag_without_end_takes_no_time(part: str) -> None:
+    start = time.process_time()
+    cut(part * 10_000)  # the parser itself takes minutes
+    assert time.process_time() - start < 10

@@ -1,0 +1,35 @@
+"""Where lines are cut into sentences. How well the library knows languages is for its own tests."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrans.text.reading import clean
+from minitrans.text.sentences import cut
+
+PARAGRAPHS = [
+    ("en", ["Good morning.", "How are you?", "I am fine.", "Thank you very much."]),
+    ("en", ["Mr. Smith came at 5 p.m. today.", "“Go now.”", "He said: “Go. Now!”", "She left."]),
+    ("zh", ["早上好。", "你好吗？", "他说：“好。”", "她走了！"]),
+    ("zh-Hans", ["早上好。", "你好吗？"]),
+    ("ja", ["おはよう。", "元気ですか？"]),
+    ("xx", ["One.", "Two"]),
+    ("en", ["1. Go.", "2. Stay."]),
+    ("en", [""]),
+    ("en", ["1."]),
+    ("en", ["Go.", "Go."] * 2000),  # several windows
+    ("en", [f"{'a' * 3000}. Go. Go."]),
+]
+
+
+@pytest.mark.parametrize(("language", "sentences"), PARAGRAPHS)
+def test_a_line_is_cut_where_its_sentences_end(language: str, sentences: list[str]) -> None:
+    blank = "" if language[:2] in ("zh", "ja") else " "
+    assert cut(blank.join(sentences), language) == sentences
+
+
+@given(st.lists(st.sampled_from([*"aB1 .!?。“”\"'()\n\r\u2028\ud800\u0301", "Mr. ", "“" * 99, "x" * 999])).map("".join))
+def test_nothing_is_lost(line: str) -> None:
+    found = cut(line, "en")
+    assert " ".join(found).replace(" ", "") == clean(line).replace(" ", "")
+    assert all(sentence == clean(sentence) for sentence in found)
