@@ -120,7 +120,17 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
-    assert list(REASONS) == list(sections())
+    assert [*REASONS, "A new check"] == list(sections())
+
+
+def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    apply_diffs(folder, sections()["A new check"])
+    commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
+    (sound, broken), _ = run(folder, commands)
+    assert red_checks(*sound) == []
+    assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
+    assert "mask.first" in red_checks(*broken)
 
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:

@@ -45,6 +45,7 @@ def verify_command(args: Namespace) -> int:
     """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
     from rich.console import Console
 
+    from minitrans.serving.admission import who_computes
     from minitrans.text.files import write_file
     from minitrans.verify.page import make_folder, page
     from minitrans.verify.report import print_report
@@ -70,6 +71,8 @@ def verify_command(args: Namespace) -> int:
         else:
             write_file(path, page(report, subject.name if args.model else subject))
         print(f"{'issue' if path.suffix == '.md' else 'page'}: {path}", file=sys.stderr)
+    if not args.model:
+        print(f"computed: {who_computes()}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:

@@ -44,7 +44,7 @@ class TrainingConfig:
 
     Attributes:
         learning_rate: Peak learning rate of AdamW, reached at the end of the warm-up.
-        warmup_steps: Optimizer steps over which the learning rate grows from 0; it then falls to 0 along a cosine.
+        warmup_steps: Optimizer steps over which the learning rate grows in a line; it then falls to 0 along a cosine.
         weight_decay: AdamW's weight decay.
         label_smoothing: Share of the target probability that is spread over the whole vocabulary.
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
