@@ -34,7 +34,7 @@ def verify_flags(parser: Parser) -> None:
     parser.add_argument(
         "--report",
         metavar="PATH",
-        help="write the same with pictures as a page, PATH/index.html; with --model, a PATH that ends with .md becomes "
+        help="write the same as a page with pictures, PATH/index.html; with --model, a PATH that ends with .md becomes "
         "an issue for the model's library, with a short program that shows what fails",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -42,7 +42,7 @@ def verify_flags(parser: Parser) -> None:
 
 
 def verify_command(args: Namespace) -> int:
-    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
+    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or another model."""
     from rich.console import Console
 
     from minitrans.serving.admission import who_computes

@@ -51,7 +51,7 @@ class TrainingConfig:
         patience: Validations without a better BLEU after which training stops.
         checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
         checkpoint_minutes: Minutes after which one is written in any case.
-        keep_checkpoints: How many of them are kept, in addition to the best weights.
+        keep_checkpoints: Number of checkpoints kept, in addition to the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is fast at.
         init_from: Run folder whose weights and tokenizer training starts from; without one, both are new.
     """
@@ -80,8 +80,8 @@ class TrainerConfig:
         num_nodes: Machines that train together.
         max_epochs: Passes over the training pairs after which training ends; null: as many as max_steps allows.
         max_steps: Optimizer steps after which training ends; -1: as many as max_epochs allows.
-        limit_val_batches: Validate on so many batches (a whole number), or on such a share of them.
-        val_check_interval: Validate after so many batches (a whole number), or after such a share of an epoch.
+        limit_val_batches: Validate on this many batches (a whole number), or on this share of them.
+        val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
         log_every_n_steps: Optimizer steps after which the loss is written down.
         accumulate_grad_batches: Batches whose gradients make one step.
