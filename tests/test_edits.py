@@ -138,6 +138,8 @@ def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: 
     results, err = run(folder, both_ways(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert FALLS_BACK not in err
+    said = re.findall(r"computed: .*", err)
+    assert said == [f"computed: training in {who}, decoding in {who}" for who in ("compiled C++", "PyTorch")]
     assert of_run(folder, "auto") != of_run(folder, "off")  # but for rounding they are the same
 
 
@@ -185,6 +187,8 @@ def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, co
     results, err = run(folder, every_command(corpus), **environment)
     assert [code for code, _ in results] == [0] * 7
     assert (FALLS_BACK in err) == (lacking == "compiler")
+    computed = re.findall(r"computed: .*", err)
+    assert [line.endswith(" verification in PyTorch") for line in computed] == [False, True, True]
     for _, out in results[4:6]:
         report = json.loads(out)
         assert report["passed"]
