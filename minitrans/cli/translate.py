@@ -155,7 +155,7 @@ def written(
 
 
 def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
-    """A bar on standard error, for as many lines of these numbers as a file has; those of a pipe nobody knows."""
+    """A bar on standard error, for the lines of a file with these numbers; how many a pipe has is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 

@@ -181,7 +181,7 @@ def check_memory(c: TransformerConfig) -> None:
 
 
 def parse_config(argv: Sequence[str], command: str = "train", description: str = "") -> RunConfig:
-    """Merge YAML and the flags of `train` or `distill`, of which later ones override, and check them.
+    """Merge YAML and the flags of `train` or `distill`, and check them; later ones override.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
@@ -279,7 +279,7 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
 
 
 def _wrong(name: str, key: str, value: Any) -> UserError:
-    """Say of which kind a setting must be, which the user calls `name`."""
+    """Say which kind a setting must have; the user calls it `name`."""
     if key in SECTIONS:
         return UserError(
             f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
