@@ -45,7 +45,7 @@ test-all: .venv/ready
 mutants: .venv/ready
 	$(BIN)/python scripts/dev/mutants.py
 
-# Train all models of the README's table of results, and print it: hours, and once more only what is missing of it.
+# Train all models of the first table in docs/results.md, and print it: hours, and once more only what is missing of it.
 # CORPORA: a folder that has each corpus under the name of its config; without it they come from where the configs say.
 CORPORA ?= $(wildcard ../shared/corpora)
 results: .venv/ready

@@ -120,7 +120,17 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
-    assert list(REASONS) == list(sections())
+    assert [*REASONS, "A new check"] == list(sections())
+
+
+def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path) -> None:
+    folder = copy_of_the_package(tmp_path)
+    apply_diffs(folder, sections()["A new check"])
+    commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
+    (sound, broken), _ = run(folder, commands)
+    assert red_checks(*sound) == []
+    assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
+    assert "mask.first" in red_checks(*broken)
 
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
@@ -128,6 +138,8 @@ def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: 
     results, err = run(folder, both_ways(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert FALLS_BACK not in err
+    said = re.findall(r"computed: .*", err)
+    assert said == [f"computed: training in {who}, decoding in {who}" for who in ("compiled C++", "PyTorch")]
     assert of_run(folder, "auto") != of_run(folder, "off")  # but for rounding they are the same
 
 
@@ -175,6 +187,8 @@ def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, co
     results, err = run(folder, every_command(corpus), **environment)
     assert [code for code, _ in results] == [0] * 7
     assert (FALLS_BACK in err) == (lacking == "compiler")
+    computed = re.findall(r"computed: .*", err)
+    assert [line.endswith(" verification in PyTorch") for line in computed] == [False, True, True]
     for _, out in results[4:6]:
         report = json.loads(out)
         assert report["passed"]

@@ -5,24 +5,39 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import minitrans
 from minitrans import cli
+from minitrans.cachecheck.measure import name_of, number
+from minitrans.cli.arguments import Parser
+from minitrans.compiled.probe import TOLERANCES
+from minitrans.errors import UserError
+from minitrans.model.transformer import TransformerConfig
+from minitrans.training.config import BYTES, SECTIONS
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]}
+PAGES = {
+    path: path.read_text(encoding="utf-8")
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+}
+ELSEWHERE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
+OF_BENCHMARKS = {"--d-model", "--minutes"}  # which make flags of their settings' names
+READ = [ROOT / f"minitrans/model/{name}.py" for name in
+        ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
 
 def commands(page: str) -> list[list[str]]:
     """The words of each command line of ours on a page."""
-    lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", page, re.M)
+    lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", re.sub(r"\\\n *", "", page), re.M)
     return [shlex.split(line.split(" #")[0]) for line in lines]
 
 
@@ -104,7 +119,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_it_can_be_read_at_a_sitting() -> None:
-    assert len(README.splitlines()) <= 180
+    assert len(README.splitlines()) <= 150
 
 
 def test_its_make_targets_are_there() -> None:
@@ -135,8 +150,70 @@ def test_its_file_map_is_complete() -> None:
     assert listed <= there
 
 
+def flags(*files: Path) -> set[str]:
+    """The flags that some files add to a parser."""
+    texts = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', texts))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_and_folders_that_it_names_are_there(path: Path) -> None:
+    folders = [ROOT, ROOT / "docs", *(ROOT / "minitrans").glob("**/")]
+    named = re.findall(r"`([\w./-]+(?:\.(?:py|cpp|h|toml|yaml|md|txt|ipynb)|/))`", PAGES[path])
+    gone = {name for name in named if not any((folder / name).exists() for folder in folders)}
+    assert gone <= ELSEWHERE
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
+    settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
+    parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
+    known = {"--help", "--print-config", *OF_BENCHMARKS, *flags(*parsers), *(f"--{setting}" for setting in settings)}
+    assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
+    of_runs = {"model.json", "model.safetensors"}
+    named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])
+    assert set(named) <= settings | of_runs | {check.id for check in CHECKS}
+
+
+def test_what_it_says_of_commands_is_so() -> None:
+    guide, training = (" ".join(PAGES[ROOT / "docs" / f"{n}.md"].split()) for n in ("change-the-model", "training"))
+    (said,) = re.findall(r"turns the line into an error\. (.*?) have this flag", guide)
+    taking = {name for name, (add, _) in cli.COMMANDS.items() if add is None}
+    for name, (add, _) in cli.COMMANDS.items():
+        if add is not None:
+            add(parser := Parser(name, ""))
+            taking |= {name} if "--compiled" in parser._option_string_actions else set()
+    assert set(re.findall(r"`(\w+)`", said)) == taking
+    with pytest.raises(ValueError, match=(refusal := "model.n_layers must be at least 1, got 0")):
+        TransformerConfig(vocab_size=9, pad_id=0, bos_id=1, eos_id=2, n_layers=0)
+    assert f"`--model.n_layers 0`, for one, ends with exit code 2 and `{refusal}`" in training
+    assert "and no `--resume` or `--overwrite`" in training
+    for flag in ("--resume", "--overwrite"):
+        with pytest.raises(UserError, match=flag):
+            cli.parse_command(["distill", "--config", str(ROOT / "configs/en-zh.yaml"), flag])
+
+
+def test_extras_that_it_installs_are_declared() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    named = re.findall(r"(\S+)\[(\w+)\]'", "\n".join(re.findall(r"pip install.*", "\n".join(PAGES.values()))))
+    assert {(place.strip("'"), extra in extras) for place, extra in named if extra != "onnxruntime"} == {(".", True)}
+
+
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
-def test_its_numbers_of_checks_and_sabotages_are_right() -> None:
+def test_its_counts_are_right() -> None:
+    guide, lesson, verification, scale = (
+        " ".join(PAGES[ROOT / "docs" / f"{name}.md"].split())
+        for name in ("change-the-model", "attention", "verification", "scale")
+    )
+    changes = " ".join(PAGES[ROOT / "CHANGELOG.md"].split())
     assert f"{len(CHECKS)} passed, 0 failed" in README
-    verification = PAGES[ROOT / "docs" / "verification.md"]
-    assert f"sabotages the code in {len(SABOTAGES)} ways" in " ".join(verification.split())
+    assert f"{len(CHECKS)} checks in nine chapters" in changes
+    assert len({check.group for check in CHECKS}) == 9
+    assert all(f"sabotages the code in {len(SABOTAGES)} ways" in page for page in (verification, changes))
+    assert [*re.findall(r" ## (\d+)\. ", lesson)][-1] == "17"
+    assert "seventeen questions" in README
+    n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in READ)
+    assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
+    assert f"{BYTES} bytes a parameter" in scale
+    for dtype, limit in TOLERANCES.items():
+        assert re.search(rf"by {number(limit)} (of their size )?in {name_of(dtype)}", guide), dtype

@@ -101,7 +101,7 @@ def _listed(chunks: Sequence[int]) -> str:
 
 
 def _cut(length: int, size: int) -> list[int]:
-    """Chunks of one size, of which the last may be smaller, that make up a length."""
+    """Chunks that make up a length, all of one size; the last may be smaller."""
     return [min(size, length - begin) for begin in range(0, length, size)]
 
 

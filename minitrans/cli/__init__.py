@@ -82,7 +82,7 @@ def run_command(argv: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that what is half written is removed."""
+    """Let SIGTERM end a command as Ctrl-C does, so that half-written files are removed."""
     try:
         before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     except ValueError:  # not in the main thread
@@ -95,7 +95,7 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 def in_words(error: Exception) -> str | None:
-    """What an exception tells the user; None if nobody has thought of it."""
+    """What an exception tells the user; None for one that is not expected."""
     if isinstance(error, UserError):
         told = " ".join(line.strip() for line in str(error).splitlines())
         return told if len(told) < 900 else f"{told[:400]} ... {told[-400:]}"  # names can be as long as one likes

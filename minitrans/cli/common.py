@@ -27,7 +27,7 @@ def add_decoding(parser: Parser) -> None:
         type=bounded(float, -10, 10, "beyond, rounding decides"),
         default=1.0,
         metavar="A",
-        help="beams rank by log-probability / length ** A",
+        help="rank beams by log-probability / length ** A",
     )
     parser.add_argument(
         "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
@@ -63,7 +63,7 @@ def add_references(parser: Parser, required: bool) -> None:
         action="append",
         required=required,
         help="right translations, line by line; may be given several times: any of them is right, and an empty line in "
-        "a file after the first is none",
+        "a file after the first means that it has none",
     )
     parser.add_argument(
         "--tokenize",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def evaluate_flags(parser: Parser) -> None:
     """What to translate and to compare it with."""
-    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; of several, each is compared with the first")
+    parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; several are compared with the first")
     add_references(parser, required=True)
     add_decoding(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -20,14 +20,14 @@ def export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    parser.add_argument("--format", choices=FORMATS, default="ctranslate2", help="which engine is to read it")
-    parser.add_argument("--license", metavar="L", help="for the model card of transformers' format: say apache-2.0")
+    parser.add_argument("--format", choices=FORMATS, default="ctranslate2", help="the engine that is to read it")
+    parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
     add_references(parser, required=False)
     add_common(parser, compiled=False)
 
 
 def export_command(args: Namespace) -> int:
-    """Write the model for another engine; with --source and --reference, score what that translates."""
+    """Write the model for another engine; with --source and --reference, score its translations."""
     if (args.source is None) != (args.reference is None):
         raise UserError("--source and --reference go together; give both or neither")
     if args.license and args.format != "transformers":

@@ -1,5 +1,6 @@
 """The commands that train: `train`, and `distill`, which trains teachers first."""
 
+import sys
 from typing import TYPE_CHECKING
 
 from minitrans.cli.common import print_scores
@@ -29,6 +30,9 @@ def distill_command(config: "RunConfig") -> int:
 
 
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
-    """What has been trained."""
+    """What has been trained, and by what."""
+    from minitrans.serving.admission import who_computes
+
     print_scores(list(scores.items()))
     print(f"run folder: {visible(str(config.run_dir))}")
+    print(f"computed: {who_computes()}", file=sys.stderr)

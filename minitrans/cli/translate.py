@@ -30,17 +30,17 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
     parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
     parser.add_argument("--part", type=part, metavar="K/N", help="translate the K-th of N parts of --input")
-    resume = "keep what is done in OUTPUT.partial; started again with the same run and flags, go on from there"
+    resume = "keep finished lines in OUTPUT.partial; the same command, given again, goes on from there"
     parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
     parser.add_argument(
         "--n-best", type=count, metavar="N", help="write the best N of K: number of the line, score, text"
     )
     parser.add_argument(
-        "--scores", action="store_true", help="write before each translation its score, and unsure if it is that"
+        "--scores", action="store_true", help="write each translation's score before it, and unsure where it is"
     )
     parser.add_argument(
-        "--sample", type=count, metavar="N", help="draw each token from the N likeliest, as likely as each is"
+        "--sample", type=count, metavar="N", help="draw each token from the N likeliest, by their probabilities"
     )
     parser.add_argument("--seed", type=bounded(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 
@@ -56,8 +56,8 @@ def part(text: str) -> tuple[int, int]:
 def translate_command(args: Namespace) -> int:
     """Translate texts from arguments, a file or standard input, line by line.
 
-    What comes through a pipe is answered at once, and a terminal is prompted. Standard error names the words that
-    training never showed, and says which translations are unsure; of a file or a pipe, how many.
+    Lines from a pipe are answered at once; a terminal gets a prompt. Standard error names the words that training
+    never showed and the translations that are unsure; for a file or a pipe, it has their number.
     """
     from minitrans.text.files import open_aside
     from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
@@ -155,7 +155,7 @@ def written(
 
 
 def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
-    """A bar on standard error, for as many lines of these numbers as a file has; those of a pipe nobody knows."""
+    """A bar on standard error, for the lines of a file with these numbers; how many a pipe has is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 

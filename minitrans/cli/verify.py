@@ -34,7 +34,7 @@ def verify_flags(parser: Parser) -> None:
     parser.add_argument(
         "--report",
         metavar="PATH",
-        help="write the same with pictures as a page, PATH/index.html; with --model, a PATH that ends with .md becomes "
+        help="write the same as a page with pictures, PATH/index.html; with --model, a PATH that ends with .md becomes "
         "an issue for the model's library, with a short program that shows what fails",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -42,9 +42,10 @@ def verify_flags(parser: Parser) -> None:
 
 
 def verify_command(args: Namespace) -> int:
-    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or somebody's model."""
+    """Measure every claim about attention and cached decoding, on a fresh model, a trained run or another model."""
     from rich.console import Console
 
+    from minitrans.serving.admission import who_computes
     from minitrans.text.files import write_file
     from minitrans.verify.page import make_folder, page
     from minitrans.verify.report import print_report
@@ -70,6 +71,8 @@ def verify_command(args: Namespace) -> int:
         else:
             write_file(path, page(report, subject.name if args.model else subject))
         print(f"{'issue' if path.suffix == '.md' else 'page'}: {path}", file=sys.stderr)
+    if not args.model:
+        print(f"computed: {who_computes()}", file=sys.stderr)
     if args.json:
         print(json.dumps(report.as_dict()))
     else:

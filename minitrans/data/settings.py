@@ -31,9 +31,9 @@ class DataConfig:
         deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
         streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
-        noise: Which share of the training pairs is typed how, anew in each epoch, such as {lower: 0.1, typo: 0.05}:
-            capitals, title, lower, no_end, more_ends, other_end, blank_before_end, no_apostrophes, no_blanks, typo,
-            emoji, item, quotes; null: none.
+        noise: Shares of the training pairs that are typed as people do, anew in each epoch, such as
+            {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,
+            blank_before_end, no_apostrophes, no_blanks, typo, emoji, item, quotes; null: none.
     """
 
     path: str
@@ -68,7 +68,7 @@ class DataConfig:
             if kind not in KINDS:
                 raise unknown(f"data.noise has no {kind}", kind, KINDS)
         if (total := round(sum((self.noise or {}).values()), 9)) >= 1:  # with 1, noise would be added without end
-            raise UserError(f"the shares in data.noise add up to {total:g}; they must to less than 1")
+            raise UserError(f"the shares in data.noise add up to {total:g}; they must add up to less than 1")
         for split, part in (self.splits or {}).items():
             if self.streaming and re.search(r"[\[+]", part):
                 raise UserError(f"data.splits.{split} is {part}; with data.streaming it must be a whole split")

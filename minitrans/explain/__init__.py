@@ -22,7 +22,7 @@ def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:
 
 
 class _Callable(ModuleType):
-    """A folder's name belongs to the folder as soon as that is imported; so what is called is the folder."""
+    """Importing a folder binds its name to the folder, so the folder itself has to be callable."""
 
     __call__ = staticmethod(explain)
 

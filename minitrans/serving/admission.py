@@ -24,6 +24,9 @@ T = TypeVar("T")
 
 logger = logging.getLogger("minitrans")
 
+PLAIN, COMPILED = "PyTorch", "compiled C++"
+_computes: dict[str, str] = {}  # by the kind of work, what does it in this process
+
 
 def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype: torch.dtype) -> loss.BatchLoss:
     """What computes the loss of a model's batches in a training.
@@ -60,17 +63,28 @@ def is_measured(mode: Mode) -> bool:
     Raises:
         UserError: The mode is "require", and it is not, or cannot.
     """
-    return _ask(mode, "verification", lambda compiled: compiled.can_be_compiled()) or False
+    both = f"{PLAIN} and {COMPILED}"
+    return _ask(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
 
 
-def _ask(mode: Mode, work: str, ask: Callable[[Any], T]) -> T | None:
-    """What compiled code answers, if it may be asked, is there, and admits the work."""
+def who_computes() -> str:
+    """For each kind of work that has been asked for in this process, what does it; the last answer counts."""
+    return ", ".join(f"{work} in {who}" for work, who in _computes.items())
+
+
+def _ask(mode: Mode, work: str, ask: Callable[[Any], T], admitted: str = COMPILED) -> T | None:
+    """What compiled code answers, if it may be asked, is there, and admits the work, which `admitted` then does."""
+    _computes[work] = PLAIN
     if mode == "off":
+        say_once(logging.INFO, f"{work} in {PLAIN}: compiled code is off")
         return None
     try:
         compiled = import_module("minitrans.compiled")
         try:
-            return ask(compiled)
+            found = ask(compiled)
+            _computes[work] = admitted
+            say_once(logging.INFO, f"{work} in {admitted}")
+            return found
         except compiled.NotAdmittedError as refusal:
             reason, level = str(refusal), logging.INFO if refusal.expected else logging.WARNING
     except ModuleNotFoundError as error:

@@ -129,7 +129,7 @@ def load_bundle(folder: Path) -> Bundle:
     model = _load_model(folder / WEIGHTS, config)
     for name in (WEIGHTS, TOKENIZER):
         if digests[name] != _sha256(folder / name):
-            raise UserError(f"{folder / name} is not the file that {SIZES} tells of (sha256); copy or train it again")
+            raise UserError(f"{folder / name} does not have the sha256 that {SIZES} gives; copy or train it again")
     return Bundle(model, tokenizer, source, target, words, threshold)
 
 

@@ -161,7 +161,7 @@ class Reader:
         )
 
     def sentences(self, line: str) -> list[str]:
-        """The sentences of a line to translate, each of which is translated by itself."""
+        """The sentences of a line; each is translated by itself."""
         whole = not self.plain or re.search('["“”„«»]', line)
         return [line] if whole else _END.split(clean(line))
 

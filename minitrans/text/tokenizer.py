@@ -31,8 +31,8 @@ class TokenizerConfig:
         model_type: Algorithm: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
         character_coverage: Share of the text's characters that get a piece; rarer ones are spelled in bytes.
         plain_sources: Read sources sentence by sentence, in lower case, with a keyboard's marks for typographic ones.
-        placeholders: Have pieces that stand for what is copied, as names and numbers are; it suits languages of which
-            one is not written in Latin letters.
+        placeholders: Reserve pieces for what is copied, such as names and numbers; this suits languages of which one
+            is not written in Latin letters.
     """
 
     vocab_size: int = 8000

@@ -142,7 +142,7 @@ class StepMetrics(Callback):
         checkpoint["metrics"] = self.path.read_text() if self.path.is_file() else ""
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Write the rows of metrics.csv up to here anew."""
+        """Write metrics.csv again, with the rows up to here."""
         for log in trainer.loggers:
             if isinstance(log, CSVLogger) and trainer.is_global_zero:
                 rows = csv.DictReader(io.StringIO(checkpoint["metrics"]))

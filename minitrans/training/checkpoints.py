@@ -123,7 +123,7 @@ class StopSignals(Callback):
 
 
 class Checkpoints(Checkpoint):
-    """Writes `step-N.ckpt`, of which the last few are kept, and `best.ckpt`.
+    """Writes `best.ckpt` and `step-N.ckpt`, and keeps the last few of these.
 
     A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come
     before it, so that a resumed run repeats nothing and leaves nothing out.

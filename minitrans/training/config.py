@@ -44,14 +44,14 @@ class TrainingConfig:
 
     Attributes:
         learning_rate: Peak learning rate of AdamW, reached at the end of the warm-up.
-        warmup_steps: Optimizer steps over which the learning rate grows from 0; it then falls to 0 along a cosine.
+        warmup_steps: Optimizer steps over which the learning rate grows in a line; it then falls to 0 along a cosine.
         weight_decay: AdamW's weight decay.
         label_smoothing: Share of the target probability that is spread over the whole vocabulary.
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
         patience: Validations without a better BLEU after which training stops.
         checkpoint_every: Optimizer steps after which a checkpoint to resume from is written.
         checkpoint_minutes: Minutes after which one is written in any case.
-        keep_checkpoints: How many of them are kept, in addition to the best weights.
+        keep_checkpoints: Number of checkpoints kept, in addition to the best weights.
         precision: Arithmetic: bf16, fp32, fp16, or auto for what the device is fast at.
         init_from: Run folder whose weights and tokenizer training starts from; without one, both are new.
     """
@@ -80,8 +80,8 @@ class TrainerConfig:
         num_nodes: Machines that train together.
         max_epochs: Passes over the training pairs after which training ends; null: as many as max_steps allows.
         max_steps: Optimizer steps after which training ends; -1: as many as max_epochs allows.
-        limit_val_batches: Validate on so many batches (a whole number), or on such a share of them.
-        val_check_interval: Validate after so many batches (a whole number), or after such a share of an epoch.
+        limit_val_batches: Validate on this many batches (a whole number), or on this share of them.
+        val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
         log_every_n_steps: Optimizer steps after which the loss is written down.
         accumulate_grad_batches: Batches whose gradients make one step.
@@ -181,7 +181,7 @@ def check_memory(c: TransformerConfig) -> None:
 
 
 def parse_config(argv: Sequence[str], command: str = "train", description: str = "") -> RunConfig:
-    """Merge YAML and the flags of `train` or `distill`, of which later ones override, and check them.
+    """Merge YAML and the flags of `train` or `distill`, and check them; later ones override.
 
     Raises:
         UserError: An unknown key (the nearest known one is named), a wrong type, a value that makes no sense.
@@ -279,7 +279,7 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
 
 
 def _wrong(name: str, key: str, value: Any) -> UserError:
-    """Say of which kind a setting must be, which the user calls `name`."""
+    """Say which kind a setting must have; the user calls it `name`."""
     if key in SECTIONS:
         return UserError(
             f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"

@@ -21,7 +21,7 @@ from minitrans.training.config import TrainingConfig
 
 
 def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Share of the peak learning rate at an optimizer step: up in a line from 0, down to 0 along a half cosine."""
+    """Share of the peak learning rate at an optimizer step: up in a line, then down to 0 along a half cosine."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)

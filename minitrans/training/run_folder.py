@@ -74,7 +74,7 @@ def _check_resumed(config: RunConfig) -> None:
 def begin_run(
     config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: Iterable[str] | None
 ) -> None:
-    """Begin the run folder, in place of the run that is there; `words` are the first that it knows.
+    """Begin the run folder, in place of a run that is there; `words` are those it starts with.
 
     Raises:
         UserError: It cannot be written, or another training has begun in it meanwhile.

@@ -8,6 +8,10 @@ from rich.table import Table
 
 from minitrans.cachecheck.measure import LOWER, Report, name_of, number, rounding
 
+LEGEND = (
+    "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "
+    "the other columns as the one at their head. docs/verification.md says who chose these limits, and how."
+)
 NARROW = 120  # columns: below, an id in a column of its own leaves too little for the claim
 
 
@@ -42,6 +46,7 @@ def print_report(report: Report, console: Console) -> None:
                 "[green]pass[/]" if r.passed else "[bold red]FAIL[/]" if r.offered else "not offered",
             )
     console.print(table)
+    console.print(f"\n{LEGEND}", highlight=False)
     if report.sabotages is not None:
         print_sabotages(report, console)
     n_passed, n_offered = (sum(getattr(r, name) for r in report.checks) for name in ("passed", "offered"))

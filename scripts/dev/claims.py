@@ -14,10 +14,9 @@ OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """
 # The claims, and the sabotages
 
-What `minitrans verify` measures, in the order in which it teaches attention. The ids C1 to C26 number what texts on
-attention claim or get wrong; the others have names. A claim passes in float64 when what is measured is at most 1e-12,
-or what stands behind it in brackets; most are measured in float32 and bfloat16 too. `scripts/dev/claims.py` writes this
-page from the code.
+What `minitrans verify` measures, in the order in which it teaches attention. C1 to C26 number what texts on attention
+claim or get wrong; the other ids are names. A claim passes in float64 if the number measured is at most 1e-12, or at
+most the number in brackets. Most are measured in float32 and bfloat16 too. `scripts/dev/claims.py` writes this page.
 """
 
 

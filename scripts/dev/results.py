@@ -1,4 +1,4 @@
-"""Train the models of the README's table of results, each with several seeds that share their teachers, and print it.
+"""Train the models of the first table in docs/results.md, each with seeds that share their teachers, and print it.
 
 It takes hours. A run that is there is not trained again, one that was interrupted goes on, and a model
 that has been scored is not scored again: its scores are kept in its run folder.

@@ -73,11 +73,11 @@ class Row(NamedTuple):
 
 
 INTRODUCTION = """
-Every check of [anyone's model](your-model.md) on a small model of each architecture, with random weights, in
-transformers {version}: the largest deviation in float64, in shares of the largest logit; or in the dtype that is
-named, where a model does not run in float64. What exceeds its tolerance, 1e-12 in float64, stands in bold, with a
-note; what is not offered (–) has one too. The last column: of the faults that can be put around a model, and that it
-has not got already, how many the checks caught. `scripts/dev/survey.py` makes this page again, in minutes.
+Every check of [anyone's model](your-model.md), on a small model of each architecture with random weights, in
+transformers {version}. A cell has the largest deviation relative to the largest logit, in float64 unless another
+dtype is named. A deviation above its limit, 1e-12 in float64, is bold and has a note; so has what is not offered (–).
+The last column counts faults put around the model, those it has already left out, and how many the checks caught.
+`scripts/dev/survey.py` makes this page again, in minutes.
 """
 HEAD = """
 import torch

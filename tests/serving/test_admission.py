@@ -70,10 +70,13 @@ def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
 @needs_compiled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
-def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype) -> None:
+def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(admission, "_computes", {})
     assert trains(random_model(1).to(dtype), mode) == who
     assert decodes(random_model(1).to(dtype), mode) == who
     assert is_measured(mode) == (who == "compiled")
+    name, both = ("compiled C++", "PyTorch and compiled C++") if who == "compiled" else ("PyTorch", "PyTorch")
+    assert admission.who_computes() == f"training in {name}, decoding in {name}, verification in {both}"
 
 
 def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
@@ -81,15 +84,18 @@ def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
     with caplog.at_level(logging.INFO, "minitrans"):
         assert trains(hooked_model(), "off") == decodes(hooked_model(), "off") == "plain"
         assert not is_measured("off")
-    assert caplog.messages == []
+    works = ("training", "decoding", "verification")
+    assert caplog.messages == [f"{work} in PyTorch: compiled code is off" for work in works]
 
 
 @needs_compiled
-def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str]) -> None:
+def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(admission, "_computes", {})
     model = hooked_model()
     for _ in range(3):
         assert torch.equal(loss_of(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
         assert trains(model) == decodes(model) == "plain"
+    assert admission.who_computes() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
         ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
         for work in ("training", "decoding")

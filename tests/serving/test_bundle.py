@@ -161,7 +161,11 @@ def one_layer_for_a_billion(run: Path) -> None:
 
 
 BIAS = "encoder.norm.bias"
-DAMAGED, NO_FIT, OTHER = "model.json is damaged", "does not fit model.json", "is not the file that model.json tells of"
+DAMAGED, NO_FIT, OTHER = (
+    "model.json is damaged",
+    "does not fit model.json",
+    "does not have the sha256 that model.json gives",
+)
 NO_WORDS = "words.txt is missing or damaged"
 THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
 DAMAGES: list[tuple[Damage, str]] = [

@@ -129,8 +129,14 @@ FLAGS = [
         "--data.noise is {'typo': '.1', 'item': '1'}; it must be a mapping of n",
     ),
     ("--data.noise.lowr 0.1", "data.noise has no lowr; the nearest is lower"),
-    ("--data.noise.typo 0.6 --data.noise.item 0.5", "shares in data.noise add up to 1.1; they must to less than 1"),
-    ("--data.noise.typo 0.7 --data.noise.item 0.2 --data.noise.title 0.1", "add up to 1; they must to less than 1"),
+    (
+        "--data.noise.typo 0.6 --data.noise.item 0.5",
+        "data.noise add up to 1.1; they must add up to less than 1",
+    ),
+    (
+        "--data.noise.typo 0.7 --data.noise.item 0.2 --data.noise.title 0.1",
+        "add up to 1; they must add up to less than 1",
+    ),
     ("--data.streaming true", "with data.streaming, set trainer.val_check_interval to a number of steps, such as 500"),
     (
         f"{STREAM} --trainer.val_check_interval 0.5",

@@ -60,6 +60,7 @@ def test_a_line_has_the_numbers_and_the_verdict() -> None:
     assert line_of(text, "one") == ["one", "A", "claim.", "2.5e-15", "1e-12", "3e-7", "0", "pass"]
     assert line_of(text, "two") == ["two", "A", "claim.", "0", "0", "pass"]
     assert "what is measured" in text
+    assert "who chose these limits" in " ".join(text.split())
     assert "sabotage" not in text
 
 
