@@ -12,7 +12,7 @@ class UserError(Exception):
     """
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+def nearest_name_error(what: str, name: str, known: Iterable[str]) -> UserError:
     """Say that there is nothing of this name, and what is nearest."""
     (nearest,) = difflib.get_close_matches(name, [*known], n=1, cutoff=0)
     return UserError(f"{what}; the nearest is {nearest}")
@@ -32,4 +32,4 @@ def unexpected(prog: str, words: Sequence[str], known: Iterable[str]) -> UserErr
     flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
     if flag is None:
         return UserError(f"{words[0]} is one argument too many; see {prog} --help")
-    return unknown(f"there is no flag {flag} (see {prog} --help)", flag, known)
+    return nearest_name_error(f"there is no flag {flag} (see {prog} --help)", flag, known)

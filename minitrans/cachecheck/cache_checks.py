@@ -26,7 +26,7 @@ from minitrans.cachecheck.measure import (
     wide,
     worst,
 )
-from minitrans.cachecheck.protocol import BEAMS, CachedModel, Case, ask
+from minitrans.cachecheck.protocol import BEAMS, CachedModel, Case, call_model
 
 SHORT = 5  # tokens that are fed in literally every split
 LONG = 24  # tokens of a long sentence, where no window calls for more
@@ -232,7 +232,7 @@ def future_gradient(case: Case[Any]) -> Deviation:
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)
     try:
-        logits = ask(case.model.full_pass, memory, case.tokens)[0]
+        logits = call_model(case.model.full_pass, memory, case.tokens)[0]
     finally:
         hook.remove()
     if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
@@ -514,7 +514,7 @@ CHOICE = rounding(torch.float32)  # what two logits may be apart by where either
 def generated(case: Case[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
     """The prompts (B, T) and what is generated after them; with them no more than GENERATED tokens."""
     n = min(case.model.max_len or GENERATED, GENERATED) - prompts.size(1)
-    found: Tensor = ask(case.model.generate, case.memory(), prompts, n, way, mask)
+    found: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if found.shape != shape or not (found[:, : prompts.size(1)] == prompts).all():
         raise ValueError(f"{tuple(found.shape)} tokens instead of {shape}, or other prompts")

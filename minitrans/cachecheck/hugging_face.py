@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import NotOfferedError
 from minitrans.cachecheck.proof import random_case
-from minitrans.cachecheck.protocol import BEAMS, CachedModel, LoadError, ask, in_a_line
+from minitrans.cachecheck.protocol import BEAMS, CachedModel, LoadError, call_model, in_a_line
 
 try:
     import transformers
@@ -393,7 +393,7 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
     if architecture not in architectures():
         raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
-        return ask(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
+        return call_model(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
         raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 

@@ -213,41 +213,41 @@ class Case(Generic[Cache]):
         """
         if way not in self.model.variants:
             raise NotOfferedError(f"no way to run it with {way} is given")
-        return replace(self, model=ask(self.model.variants[way]))
+        return replace(self, model=call_model(self.model.variants[way]))
 
     def memory(self) -> Any:
         """That of the sources."""
-        return ask(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
+        return call_model(self.model.encode, self.src_ids, self.src_mask) if self.model.has_source else None
 
     @torch.no_grad()
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units."""
-        return self._in_units(ask(self.model.full_pass, self.memory(), self.tokens, mask))
+        return self._in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
 
     @torch.no_grad()
     def new_cache(self, capacity: int | None = None) -> Cache:
         """An empty cache for the sources; without a capacity, for all of the tokens."""
         rows, length = self.tokens.shape
-        return ask(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
+        return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
     @torch.no_grad()
     def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units."""
-        return self._in_units(ask(self.model.feed, tokens, cache, mask))
+        return self._in_units(call_model(self.model.feed, tokens, cache, mask))
 
     @torch.no_grad()
     def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
         """The cache with the given rows."""
-        return ask(self.model.select_rows, cache, rows)
+        return call_model(self.model.select_rows, cache, rows)
 
     @torch.no_grad()
     def drop_last(self, cache: Cache, n: int) -> Cache:
         """The cache without its last tokens."""
-        return ask(self.model.drop_last, cache, n)
+        return call_model(self.model.drop_last, cache, n)
 
     def copy_cache(self, cache: Cache) -> Cache:
         """A copy of the cache."""
-        return ask(self.model.copy_cache, cache)
+        return call_model(self.model.copy_cache, cache)
 
     def others(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
@@ -258,7 +258,7 @@ class Case(Generic[Cache]):
         return [numbers[0] / self.unit, *numbers[1:]]
 
 
-def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+def call_model(function: Callable[..., Any], *arguments: Any) -> Any:
     """What a function of a model's returns.
 
     Raises:

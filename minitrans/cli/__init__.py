@@ -25,7 +25,7 @@ from minitrans.cli.serve import serve_command, serve_flags
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import translate_command, translate_flags
 from minitrans.cli.verify import verify_command, verify_flags
-from minitrans.errors import UserError, unknown
+from minitrans.errors import UserError, nearest_name_error
 from minitrans.text.lines import visible
 
 OBJECTS = 100_000  # new ones after which Python looks for garbage; importing PyTorch alone makes 167,000 that all stay
@@ -58,7 +58,7 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
         add_flags(parser)
         return name, parser.parse(argv[1:])
     if name and not name.startswith("-"):
-        raise unknown(f"there is no command {name} (see minitrans --help)", name, COMMANDS)
+        raise nearest_name_error(f"there is no command {name} (see minitrans --help)", name, COMMANDS)
     parser = Parser("minitrans", "A translation Transformer which proves its own attention.")
     parser.add_argument("--version", action="version", version=f"minitrans {minitrans.__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", title="commands")

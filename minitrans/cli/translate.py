@@ -59,7 +59,7 @@ def translate_command(args: Namespace) -> int:
     Lines from a pipe are answered at once; a terminal gets a prompt. Standard error names the words that training
     never showed and the translations that are unsure; for a file or a pipe, it has their number.
     """
-    from minitrans.text.files import open_aside
+    from minitrans.text.files import atomic_open
     from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
@@ -92,7 +92,7 @@ def translate_command(args: Namespace) -> int:
             if args.part or args.resume:
                 numbers = seek_part(stack.enter_context(stream), *(args.part or (1, 1)))
             if args.resume:
-                out = stack.enter_context(open_aside(args.output, resume=True))
+                out = stack.enter_context(atomic_open(args.output, resume=True))
                 done = sum(1 for _ in out)
                 if done > len(numbers):
                     raise UserError(f"{args.output}.partial has {done} lines for {len(numbers)} of text; remove it")
@@ -104,7 +104,7 @@ def translate_command(args: Namespace) -> int:
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES, numbers)
         workers = stack.enter_context(start_workers(args.run, args))
         if not args.resume:
-            out = stack.enter_context(open_aside(args.output)) if args.output else sys.stdout.buffer
+            out = stack.enter_context(atomic_open(args.output)) if args.output else sys.stdout.buffer
         prompt = not (args.texts or args.input) and sys.stdin.isatty()
         dialogue = prompt and not args.output and sys.stdout.isatty()
         doubts = "shown" if dialogue else "told" if args.texts or prompt else "counted"

@@ -62,7 +62,7 @@ def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[in
     return cuts
 
 
-def deal_out(batches: Sequence[IntArray]) -> list[IntArray]:
+def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
     """Return the batches of this process, where all take them in turn, and equally many: the last may have no rows."""
     filled = [*batches, *[_NO_ROWS] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
@@ -108,7 +108,7 @@ class TokenBatchSampler(Sampler[list[int]]):
         self.epoch, position = divmod(self._taken, len(self))
         rng = np.random.default_rng([self._seed, self.epoch]) if self._shuffle else None
         batches = plan_batches(*self._lengths, self._batch_tokens, rng)
-        for batch in deal_out(batches)[position:]:
+        for batch in batches_of_rank(batches)[position:]:
             self._taken += 1  # before the yield: whoever is given the batch may save the state
             yield batch.tolist()
 

@@ -32,7 +32,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
 from minitrans.text import reading
-from minitrans.text.files import open_aside
+from minitrans.text.files import atomic_open
 from minitrans.text.reading import Reader, clean, signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -257,7 +257,7 @@ def _read(split: Split, config: DataConfig) -> Dataset:
         return Dataset(datasets.table.InMemoryTable(table))
     path = _cache_folder(config.cache_dir) / f"{_key(_READER, config.columns, *split.content)}.arrow"
     if not path.is_file():
-        with open_aside(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        with atomic_open(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
             for table in tables:
                 writer.write_table(table)
     return Dataset(datasets.table.MemoryMappedTable.from_file(str(path)), fingerprint=path.stem)
@@ -298,7 +298,7 @@ def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
         return hash_pairs(pairs.data)
     path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'blake2b', pairs._fingerprint)}.npy"
     if not path.is_file():
-        with open_aside(path) as file:
+        with atomic_open(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))
     return Hashes(*np.load(path))
 

@@ -18,7 +18,7 @@ def n_processes() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
-def share(n: int) -> slice:
+def slice_of_rank(n: int) -> slice:
     """Return which of n things this process does, where each does its share; after `gather` all have the whole."""
     size = -(-n // n_processes())
     return slice(rank() * size, (rank() + 1) * size)

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import Batch, Rows, collate_rows, deal_out, plan_batches
+from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.data.noise import Noise
-from minitrans.data.processes import gather, share
+from minitrans.data.processes import gather, slice_of_rank
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
@@ -78,7 +78,9 @@ class StreamLoader:
                 after = self._split.rows.state_dict()
                 src, tgt = self._tokenize(pairs, first=buffer == 0, again=position > 0)
                 rng = np.random.default_rng([self._seed, buffer])
-                batches = deal_out(plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng))
+                batches = batches_of_rank(
+                    plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng)
+                )
                 any_batch |= bool(batches)
                 for number, rows in enumerate(batches[position:], start=position + 1):
                     # Before the yield: whoever is given the batch may save the state.
@@ -114,7 +116,7 @@ class StreamLoader:
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:
-        own = lines[share(len(lines))]  # and few at a time as lists, which take four times the memory
+        own = lines[slice_of_rank(len(lines))]  # and few at a time as lists, which take four times the memory
         rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return Rows.joined([*chain.from_iterable(gather(rows))])
 

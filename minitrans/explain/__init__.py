@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from minitrans.explain.computing import look
+from minitrans.explain.computing import trace_translations
 from minitrans.explain.page import Explanation
 from minitrans.serving.translator import Translator
 
@@ -18,7 +18,7 @@ def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:
     Raises:
         UserError: All are blank, or there are none.
     """
-    return Explanation(look(translator, [texts] if isinstance(texts, str) else texts))
+    return Explanation(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
 
 
 class _Callable(ModuleType):

@@ -53,7 +53,7 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Explained:
+class TracedTranslation:
     """A text, its translation, and how that came about.
 
     Attributes:
@@ -88,7 +88,7 @@ class Explained:
         return cast(Attention, self.translation.attention)
 
 
-def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
+def trace_translations(translator: Translator, texts: Sequence[str]) -> list[TracedTranslation]:
     """Translate each sentence of the texts greedily, and look at how; a blank one is left out, with a logged warning.
 
     Raises:
@@ -101,14 +101,14 @@ def look(translator: Translator, texts: Sequence[str]) -> list[Explained]:
         if translation.attention is None:
             logger.warning("text %d is blank: it is left out", number)
         else:
-            found.append(_look(translator.bundle, text, translation, translation.attention))
+            found.append(_trace(translator.bundle, text, translation, translation.attention))
     if not found:
         raise UserError("there is no text to explain; give one that is not blank")
     return found
 
 
 @torch.no_grad()
-def _look(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> Explained:
+def _trace(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> TracedTranslation:
     model, tokenizer = bundle.model, bundle.tokenizer
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
@@ -158,7 +158,7 @@ def _look(bundle: Bundle, text: str, translation: Translation, attention: Attent
             )
         )
     forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
-    return Explained(
+    return TracedTranslation(
         text=text,
         translation=translation,
         config=model.config,

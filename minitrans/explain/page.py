@@ -11,7 +11,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from minitrans.errors import UserError
-from minitrans.explain.computing import KINDS, Explained
+from minitrans.explain.computing import KINDS, TracedTranslation
 from minitrans.pages.render import renderer, script_hash
 from minitrans.text.files import write_file
 
@@ -27,7 +27,7 @@ class Explanation:
         sentences: What was found for each text, at least one.
     """
 
-    sentences: Sequence[Explained]
+    sentences: Sequence[TracedTranslation]
 
     @cached_property
     def html(self) -> str:
@@ -88,14 +88,14 @@ def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     return shown, max(fit, default=0)
 
 
-def _size(sentence: Explained) -> int:
+def _size(sentence: TracedTranslation) -> int:
     """Bytes that one layer takes on the page."""
     of = sentence.attention
     numbers = (of.encoder, of.decoder, of.cross, sentence.cached_decoder, sentence.cached_cross)
     return sum(weights[0].numel() for weights in numbers) * 16 // 3
 
 
-def _as_json(sentence: Explained, n_layers: int) -> dict[str, object]:
+def _as_json(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
     """What the script needs to know, for the last `n_layers` layers."""
     attention, translation = sentence.attention, sentence.translation
     return {

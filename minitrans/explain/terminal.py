@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from minitrans.explain.computing import Explained
+from minitrans.explain.computing import TracedTranslation
 from minitrans.text.reading import clean
 
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 
 
-def draw(found: Explained, width: int) -> Iterator[str]:
+def draw(found: TracedTranslation, width: int) -> Iterator[str]:
     """The text, its translation, and the last layer's cross-attention, mean of its heads.
 
     A row is a piece that was written, a column a piece of the source; columns that do not fit into a line of `width`

@@ -29,7 +29,7 @@ from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
 from minitrans.server.markup import cut
-from minitrans.server.queue import Queue, Work
+from minitrans.server.queue import BatchFunction, Queue
 from minitrans.server.spec import SPEC
 from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean, words
@@ -142,7 +142,7 @@ class Api:
         detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
         doubting = bool(asked.get("unsure"))  # for our page: LibreTranslate has no such thing
-        work: Work = translator.translations if doubting else translator.translate
+        work: BatchFunction = translator.translations if doubting else translator.translate
         found = iter(await self._done(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
         answer = defaultdict[str, list[Any]](list)
@@ -273,7 +273,9 @@ class Api:
             shares[source] = max(shares[source], 100 * sum(word in known for word in found) // max(1, len(found)))
         return [{"confidence": share, "language": code} for code, share in shares.most_common()]
 
-    async def _done(self, request: Request, translator: Translator, work: Work, lines: Sequence[str]) -> Sequence[Any]:
+    async def _done(
+        self, request: Request, translator: Translator, work: BatchFunction, lines: Sequence[str]
+    ) -> Sequence[Any]:
         """The results of some work, in its turn; it is dropped if the client goes away before."""
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):

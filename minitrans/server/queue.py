@@ -7,12 +7,14 @@ from typing import Any, NamedTuple
 
 TOGETHER = 256  # lines of requests that are computed in one go; a single request may have more
 
-Work = Callable[[Sequence[str]], Sequence[Any]]  # a result for each line; equal work may be given lines together
+BatchFunction = Callable[
+    [Sequence[str]], Sequence[Any]
+]  # a result for each line; equal work may be given lines together
 Answer = asyncio.Future[Sequence[Any]]
 
 
 class _Request(NamedTuple):
-    work: Work
+    work: BatchFunction
     lines: Sequence[str]
     answer: Answer
 
@@ -27,7 +29,7 @@ class Queue:
         """Those that have not been begun."""
         return [request for request in self._requests if not request.answer.done()]
 
-    def put(self, work: Work, lines: Sequence[str]) -> Answer:
+    def put(self, work: BatchFunction, lines: Sequence[str]) -> Answer:
         """What will hold the result of each line, in their order.
 
         Raises:

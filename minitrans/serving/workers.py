@@ -17,7 +17,7 @@ from minitrans.serving.translator import Translator
 
 T = TypeVar("T")
 # From lines, and the number of the first one in its file.
-Work = Callable[[Translator, Sequence[str], int], Iterable[T]]
+ChunkFunction = Callable[[Translator, Sequence[str], int], Iterable[T]]
 
 
 class Workers:
@@ -48,7 +48,7 @@ class Workers:
             signal.signal(signal.SIGINT, ctrl_c)
         _results(loading)
 
-    def run(self, work: Work[T], lines: Sequence[str], first_line: int = 1) -> list[T]:
+    def run(self, work: ChunkFunction[T], lines: Sequence[str], first_line: int = 1) -> list[T]:
         """Return what `work` gives for all lines, in their order.
 
         Args:
@@ -106,5 +106,5 @@ def _load(load: Callable[[], Translator]) -> None:
     _translator = load()
 
 
-def _work(work: Work[T], lines: Sequence[str], first_line: int) -> list[T]:
+def _work(work: ChunkFunction[T], lines: Sequence[str], first_line: int) -> list[T]:
     return list(work(_translator, lines, first_line))

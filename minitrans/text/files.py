@@ -12,7 +12,7 @@ from minitrans.errors import UserError
 
 
 @contextmanager
-def open_aside(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
+def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     """Open a file for writing beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
     Whenever the machine stops, `path` is the old file or the new one, whole. To `resume`, what is written stays in
@@ -50,7 +50,7 @@ def write_file(path: str | Path, content: bytes | str) -> None:
     Raises:
         UserError: The file cannot be written.
     """
-    with open_aside(path) as file:
+    with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.processes import gather, share
+from minitrans.data.processes import gather, slice_of_rank
 from minitrans.errors import UserError
 from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import Bundle
@@ -55,7 +55,7 @@ class ValidationTranslations(Callback):
         bundle = Bundle(pl_module.model, data.tokenizer, data.config.source, data.config.target)
         translator = Translator(bundle, self.compiled)
         sources, references = data.texts("valid")
-        own = share(len(sources))
+        own = slice_of_rank(len(sources))
         level = logger.level
         if self.samples:  # a line that is cut has been named at the first validation
             logger.setLevel(logging.ERROR)

@@ -25,7 +25,7 @@ from minitrans.data.settings_file import (
     Share,
     read_settings,
 )
-from minitrans.errors import UserError, brief, unexpected, unknown
+from minitrans.errors import UserError, brief, nearest_name_error, unexpected
 from minitrans.model.transformer import TransformerConfig
 from minitrans.serving.admission import Mode
 from minitrans.serving.bundle import POSITIONS, count_parameters
@@ -240,7 +240,7 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
         if key in SECTIONS:
             raise _wrong(f"{file}: {key}", key, value)
         if key not in known:
-            raise unknown(f"{file}: there is no setting {key}", key, known)
+            raise nearest_name_error(f"{file}: there is no setting {key}", key, known)
         try:
             parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
         except (TypeError, ValueError, OverflowError) as error:

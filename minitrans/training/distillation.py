@@ -47,7 +47,7 @@ BEAM = 5
 SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes less than it is taught: targets are to be long, while sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
-VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `agree`
+VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `choose_by_agreement`
 BATCH_TOKENS = 4096  # in a batch to score
 
 
@@ -63,13 +63,13 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """
     folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
     try:
-        yield from teach(config, folder)
-        yield from learn(config, folder)
+        yield from make_training_data(config, folder)
+        yield from train_final_model(config, folder)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("run the same `minitrans distill` command to resume") from error
 
 
-def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Make all that the model of `config` learns from, into a folder, as far as it is not there yet.
 
     What it yields and raises is that of `distill`.
@@ -80,17 +80,19 @@ def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str
     for seed in SEEDS:
         for direction, (given, found) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = derive(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
-            yield from make(replace(teacher, data=replace(teacher.data, source=given, target=found)))
-            copy(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
+            teacher = config_of_model(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=found)))
+            copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM, length_penalty=LENGTH_PENALTY[direction])
             translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{found}", search)
 
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
     for seed in SEEDS:
-        yield from make(derive(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed))
+        yield from train_unless_done(
+            config_of_model(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+        )
 
-    copy(corpus / f"train.{source}", corpus / f"agreed0.{source}")
+    copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
     for seed in SEEDS:
         teacher = replace(config, run_dir=folder / f"backward{seed}")
         sample = partial(Translator.sample, top=SAMPLE, seed=seed)
@@ -99,23 +101,23 @@ def teach(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            agreed = agree(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
+            agreed = choose_by_agreement(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
-def learn(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Train the model on what `teach` made; arguments, yields and faults are the same."""
+def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    """Train the model on what `make_training_data` made; arguments, yields and faults are the same."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
     training = replace(
         config.training,
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * MODEL_RATE,
     )
-    model = derive(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
-    yield from make(replace(model, training=training))
+    model = config_of_model(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    yield from train_unless_done(replace(model, training=training))
 
 
-def agree(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
+def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM best of each student. They are ranked by the mean log-probability that those who found them
@@ -158,7 +160,9 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     return found
 
 
-def derive(config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], share: float, seed: int) -> RunConfig:
+def config_of_model(
+    config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], share: float, seed: int
+) -> RunConfig:
     """The settings of a model that trains on the splits `texts` of `corpus`, for a share of the steps if limited."""
     splits = {"train": "+".join(texts), "valid": "valid"}
     data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
@@ -179,7 +183,7 @@ def write_corpus(config: RunConfig, folder: Path) -> None:
             write_file(folder / f"{split}.{language}", lines)
 
 
-def make(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Train a model, unless it is there; one that was interrupted goes on.
 
     Yields:
@@ -215,7 +219,7 @@ def translate(teacher: RunConfig, sentences: Path, output: Path, work: Callable[
     write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(sentences))))
 
 
-def copy(file: Path, other: Path) -> None:
+def copy_unless_done(file: Path, other: Path) -> None:
     """Copy a file, unless that has been done."""
     if not other.is_file():
         write_file(other, file.read_bytes())

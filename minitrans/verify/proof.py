@@ -6,7 +6,7 @@ import torch
 
 from minitrans.cachecheck.measure import LOWER, Caught, Check, Report
 from minitrans.cachecheck.self_test import catch_faults
-from minitrans.errors import unknown
+from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.serving.admission import Mode, is_measured
 from minitrans.verify.checks import CHECKS
@@ -60,7 +60,7 @@ def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     """
     known = {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
     if id_ not in known:
-        raise unknown(f"there is no sabotage {id_} (see --list)", id_, known)
+        raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
     results = known[id_].results(checks_for(compiled), fresh_subjects)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
     return Report(results, [caught], all_catch=False)

@@ -16,7 +16,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.verify.adapter import Ours, case_of
+from minitrans.verify.adapter import TransformerAdapter, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too
@@ -101,7 +101,7 @@ def fresh_model(seed: int = 6) -> Transformer:
 
 def random_subject(model: Transformer, seed: int = 1) -> Subject:
     """Random sentences for a model, of which a float64 copy is taken; no longer than it takes."""
-    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(Ours(model).ordinary)
+    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(TransformerAdapter(model).ordinary)
 
     def ids(n: int) -> list[int]:
         n = min(n, model.config.max_len - 1)

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from minitrans.cachecheck.measure import number
 from minitrans.data.batching import collate
-from minitrans.explain.computing import Explained, look
+from minitrans.explain.computing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.serving.translator import Translator
 
@@ -60,7 +60,7 @@ def masks() -> str:
     return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
 
 
-def cross_attention(found: Explained) -> str:
+def cross_attention(found: TracedTranslation) -> str:
     """Where the decoder's last layer looked while it translated."""
     weights = found.attention.cross[-1].mean(0)
     return TEMPLATES.get_template("cross-attention.svg").render(
@@ -74,7 +74,7 @@ def cross_attention(found: Explained) -> str:
     )
 
 
-def cached_step(found: Explained) -> str:
+def cached_step(found: TracedTranslation) -> str:
     """One step from the cache, and the same row of the full masked pass."""
     step, length = found.steps[STEP], len(found.steps)
     assert step.held == STEP
@@ -105,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
     args = parser.parse_args(argv)
-    (found,) = look(Translator.load(args.run), [SENTENCE])
+    (found,) = trace_translations(Translator.load(args.run), [SENTENCE])
     pictures = {
         "masks": masks(),
         "cross-attention": cross_attention(found),

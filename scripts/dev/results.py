@@ -77,8 +77,8 @@ def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict
     if not (run / SCORES).is_file():
         model = parse_config(settings)
         minutes = {
-            "teachers": timed(distillation.teach, model, teachers, teachers),
-            "model": timed(distillation.learn, model, teachers, run),
+            "teachers": timed(distillation.make_training_data, model, teachers, teachers),
+            "model": timed(distillation.train_final_model, model, teachers, run),
         }
         found = test_scores(run, model, TOKENIZE.get(config.stem))
         write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))

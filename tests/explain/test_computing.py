@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minitrans.errors import UserError
-from minitrans.explain.computing import KINDS, Explained, _look, look
+from minitrans.explain.computing import KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
@@ -19,11 +19,11 @@ TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
 
 
 @pytest.fixture(scope="module")
-def found(translator: Translator) -> list[Explained]:
-    return look(translator, TEXTS)
+def found(translator: Translator) -> list[TracedTranslation]:
+    return trace_translations(translator, TEXTS)
 
 
-def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: list[Explained]) -> None:
+def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: list[TracedTranslation]) -> None:
     for each in found:
         pieces = each.attention.target[1:]
         assert [step.likeliest[0][0] for step in each.steps] == pieces
@@ -47,13 +47,13 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
         target=[attention.target[0], *attention.source[:1] * n],
         target_ids=[attention.target_ids[0], *attention.source_ids[:1] * n],
     )
-    each = _look(translator.bundle, TEXTS[0], translation, attention)
+    each = _trace(translator.bundle, TEXTS[0], translation, attention)
     expected = log_prob(translator.bundle, attention)
     assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
 
 
-def test_the_cache_gives_what_the_full_pass_gives(found: list[Explained]) -> None:
+def test_the_cache_gives_what_the_full_pass_gives(found: list[TracedTranslation]) -> None:
     for each in found:
         assert each.forbidden == 0
         assert each.n_padded == 2
@@ -76,7 +76,7 @@ def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest
         return write(self, k + offset, v - offset, offset)
 
     monkeypatch.setattr(KeyValues, "write", shifted)
-    steps = look(translator, TEXTS[:1])[0].steps
+    steps = trace_translations(translator, TEXTS[:1])[0].steps
     assert steps[0].weights < 1e-5
     assert max(step.weights for step in steps) > 1e-3
     assert max(step.logits for step in steps) > 1e-3
@@ -95,7 +95,7 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
         return found
 
     monkeypatch.setattr(Transformer, "run_decoder", losing)
-    (each,) = look(translator, TEXTS[:1])
+    (each,) = trace_translations(translator, TEXTS[:1])
     assert not any(step.source_kept for step in each.steps)
 
 
@@ -117,12 +117,12 @@ def test_what_no_mask_forbids_any_more_shows(
         return *found, traces
 
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
-    (each,) = look(translator, TEXTS[:1])
+    (each,) = trace_translations(translator, TEXTS[:1])
     assert each.forbidden == 2
     assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
 
 
-def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[Explained]) -> None:
+def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[TracedTranslation]) -> None:
     model, each = translator.bundle.model, found[0]
     for kind in KINDS:
         assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
@@ -149,7 +149,7 @@ def log_prob(bundle: Bundle, attention: Attention) -> float:
 
 def test_the_translators_model_is_left_as_it_is(translator: Translator) -> None:
     before = [parameter.clone() for parameter in translator.bundle.model.parameters()]
-    look(translator, TEXTS[:1])
+    trace_translations(translator, TEXTS[:1])
     assert all(not module._forward_pre_hooks for module in translator.bundle.model.modules())
     for old, new in zip(before, translator.bundle.model.parameters(), strict=True):
         assert torch.equal(old, new)
@@ -157,7 +157,7 @@ def test_the_translators_model_is_left_as_it_is(translator: Translator) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> None:
-    (each,) = look(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
+    (each,) = trace_translations(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
     assert each.cached_cross.dtype == dtype
     if dtype == torch.float64:
         assert max(step.logits for step in each.steps) < 1e-10
@@ -166,7 +166,7 @@ def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> N
 def test_a_text_as_long_as_the_model_takes_and_a_blank_one(
     translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (each,) = look(translator, [" ", "love " * 40])
+    (each,) = trace_translations(translator, [" ", "love " * 40])
     assert caplog.messages[-1] == "text 1 is blank: it is left out"
     assert len(each.attention.source) == each.config.max_len
     assert each.n_padded == 0
@@ -175,4 +175,4 @@ def test_a_text_as_long_as_the_model_takes_and_a_blank_one(
 @pytest.mark.parametrize("texts", [[], ["", "\u2581"]])
 def test_nothing_to_explain_is_the_users_error(translator: Translator, texts: list[str]) -> None:
     with pytest.raises(UserError, match=r"^there is no text to explain; give one that is not blank$"):
-        look(translator, texts)
+        trace_translations(translator, texts)

@@ -8,7 +8,7 @@ import torch
 
 import minitrans
 from minitrans import cli
-from minitrans.explain.computing import Explained
+from minitrans.explain.computing import TracedTranslation
 from minitrans.explain.terminal import draw
 from minitrans.serving.translator import Translator
 
@@ -16,16 +16,18 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def found(translator: Translator) -> Explained:
+def found(translator: Translator) -> TracedTranslation:
     return minitrans.explain(translator, "I love you.").sentences[0]
 
 
-def with_weights(found: Explained, source: list[str], target: list[str], cross: torch.Tensor) -> Explained:
+def with_weights(
+    found: TracedTranslation, source: list[str], target: list[str], cross: torch.Tensor
+) -> TracedTranslation:
     attention = found.attention._replace(source=source, target=target, cross=cross)
     return replace(found, text="a\x1b[2Jb", translation=found.translation._replace(text="译", attention=attention))
 
 
-def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: Explained) -> None:
+def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: TracedTranslation) -> None:
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
@@ -39,7 +41,7 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: Explai
     ]
 
 
-def test_columns_that_do_not_fit_stand_below(found: Explained) -> None:
+def test_columns_that_do_not_fit_stand_below(found: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
     drawn = with_weights(found, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
     assert list(draw(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
@@ -47,7 +49,7 @@ def test_columns_that_do_not_fit_stand_below(found: Explained) -> None:
 
 
 def test_the_command_prints_each_text(
-    tiny_run: Path, found: Explained, capsys: Capture, caplog: pytest.LogCaptureFixture
+    tiny_run: Path, found: TracedTranslation, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert cli.main(["explain", str(tiny_run), "I love you.", " ", "I love you."]) == 0
     captured = capsys.readouterr()

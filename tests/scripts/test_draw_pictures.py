@@ -8,7 +8,7 @@ import pytest
 from draw_pictures import OUTPUT, SENTENCE, STEP, cached_step, cross_attention, masks, who_computes
 
 from minitrans import Translator
-from minitrans.explain.computing import Explained, look
+from minitrans.explain.computing import TracedTranslation, trace_translations
 from minitrans.model import masks as of_model
 
 ROOT = Path(__file__).parents[2]
@@ -16,8 +16,8 @@ NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
 
 
 @pytest.fixture(scope="module")
-def found(tiny_run: Path) -> Explained:
-    return look(Translator.load(tiny_run), [SENTENCE])[0]
+def found(tiny_run: Path) -> TracedTranslation:
+    return trace_translations(Translator.load(tiny_run), [SENTENCE])[0]
 
 
 def shapes(picture: str, kind: str) -> list[ElementTree.Element]:
@@ -41,13 +41,13 @@ def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPa
     assert masks() != before
 
 
-def test_cross_attention_has_a_cell_for_each_pair_of_pieces(found: Explained) -> None:
+def test_cross_attention_has_a_cell_for_each_pair_of_pieces(found: TracedTranslation) -> None:
     weights = found.attention.cross[-1].mean(0)
     drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(cross_attention(found), "w")]
     assert drawn == pytest.approx(weights.flatten().tolist(), abs=0.005)
 
 
-def test_the_step_is_the_row_of_the_full_pass(found: Explained) -> None:
+def test_the_step_is_the_row_of_the_full_pass(found: TracedTranslation) -> None:
     picture = cached_step(found)
     drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(picture, "w")]
     of_step, of_full = drawn[-2 * (STEP + 1) : -(STEP + 1)], drawn[-(STEP + 1) :]

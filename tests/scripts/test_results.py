@@ -94,15 +94,15 @@ def test_minutes_are_not_told_where_some_are_not_known(
 def test_minutes_are_counted_until_it_is_interrupted(
     arguments: list[str], tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    began, teach = time.perf_counter(), distillation.teach
+    began, make_training_data = time.perf_counter(), distillation.make_training_data
     spent = tmp_path / "runs" / "tiny-teachers.minutes"
 
     def killed(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         assert spent.read_text() == "nan\n"  # what a kill leaves
-        yield from teach(config, folder)
+        yield from make_training_data(config, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(distillation, "teach", killed)
+    monkeypatch.setattr(distillation, "make_training_data", killed)
     assert results.main([*arguments, "--seeds", "1"]) == 130
     assert 0 < float(spent.read_text()) * 60 < time.perf_counter() - began
 

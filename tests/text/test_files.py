@@ -4,14 +4,14 @@ from pathlib import Path
 import pytest
 
 from minitrans.errors import UserError
-from minitrans.text.files import folder_aside, open_aside, write_file
+from minitrans.text.files import atomic_open, folder_aside, write_file
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     write_file(path, "old")
     write_file(path, "neu é")
-    with contextlib.suppress(ZeroDivisionError), open_aside(path) as file:
+    with contextlib.suppress(ZeroDivisionError), atomic_open(path) as file:
         file.write(b"half of the n")
         raise ZeroDivisionError
     assert path.read_bytes() == "neu é".encode()
@@ -21,15 +21,15 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
     path, partial = tmp_path / "a.txt", tmp_path / "a.txt.partial"
     for there, written in ((b"", b"one\nhal"), (b"one\n", b"two\n\n\xe6")):
-        with contextlib.suppress(ZeroDivisionError), open_aside(path, resume=True) as file:
+        with contextlib.suppress(ZeroDivisionError), atomic_open(path, resume=True) as file:
             assert file.read() == there
             file.write(written)
             with pytest.raises(UserError, match=r"another process is writing .*a\.txt\.partial; wait for its end"):
-                open_aside(path, resume=True).__enter__()
+                atomic_open(path, resume=True).__enter__()
             raise ZeroDivisionError
         assert [p.name for p in tmp_path.iterdir()] == ["a.txt.partial"]
         assert partial.read_bytes() == there + written
-    with open_aside(path, resume=True) as file:
+    with atomic_open(path, resume=True) as file:
         assert list(file) == [b"one\n", b"two\n", b"\n"]
         file.write(b"end")
     assert path.read_bytes() == b"one\ntwo\n\nend"

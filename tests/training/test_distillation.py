@@ -108,7 +108,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLE, seed) for seed in (1, 2)
     ]
     for n, lines in enumerate((sources, *sampled)):
-        agreed = distillation.agree(students, Translator.load(folder / "backward1"), lines)
+        agreed = distillation.choose_by_agreement(students, Translator.load(folder / "backward1"), lines)
         assert read_pairs(corpus, f"agreed{n}") == (lines, agreed)
 
     model = saved(distilled.run)
@@ -123,10 +123,10 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
 
 def test_the_seed_decides_the_student(few_sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
-    monkeypatch.setattr(distillation, "make", lambda model: [(model, {})])
+    monkeypatch.setattr(distillation, "train_unless_done", lambda model: [(model, {})])
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
         config = parse_config(settings(few_sentences, tmp_path / "run", "--seed", str(seed)))
-        ((model, _),) = distillation.learn(config, tmp_path)
+        ((model, _),) = distillation.train_final_model(config, tmp_path)
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
 
 
@@ -177,7 +177,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     def agreed(vote: float, backward: float, length: float) -> str:
         for name, value in (("VOTE", vote), ("BACKWARD", backward), ("LENGTH", length)):
             monkeypatch.setattr(distillation, name, value)
-        best, blank = distillation.agree(students, students[0], ["a b", ""])  # type: ignore[arg-type]
+        best, blank = distillation.choose_by_agreement(students, students[0], ["a b", ""])  # type: ignore[arg-type]
         assert blank == ""
         return best
 
@@ -224,7 +224,7 @@ def test_a_run_of_other_settings_is_not_taken_for_done(
     assert last_line(capsys).startswith(said)
 
 
-@pytest.mark.parametrize("moment", ["agree", "train"])
+@pytest.mark.parametrize("moment", ["choose_by_agreement", "train"])
 def test_ctrl_c_names_the_command_and_leaves_no_part(
     moment: str, few_sentences: Path, copied: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
