@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The survey of Hugging Face's architectures: every check of anyone's model on a small random model of each.
 
-It writes docs/survey.md, in minutes. What is not exact, or not offered, has to be explained in survey_notes.yaml, which
-was written after each had been looked into. Code 1: something is not explained, an explanation explains nothing, or a
-fault put around a model is caught by no check.
+It writes docs/survey.md, in some 15 minutes of two cores. What is not exact has to be explained in survey_notes.yaml,
+which was written after each had been looked into. Code 1: something is not explained, an explanation explains nothing,
+or a fault put around a model is caught by no check.
 """
 
 import argparse
@@ -11,7 +11,9 @@ import contextlib
 import io
 import sys
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,36 +21,40 @@ import torch
 import transformers
 import yaml
 
-from minitrans.cachecheck import NotOfferedError, run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.hugging_face import small_model
-from minitrans.cachecheck.measure import Caught, Result
+from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
+from minitrans.cachecheck.hugging_face import architectures, small_model
+from minitrans.cachecheck.measure import Caught, Result, number, rounding
+from minitrans.cachecheck.proof import worst_of
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
+SHOWN = 5  # checks that fail which are named; of more the rest is counted
 
 
 class Entry(NamedTuple):
-    """A row of the table.
+    """What is measured.
 
     Attributes:
         name: Its own.
         architecture: As `transformers` calls it.
         settings: In place of the small model's.
+        has_faults: Whether faults are put around it too.
     """
 
     name: str
     architecture: str
     settings: Mapping[str, Any]
+    has_faults: bool
 
 
 class Note(NamedTuple):
-    """Why some checks of some entries are not exact, or not offered.
+    """Why some checks of some entries are not exact.
 
     Attributes:
         entries: Names of entries; "all" stands for all.
         checks: Ids of checks; "all" stands for all.
-        kind: "theirs", a fault of the library; "meant", documented or intended; "ours", a limit of the adapter.
+        kind: "theirs", a fault of the library; "meant", documented or intended; "ours", a limit of the adapter; "open",
+            seen, and not yet reduced to a cause.
         words: The cause.
         shown: A program that shows it without our code; empty where there is no need.
     """
@@ -65,19 +71,25 @@ class Note(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What was found of an entry."""
+    """What was found of an entry; `why_not` says why there is no small model, and then there is nothing else."""
 
     entry: Entry
-    results: Sequence[Result]
-    caught: Sequence[Caught]
+    results: Sequence[Result] = ()
+    caught: Sequence[Caught] = ()
+    why_not: str = ""
+
+    @property
+    def failed(self) -> list[Result]:
+        """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
+        return [r for r in self.results if r.failed and not worst_of(r) <= rounding(torch.float32)]
 
 
 INTRODUCTION = """
-Every check of [anyone's model](your-model.md), on a small model of each architecture with random weights, in
-transformers {version}. A cell has the largest deviation relative to the largest logit, in float64 unless another
-dtype is named. A deviation above its limit, 1e-12 in float64, is bold and has a note; so has what is not offered (–).
-The last column counts faults put around the model, those it has already left out, and how many the checks caught.
-`scripts/dev/survey.py` makes this page again, in minutes.
+Every check of [anyone's model](your-model.md), on a small model of each decoder in the lists of transformers {version},
+with random weights. Of {n} names {measured} were measured: {exact} decode exactly, {rounded} but for what they compute
+in float32 whatever their dtype, and {differing} differ by more. Deviations are shares of the largest logit, in float64
+where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
+`scripts/dev/survey.py` makes this page again.
 """
 HEAD = """
 import torch
@@ -107,75 +119,92 @@ KINDS = {
     "theirs": "a fault of the library",
     "meant": "documented or intended",
     "ours": "a limit of the adapter or of what is asked",
+    "open": "not yet reduced to a cause",
 }
 
 
-def read_notes(path: Path) -> tuple[dict[str, list[Entry]], list[Note]]:
-    """The entries of each kind of model, and the notes."""
+def read_notes(path: Path) -> tuple[list[Entry], list[Note]]:
+    """What to measure, all architectures and some with other settings; and the notes."""
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    entries = {title: [as_entry(each) for each in listed] for title, listed in data["entries"].items()}
+    names = sorted({name for name, _ in architectures().values()})
+    entries = [Entry(name, name, {}, name in data["with_faults"]) for name in names]
+    entries += [Entry(**entry, has_faults=False) for entry in data["with_settings"]]
     return entries, [Note(**note) for note in data["notes"]]
 
 
-def as_entry(listed: str | dict[str, Any]) -> Entry:
-    """An entry that is a name alone is an architecture as it is."""
-    if isinstance(listed, str):
-        return Entry(listed, listed, {})
-    return Entry(listed["name"], listed["architecture"], listed["settings"])
-
-
 def measure(entry: Entry) -> Row:
-    """Run all checks on a small model, and with each fault put around it."""
-    model = small_model(entry.architecture, **entry.settings)
-    return Row(entry, run(model).checks, list(self_test(model)))
+    """Run all checks on a small model, and with each fault put around it if the entry says so."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()
+    try:
+        model = small_model(entry.architecture, **entry.settings)
+        return Row(entry, run(model).checks, list(self_test(model)) if entry.has_faults else [])
+    except (LoadError, NotOfferedError) as error:
+        return Row(entry, why_not=str(error).rpartition("give a folder with a model: ")[2])
 
 
-def columns(rows: Sequence[Row]) -> list[str]:
-    """The checks that anything in a table offers: nothing asks a decoder alone for its source."""
-    return [check.id for check in CHECKS if any(r.offered for row in rows for r in row.results if r.id == check.id)]
+def questions(row: Row) -> Iterator[tuple[str, str]]:
+    """What of an entry wants an explanation: each check that fails, and each fault that nothing caught."""
+    yield from ((row.entry.name, result.id) for result in row.failed)
+    yield from ((row.entry.name, fault.id) for fault in row.caught if not fault.caught_by)
 
 
-def questions(rows: Sequence[Row]) -> Iterator[tuple[str, str]]:
-    """The entries and checks that want an explanation."""
-    wanted = columns(rows)
+def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
+    """A line for each entry that differs: the checks that fail, the largest deviations first, and their notes."""
+    yield from ("| architecture | checks that fail | notes |", "|---|---|---|")
     for row in rows:
-        yield from ((row.entry.name, r.id) for r in row.results if r.id in wanted and not r.passed)
-        yield from ((row.entry.name, fault.id) for fault in row.caught if not fault.caught_by)
+        worst = sorted(row.failed, key=lambda r: -worst_of(r) if worst_of(r) == worst_of(r) else -torch.inf)
+        shown = [f"`{r.id}` {number(worst_of(r))}" for r in worst[:SHOWN]]
+        shown += [f"{len(worst) - SHOWN} more"] * (len(worst) > SHOWN)
+        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(row.entry.name, r.id) for r in worst)]
+        open_ = not all(any(note.explains(*each) for note in notes) for each in questions(row))
+        marks = [f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_
+        yield f"| {row.entry.name} | {', '.join(shown)} | {' '.join(marks)} |"
 
 
-def cell(row: Row, result: Result, notes: Sequence[Note]) -> str:
-    """The deviation in float64, or the first dtype there is; with the number of its note where it is too large."""
-    number = next((i for i, note in enumerate(notes, 1) if note.explains(row.entry.name, result.id)), None)
-    mark = f" [{number if number else '**?**'}](#note-{number})"
-    if not result.offered:
-        return f"–{mark}"
-    first = next(iter(result.by_dtype.values())).measured
-    shown = f"{first:.0e}".replace("e-0", "e-").replace("e+00", "") if first == first else "NaN"
-    return shown if result.passed else f"**{shown}**{mark}"
-
-
-def table(rows: Sequence[Row], notes: Sequence[Note]) -> Iterator[str]:
-    """The lines of a table: a row for each entry, a column for each check."""
-    wanted = columns(rows)
-    yield "| | " + " | ".join(f"`{id_}`" for id_ in wanted) + " | faults caught |"
-    yield "|---" * (len(wanted) + 2) + "|"
+def listed(rows: Iterable[Row]) -> str:
+    """Names in a line; with the dtype of those that do not compute in float64."""
+    names = []
     for row in rows:
-        dtype = next(iter(next(result for result in row.results if result.by_dtype).by_dtype))
-        name = row.entry.name + ("" if dtype == "float64" else f" ({dtype})")
-        n_caught = sum(bool(fault.caught_by) for fault in row.caught)
-        cells = " | ".join(cell(row, result, notes) for result in row.results if result.id in wanted)
-        yield f"| {name} | {cells} | {n_caught} of {len(row.caught)} |"
+        dtype = next(iter(next(r for r in row.results if r.by_dtype).by_dtype))
+        names.append(row.entry.name + ("" if dtype == "float64" else f" ({dtype})"))
+    return ", ".join(names) + "."
 
 
-def document(tables: Mapping[str, Sequence[Row]], notes: Sequence[Note]) -> str:
+def reasons(rows: Iterable[Row]) -> Iterator[str]:
+    """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
+    found: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
+    for row in rows:
+        for result in row.results:
+            if not result.offered:
+                checks, names = found[result.detail]
+                checks.add(result.id)
+                names += [row.entry.name] * (row.entry.name not in names)
+    yield from ("| why | checks | architectures |", "|---|---|---|")
+    for why, (checks, names) in sorted(found.items(), key=lambda item: -len(item[1][1])):
+        who = ", ".join(names) if len(names) <= SHOWN else f"{len(names)}"
+        yield f"| {why.replace('|', '/')} | {', '.join(f'`{id_}`' for id_ in sorted(checks))} | {who} |"
+
+
+def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
     """The page."""
-    lines = [
-        "# Which architectures decode exactly from their caches",
-        "",
-        *INTRODUCTION.format(version=transformers.__version__).strip().splitlines(),
-    ]
-    for title, rows in tables.items():
-        lines += ["", f"## {title}", "", *table(rows, notes)]
+    measured = [row for row in rows if not row.why_not]
+    differing = [row for row in measured if row.failed]
+    rounded = [row for row in measured if not row.failed and any(r.failed for r in row.results)]
+    exact = [row for row in measured if not any(r.failed for r in row.results)]
+    caught = [each for row in measured for each in row.caught]
+    introduction = INTRODUCTION.format(
+        version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
+        differing=len(differing), faults=len(caught), faulty=sum(row.entry.has_faults for row in measured),
+        caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
+    )  # fmt: skip
+    lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", listed(exact)]
+    lines += ["", "## Exact but for what is computed in float32", "", listed(rounded)]
+    lines += ["", "## Different", "", *table(differing, notes)]
+    lines += ["", "## Not offered", "", "What a model cannot do is not checked, and said in its own words.", ""]
+    lines += [*reasons(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
+    lines += [f"| {row.entry.name} | {row.why_not.replace('|', '/')} |" for row in rows if row.why_not]
     lines += ["", "## Notes", "", "Each program below shows one of them without our code. They begin with", ""]
     lines += ["```python", HEAD.strip(), "```", ""]
     for i, note in enumerate(notes, 1):
@@ -199,26 +228,19 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES) -> int:
     parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
     arguments = parser.parse_args(argv)
     entries, notes = read_notes(notes_file)
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    tables: dict[str, list[Row]] = {}
-    for title, listed in entries.items():
-        for entry in listed:
-            if not arguments.names or entry.name in arguments.names:
-                try:
-                    tables.setdefault(title, []).append(measure(entry))
-                except NotOfferedError as error:
-                    print(f"{entry.name}: no full pass: {error}", file=sys.stderr)
-                    return 1
-                print(entry.name, file=sys.stderr)
-    asked = [each for rows in tables.values() for each in questions(rows)]
+    rows = []
+    with ProcessPoolExecutor(2, max_tasks_per_child=20) as processes:  # some models leave much behind
+        for row in processes.map(measure, [e for e in entries if not arguments.names or e.name in arguments.names]):
+            print(row.entry.name, file=sys.stderr)
+            rows.append(row)
+    asked = [each for row in rows for each in questions(row)]
     open_ = [f"{name}: {check}" for name, check in asked if not any(note.explains(name, check) for note in notes)]
     idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in asked)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")
     if arguments.names:
-        print("\n".join(line for title, rows in tables.items() for line in table(rows, notes)))
+        print(*table(rows, notes), sep="\n")
     else:
-        arguments.output.write_text(document(tables, notes), encoding="utf-8")
+        arguments.output.write_text(document(rows, notes), encoding="utf-8")
     return int(bool(open_ or idle))
 
 

@@ -43,6 +43,7 @@ FAULTY = {
         "chunks",
         f"{OF_CACHE} {LEFT} {GENERATED}",
     ),
+    "chunk forgets": ("a later chunk forgets the state before it", "chunks", f"{OF_CACHE} {LEFT} {GENERATED}"),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),

@@ -105,9 +105,10 @@ class Toy(CachedModel[ToyCache]):
         if self.fault == "stale" and cache.last is not None:
             fed = torch.cat([cache.last, tokens[:, :-1]], 1)
         cache.last = tokens[:, -1:]
-        numbers = self._run(
-            fed, positions + (cache.ahead if start else 0), torch.arange(start + n) <= queries[:, None], cache
-        )
+        seen = torch.arange(start + n) <= queries[:, None]
+        if self.fault == "chunk forgets" and n > 1:
+            seen = seen & (torch.arange(start + n) >= start)
+        numbers = self._run(fed, positions + (cache.ahead if start else 0), seen, cache)
         if cache.original and len(cache.original.chunks) == len(cache.chunks):
             pairs = zip(cache.original.values, cache.values, strict=True)
             cache.original.values = [[*theirs[:-1], own[-1]] for theirs, own in pairs]
