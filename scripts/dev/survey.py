@@ -151,16 +151,26 @@ def questions(row: Row) -> Iterator[tuple[str, str]]:
 
 
 def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
-    """A line for each entry that differs: the checks that fail, the largest deviations first, and their notes."""
-    yield from ("| architecture | checks that fail | notes |", "|---|---|---|")
+    """A line for all entries in which the same checks fail and that have the same notes: the worst of each check."""
+    groups: defaultdict[tuple[tuple[str, ...], str], list[Row]] = defaultdict(list)
     for row in rows:
-        worst = sorted(row.failed, key=lambda r: -worst_of(r) if worst_of(r) == worst_of(r) else -torch.inf)
-        shown = [f"`{r.id}` {number(worst_of(r))}" for r in worst[:SHOWN]]
-        shown += [f"{len(worst) - SHOWN} more"] * (len(worst) > SHOWN)
-        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(row.entry.name, r.id) for r in worst)]
+        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in questions(row))]
         open_ = not all(any(note.explains(*each) for note in notes) for each in questions(row))
-        marks = [f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_
-        yield f"| {row.entry.name} | {', '.join(shown)} | {' '.join(marks)} |"
+        marks = " ".join([f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_)
+        groups[tuple(r.id for r in row.failed), marks].append(row)
+    yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
+    for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
+        worst = {
+            id_: max((worst_of(r) for row in alike for r in row.failed if r.id == id_), key=badness) for id_ in ids
+        }
+        shown = [f"`{id_}` {number(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -badness(worst[id_]))]
+        shown[SHOWN:] = [f"{len(ids) - SHOWN} more"] * (len(ids) > SHOWN)
+        yield f"| {', '.join(row.entry.name for row in alike)} | {', '.join(shown)} | {marks} |"
+
+
+def badness(deviation: float) -> float:
+    """What deviations are compared by: NaN is the worst."""
+    return deviation if deviation == deviation else torch.inf
 
 
 def listed(rows: Iterable[Row]) -> str:
