@@ -165,16 +165,6 @@ def later_chunks_alone(case: Case[Any]) -> bool:
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
-def chunks_forget(case: Case[Any]) -> bool:
-    """And to such a chunk the first token does not matter, which under a wrong mask it would see."""
-    if not later_chunks_alone(case):
-        return False
-    half = case.tokens.size(1) // 2
-    first = torch.cat([case.others(case.tokens[:, :1]), case.tokens[:, 1:]], 1)
-    fed = (cache_checks.fed_in(each, [half, case.tokens.size(1) - half])[0] for each in (case, case.with_tokens(first)))
-    return not _moved(*fed)[half:].any()
-
-
 def _turned(case: Case[Any], stay: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
@@ -256,8 +246,8 @@ PATTERNS = [
     Pattern("positions start at 0 again at every step", STEPS, positions_restart),
     Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEPS, forgets),
-    Pattern("a later chunk forgets the state before it", (*STEPS, *PADDING), chunks_forget),
-    Pattern("the mask of a later chunk is aligned to the wrong corner", (*STEPS, *PADDING), later_chunks_alone),
+    Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
+            (*STEPS, *PADDING), later_chunks_alone),
     Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
     Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
     Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
 
-It writes docs/history.md from history_bugs.yaml: ten minutes on two free cores, and as much the first time to install
+It writes docs/history.md from history_bugs.yaml: two minutes on two free cores, and ten the first time, to install
 some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
 in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
 is missed without a reason, or its reason is given though it is caught.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The survey of Hugging Face's architectures: every check of anyone's model on a small random model of each.
 
-It writes docs/survey.md, in some 15 minutes of two cores. What is not exact has to be explained in survey_notes.yaml,
+It writes docs/survey.md, in ten minutes of two cores. What is not exact has to be explained in survey_notes.yaml,
 which was written after each had been looked into. Code 1: something is not explained, an explanation explains nothing,
 or a fault put around a model is caught by no check.
 """
@@ -239,7 +239,7 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES) -> int:
     arguments = parser.parse_args(argv)
     entries, notes = read_notes(notes_file)
     rows = []
-    with ProcessPoolExecutor(2, max_tasks_per_child=20) as processes:  # some models leave much behind
+    with ProcessPoolExecutor(2) as processes:
         for row in processes.map(measure, [e for e in entries if not arguments.names or e.name in arguments.names]):
             print(row.entry.name, file=sys.stderr)
             rows.append(row)

@@ -39,11 +39,11 @@ FAULTY = {
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
     "wrong corner": (
-        "the mask of a later chunk is aligned to the wrong corner",
+        "a later chunk is wrong alone",
         "chunks",
         f"{OF_CACHE} {LEFT} {GENERATED}",
     ),
-    "chunk forgets": ("a later chunk forgets the state before it", "chunks", f"{OF_CACHE} {LEFT} {GENERATED}"),
+    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{OF_CACHE} {LEFT} {GENERATED}"),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),

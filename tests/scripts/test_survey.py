@@ -39,7 +39,7 @@ ROWS = {
 @pytest.fixture(autouse=True)
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "measure", lambda entry: ROWS[entry.name])
-    monkeypatch.setattr(survey, "ProcessPoolExecutor", lambda n, max_tasks_per_child: ThreadPoolExecutor(n))
+    monkeypatch.setattr(survey, "ProcessPoolExecutor", ThreadPoolExecutor)
     monkeypatch.setattr(survey, "architectures", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "bart")})
 
 
