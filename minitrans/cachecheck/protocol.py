@@ -32,7 +32,7 @@ class CachedModel(Generic[Cache]):
         spans: Sizes of windows and blocks, across which sentences should go.
         has_source: Whether there is an encoder.
         takes_mask: Whether `full_pass` and `feed` make use of their mask.
-        variants: The same model run in other ways, by name; see `checks`.
+        variants: The same model run in other ways, by name; see `cache_checks`.
     """
 
     ordinary: Sequence[int]
