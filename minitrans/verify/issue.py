@@ -69,12 +69,17 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
         name: How it was called: an architecture, a folder, or a name on the hub.
     """
     failed = {result.id: result for result in report.checks if result.failed}
+    class_name = type(model.model).__name__
+    versions = (f"transformers {transformers.__version__}, torch {torch.__version__}, Python "
+                f"{platform.python_version()}, {platform.system()} {platform.machine()}")  # fmt: skip
+    if not failed:
+        return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_for(model).values()))
     # Where something is plainly wrong, rounding does not show what.
     limit = CONTROL if any(worst_of(r) > CONTROL for r in failed.values()) else rounding(case.model.dtype)
     shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
-    lines = [f"# {type(model.model).__name__}: decoding from a cache differs from the full pass", ""]
+    lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
         lines.append(f"| {r.id} | {r.claim} | {number(worst_of(r))} | {number(r.tolerance)} | {r.detail} |")
@@ -83,8 +88,7 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
         lines += ["", "```text", printed, "```"]
     else:
         lines += ["", "No short program was found that shows it without the checks."]
-    lines += ["", f"transformers {transformers.__version__}, torch {torch.__version__}, Python "
-              f"{platform.python_version()}, {platform.system()} {platform.machine()}", ""]  # fmt: skip
+    lines += ["", versions, ""]
     return "\n".join(lines)
 
 

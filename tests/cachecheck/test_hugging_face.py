@@ -13,7 +13,7 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
-from minitrans.cachecheck.measure import FLOAT64, rounding
+from minitrans.cachecheck.measure import FLOAT64, Report, rounding
 from minitrans.cachecheck.proof import random_case
 from minitrans.cachecheck.wrappers import FAULTS
 
@@ -136,6 +136,9 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     checks = {"chunks", "rollback", "padding.left", "padding.left-mask-alone"}
     programs = [*issue.programs(random_case(model), model, name, checks if name == "opt" else {"chunks"}, FLOAT64)]
     assert len(programs) == n_programs
+    assert issue.issue(Report([]), model, name).startswith(
+        f"# {type(model.model).__name__}: no check of its cache fails"
+    )
     for program in programs:
         assert max(json.loads(issue.differences(program, -1.0))) < FLOAT64
 
