@@ -62,10 +62,10 @@ def run(model: CachedModel[Any]) -> Report:
     Raises:
         NotOfferedError: It cannot compute a full pass at all.
     """
-    return Report(measure(cases_for(model), CHECKS))
+    return Report(run_checks(cases_for(model), CHECKS))
 
 
-def measure(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
+def run_checks(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
     failed = {r.id: worst_of(r) for r in results if r.failed}

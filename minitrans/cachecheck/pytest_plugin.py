@@ -12,7 +12,7 @@ import pytest
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.measure import NotOfferedError
-from minitrans.cachecheck.proof import cases_for, in_words, measure
+from minitrans.cachecheck.proof import cases_for, in_words, run_checks
 from minitrans.cachecheck.protocol import CachedModel
 
 cases_of_last_model = lru_cache(1)(cases_for)  # each dtype is a copy of the model
@@ -28,7 +28,7 @@ def cache_check(request: pytest.FixtureRequest, cached_model: CachedModel[Any]) 
 
     def measure_one() -> None:
         try:
-            (result,) = measure(cases_of_last_model(cached_model), [request.param])
+            (result,) = run_checks(cases_of_last_model(cached_model), [request.param])
         except NotOfferedError as error:
             pytest.fail(f"no full pass: {error}", pytrace=False)
         if result.failed or (result.id == "steps" and not result.offered):

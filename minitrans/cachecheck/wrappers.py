@@ -20,7 +20,7 @@ class Around(CachedModel[Any]):
         """Take the model, with its variants made faulty alike."""
         self.inner = inner
         for name in ("ordinary", *vars(CachedModel)):
-            if not name.startswith("_") and getattr(type(self), name, None) is getattr(CachedModel, name, None):
+            if not name.startswith("_") and name not in vars(type(self)):
                 setattr(self, name, getattr(inner, name))
         self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
 

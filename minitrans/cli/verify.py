@@ -56,21 +56,20 @@ def verify_command(args: Namespace) -> int:
         width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
         return 0
-    path = Path(args.report or "")
-    if not (args.model and path.suffix == ".md"):
-        path /= "index.html"
+    is_issue = bool(args.model and args.report) and args.report.endswith(".md")
+    path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent)  # before minutes are spent on what cannot be written
     measured: tuple[Report, Any] = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
     report, subject = measured
     if args.report:
-        if path.suffix == ".md":
+        if is_issue:
             from minitrans.verify.issue import issue
 
             write_file(path, issue(report, subject, args.model))
         else:
             write_file(path, page(report, subject.name if args.model else subject))
-        print(f"{'issue' if path.suffix == '.md' else 'page'}: {path}", file=sys.stderr)
+        print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
     if not args.model:
         print(f"computed: {who_computes()}", file=sys.stderr)
     if args.json:

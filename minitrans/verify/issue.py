@@ -19,13 +19,13 @@ from minitrans.cachecheck.protocol import Case
 
 SECONDS = 300  # that a program may take
 SMALL_MODEL = """\
-config = AutoConfig.for_model("{name}", **{settings})
-model = {auto}.from_config(config, dtype={dtype}).eval()
+config = transformers.AutoConfig.for_model("{name}", **{settings})
+model = transformers.{auto}.from_config(config, dtype={dtype}).eval()
 for parameter in model.parameters():
     parameter.add_(0.1 * torch.randn_like(parameter))"""
 BEGINNING = """\
 import torch
-from transformers import AutoConfig, DynamicCache, {auto}
+import transformers
 
 torch.manual_seed(0)
 torch.set_grad_enabled(False)
@@ -42,7 +42,7 @@ for piece in tokens.split({chunks}, 1):
 logits = torch.cat(logits, 1)
 """
 DROPPED = """\
-cache = DynamicCache(config=model.config)
+cache = transformers.DynamicCache(config=model.config)
 cache.activate_past_recording()
 model(tokens[:, :{before}], past_key_values=cache)
 model(tokens[:, :{draft}], past_key_values=cache)  # a draft, which is dropped
@@ -95,7 +95,7 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
 def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[str], limit: float) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
     theirs, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
-    made = f"model = {auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
+    made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
     if name in architectures():
         default = type(theirs.config)().to_dict()
         own = {key: value for key, value in theirs.config.to_diff_dict().items() if value != default.get(key)}
@@ -105,7 +105,7 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
 
     def whole(tokens: Tensor, rest: str, **how: object) -> str:
         text = BEGINNING + rest + END
-        return text.format(auto=auto, model=made, tokens=tokens.tolist(), source=source, **how)
+        return text.format(model=made, tokens=tokens.tolist(), source=source, **how)
 
     case = case.rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (found := shortest_difference(case, limit)):
