@@ -792,7 +792,7 @@ def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
         signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
         silence()
         load(mutant)
-        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(str(ROOT / test) for test in tests)]))
+        os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(f"{ROOT}/{test}" for test in tests)]))
     finally:
         os._exit(1)
 
