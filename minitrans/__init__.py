@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from minitrans.model.attention import MultiHeadAttention as MultiHeadAttention
     from minitrans.model.transformer import Transformer as Transformer
     from minitrans.model.transformer import TransformerConfig as TransformerConfig
-    from minitrans.serving.translator import Translator as Translator
+    from minitrans.translate.translator import Translator as Translator
 
 __version__ = "0.1.0"
 
@@ -21,7 +21,7 @@ _HOMES = {
     "MultiHeadAttention": "minitrans.model",
     "Transformer": "minitrans.model",
     "TransformerConfig": "minitrans.model",
-    "Translator": "minitrans.serving.translator",
+    "Translator": "minitrans.translate.translator",
 }
 
 

@@ -27,8 +27,8 @@ from minitrans import cli
 from minitrans.cachecheck.measure import Report
 from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving import admission
-from minitrans.serving.translator import Translator
+from minitrans.translate import backend
+from minitrans.translate.translator import Translator
 from minitrans.verify import proof  # which registers all checks and sabotages
 
 for name, n in (("few", 25), ("many", 100)):  # examples; `make test-all` asks for many
@@ -184,7 +184,7 @@ COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang+
 HAS_FOLDER = find_spec("minitrans.compiled") is not None
 COMPILED = HAS_FOLDER and any(map(shutil.which, COMPILERS))
 collect_ignore = [] if HAS_FOLDER else ["compiled"]
-SAY_ONCE = admission.say_once
+SAY_ONCE = backend.say_once
 needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled code or no C++ compiler here")
 
 
@@ -221,7 +221,7 @@ def plain_lines() -> Iterator[list[str]]:
         SAY_ONCE(level, message)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(admission, "say_once", noting)
+        patch.setattr(backend, "say_once", noting)
         yield lines
 
 

@@ -7,7 +7,7 @@ import pytest
 HERE = Path(__file__).parent
 RUNGS = {
     "unit": ["cachecheck"],
-    "model": ["model", "compiled", "verify", "serving/test_admission.py"],
+    "model": ["model", "compiled", "verify", "translate/test_backend.py"],
     "command": ["test_cli.py", "test_fuzz.py", "test_hostile.py", "training/test_run.py", "training/test_settings.py"],
     "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],
 }

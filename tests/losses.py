@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
-from minitrans.serving.admission import Mode, make_batch_loss
+from minitrans.translate.backend import Mode, make_batch_loss
 
 LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 

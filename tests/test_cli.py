@@ -16,14 +16,14 @@ import pytest
 import torch
 from runs import command, copy_run, wait_for_the_end_of
 
-import minitrans.serving
+import minitrans.export
 from minitrans import cli
 from minitrans.cachecheck.measure import Caught, Report
 from minitrans.cli.arguments import CORES
-from minitrans.serving.admission import Mode
-from minitrans.serving.bundle import load_bundle, save_bundle
-from minitrans.serving.translator import Translator
 from minitrans.training.config import SECTIONS
+from minitrans.translate.backend import Mode
+from minitrans.translate.bundle import load_bundle, save_bundle
+from minitrans.translate.translator import Translator
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
@@ -217,7 +217,7 @@ def test_parts_put_together_are_the_whole(
 INTERRUPTED = """
 import os, sys
 from minitrans import cli
-from minitrans.serving.workers import Workers
+from minitrans.translate.workers import Workers
 
 def interrupted(workers, work, lines, first_line):
     if "plugh" in lines:
@@ -280,7 +280,7 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
             "sentencepiece",
             "safetensors",
         }  # no jsonargparse, and nothing that PyTorch loads lazily
-        for ours in ("data", "training", "verify", "serving.scoring", "model.reference", "serving.export"):
+        for ours in ("data", "training", "verify", "translate.scoring", "model.reference", "export"):
             assert f"minitrans.{ours}" not in imported
 
 
@@ -714,19 +714,18 @@ def test_verify_a_run_whose_corpus_has_gone(
     prints("verify", run, "--data", tiny_run.parent)
 
 
-# -- export (with the engine: tests/test_export.py) -----------------------------------------------------------------
+# -- export (with the engine: tests/export) -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("name", "library", "module", "extra"),
-    [("ctranslate2", "ctranslate2", "export", "export"), ("transformers", "tokenizers", "export_transformers", "hf")],
+    ("name", "library", "extra"), [("ctranslate2", "ctranslate2", "export"), ("transformers", "tokenizers", "hf")]
 )
 def test_export_where_the_engine_is_not_installed(
-    name: str, library: str, module: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, library: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
-    monkeypatch.delitem(sys.modules, f"minitrans.serving.{module}", raising=False)
-    monkeypatch.delattr(minitrans.serving, module, raising=False)
+    monkeypatch.delitem(sys.modules, f"minitrans.export.{name}", raising=False)
+    monkeypatch.delattr(minitrans.export, name, raising=False)
     message = fails("export", tmp_path, "--format", name, "-o", tmp_path / "out")
     assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
@@ -945,7 +944,7 @@ def test_wrong_usage_is_answered_without_loading_a_library() -> None:
 
 @pytest.mark.parametrize(
     ("environment", "spins"),
-    [({}, cli.SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, cli.process.SPINS), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
     environment: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch

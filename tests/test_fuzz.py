@@ -19,10 +19,10 @@ from minitrans.cachecheck.measure import Report
 from minitrans.data.corpus import load_corpus
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
-from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
+from minitrans.translate.translator import Translator
 from minitrans.verify import proof
 
 AWKWARD = [

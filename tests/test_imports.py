@@ -17,13 +17,15 @@ MODEL = PACKAGE / "model"
 # Each may import only those before it; a folder's files may also import each other.
 ORDER = [
     "errors",
+    "files",
     "cachecheck",
     "pages",
     "model",
     "compiled",
     "text",
     "data",
-    "serving",
+    "translate",
+    "export",
     "training",
     "verify",
     "explain",
@@ -45,8 +47,8 @@ MODEL_ORDER = [
     "sampling",
     "__init__",
 ]
-# The others go by what the admission finds; those of verification are loaded only where the folder is.
-ASKS_COMPILED = {"serving/admission.py", "verify/checks/compiled.py"}
+# The others go by what `backend.py` finds; those of verification are loaded only where the folder is.
+ASKS_COMPILED = {"translate/backend.py", "verify/checks/compiled.py"}
 
 
 def children(source: str, parent: str) -> set[str]:
@@ -117,18 +119,18 @@ def test_a_module_imports_only_those_below_it() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "import minitrans.serving.translator",
-        "from minitrans.serving.translator import Translator",
-        "from minitrans import serving",
-        "def late():\n    from minitrans.serving.translator import Translator",
+        "import minitrans.translate.translator",
+        "from minitrans.translate.translator import Translator",
+        "from minitrans import translate",
+        "def late():\n    from minitrans.translate.translator import Translator",
     ],
 )
 def test_control_an_import_from_above_is_reported(line: str) -> None:
-    assert imports_from_above("model", line) == {"serving"}
+    assert imports_from_above("model", line) == {"translate"}
     assert imports_from_above("training", line) == set()
 
 
-def test_only_the_admission_asks_compiled_code() -> None:
+def test_only_the_backend_asks_compiled_code() -> None:
     others = (path for name, path in files() if name != "compiled")
     asking = {
         path.relative_to(PACKAGE).as_posix() for path in others if asks_compiled(path.read_text(encoding="utf-8"))
@@ -151,7 +153,7 @@ def test_control_asking_compiled_code_is_reported(line: str) -> None:
 def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
     run(
         "import minitrans.cli, minitrans.training.run, minitrans.verify\n"
-        "from minitrans.serving.admission import is_measured\n"
+        "from minitrans.translate.backend import is_measured\n"
         "assert not is_measured('auto')",
         without=["minitrans.compiled"],
     )
@@ -213,7 +215,7 @@ def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
     run(MODEL_AT_WORK, without=OTHERS)
 
 
-@pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.serving"])
+@pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.translate"])
 def test_control_what_is_not_installed_is_missed(name: str) -> None:
     with pytest.raises(AssertionError, match=f"import of {name} halted"):
         run(f"import torch, {name}", without=OTHERS)

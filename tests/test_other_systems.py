@@ -10,10 +10,10 @@ from types import SimpleNamespace
 import pytest
 from conftest import TINY, needs_compiled
 
-from minitrans import cli
+from minitrans.cli import process
 from minitrans.data import corpus
 from minitrans.errors import UserError
-from minitrans.training import config, run
+from minitrans.training import config
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +28,8 @@ def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_of_the_process_are_left_out() -> None:
-    cli.end_with_the_first_process()
-    run._keep_freed_memory()
+    process.end_with_the_first_process()
+    process.keep_freed_memory()
 
 
 def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

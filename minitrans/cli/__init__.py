@@ -4,15 +4,11 @@ Results go to standard output, everything else to standard error. Exit codes: 0 
 usage; 130 interrupted.
 """
 
-import atexit
 import contextlib
-import ctypes
 import errno
-import gc
 import os
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import minitrans
@@ -21,15 +17,13 @@ from minitrans.cli.evaluate import evaluate_command, evaluate_flags
 from minitrans.cli.explain import explain_command, explain_flags
 from minitrans.cli.export import export_command, export_flags
 from minitrans.cli.log import start_log
+from minitrans.cli.process import interrupted_by_sigterm, tune_process, tune_training
 from minitrans.cli.serve import serve_command, serve_flags
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import translate_command, translate_flags
 from minitrans.cli.verify import verify_command, verify_flags
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.text.lines import visible
-
-OBJECTS = 100_000  # new ones after which Python looks for garbage; importing PyTorch alone makes 167,000 that all stay
-SPINS = "3000"  # turns, some microseconds, after which a thread that waits sleeps, so that others can use its core
 
 # What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.
 COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]] = {
@@ -69,8 +63,8 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
 
 def run_command(argv: Sequence[str]) -> int:
     """Parse a command and run it."""
-    if argv and argv[0] in ("train", "distill") and os.environ.get("LOCAL_RANK", "0") != "0":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a training; the first stops them
+    if argv and argv[0] in ("train", "distill"):
+        tune_training()
     name, args = parse_command(argv)
     if threads := getattr(args, "threads", None):
         import torch
@@ -78,20 +72,6 @@ def run_command(argv: Sequence[str]) -> int:
         torch.set_num_threads(threads)
     _, run = COMMANDS[name]
     return run(args)
-
-
-@contextlib.contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that half-written files are removed."""
-    try:
-        before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    except ValueError:  # not in the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def in_words(error: Exception) -> str | None:
@@ -113,26 +93,13 @@ def forget_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def end_with_the_first_process() -> None:
-    """Let Linux end this process of a training with the one that has started it, also while it waits for that one."""
-    set_signal_at_parents_death = 1  # Linux's prctl.h
-    with contextlib.suppress(AttributeError, OSError):
-        ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
-    gc.set_threshold(OBJECTS)
-    atexit.register(gc.disable)  # at the end nothing has to be looked for at all
     start_log("--debug" in argv)
-    if "LOCAL_RANK" in os.environ:
-        end_with_the_first_process()
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # before PyTorch is imported: hints of its own
-    if "OMP_WAIT_POLICY" not in os.environ:  # likewise: its threads would wait for milliseconds
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+    tune_process()
     try:
-        with ended_by_sigterm():
+        with interrupted_by_sigterm():
             code = run_command(argv)
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where a fault can still be told

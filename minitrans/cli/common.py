@@ -12,9 +12,9 @@ from minitrans.errors import UserError
 from minitrans.text.lines import visible
 
 if TYPE_CHECKING:
-    from minitrans.serving.scoring import Scores
-    from minitrans.serving.translator import Translation, Translator
-    from minitrans.serving.workers import Workers
+    from minitrans.translate.scoring import Scores
+    from minitrans.translate.translator import Translation, Translator
+    from minitrans.translate.workers import Workers
 
 
 def add_decoding(parser: Parser) -> None:
@@ -92,7 +92,7 @@ def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[st
 
 def start_workers(run: str, args: Namespace) -> "Workers":
     """The processes that translate with a run."""
-    from minitrans.serving.workers import Workers  # it takes a second, in which a usage error has been answered
+    from minitrans.translate.workers import Workers  # it takes a second, in which a usage error has been answered
 
     return Workers(args.processes, partial(load_translator, run, copy(args)))
 
@@ -102,7 +102,7 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     start_log(args.debug)  # in a process that has been started to translate
     import torch
 
-    from minitrans.serving.translator import Translator
+    from minitrans.translate.translator import Translator
 
     try:
         translator = Translator.load(run, args.device, getattr(torch, args.precision), compiled=args.compiled)

@@ -12,8 +12,8 @@ from minitrans.cli.common import add_decoding, add_references, best, print_score
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
-    from minitrans.serving.confidence import Marks
-    from minitrans.serving.translator import Translation
+    from minitrans.translate.confidence import Marks
+    from minitrans.translate.translator import Translation
 
 
 def evaluate_flags(parser: Parser) -> None:
@@ -29,7 +29,7 @@ def evaluate_command(args: Namespace) -> int:
     from dataclasses import asdict
 
     sources, references, others = read_references(args)
-    from minitrans.serving.bundle import load_bundle
+    from minitrans.translate.bundle import load_bundle
 
     bundles = [load_bundle(Path(run)) for run in args.run]
     for run, bundle in zip(args.run, bundles, strict=True):
@@ -39,8 +39,8 @@ def evaluate_command(args: Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.serving.confidence import judge
-    from minitrans.serving.scoring import by_line, compare, spread
+    from minitrans.translate.confidence import judge
+    from minitrans.translate.scoring import by_line, compare, spread
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = compare(texts, references, bundles[0].target, args.tokenize, others)

@@ -30,7 +30,7 @@ def explain_command(args: Namespace) -> int:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
     from minitrans.explain.terminal import draw
-    from minitrans.serving.translator import Translator
+    from minitrans.translate.translator import Translator
 
     found = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
     if args.output:

@@ -9,18 +9,14 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common, add_references, print_scores, read_references
 from minitrans.errors import UserError
 
-# By the name of a format, what writes it and the extra that this needs.
-FORMATS = {
-    "ctranslate2": ("minitrans.serving.export", "export"),
-    "transformers": ("minitrans.serving.export_transformers", "hf"),
-}
+EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # for each format what has to be installed
 
 
 def export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    parser.add_argument("--format", choices=FORMATS, default="ctranslate2", help="the engine that is to read it")
+    parser.add_argument("--format", choices=EXTRAS, default="ctranslate2", help="the engine that is to read it")
     parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
     add_references(parser, required=False)
     add_common(parser, compiled=False)
@@ -33,19 +29,19 @@ def export_command(args: Namespace) -> int:
     if args.license and args.format != "transformers":
         raise UserError("--license is for a model card; give --format transformers with it")
     pairs = read_references(args) if args.source else None
-    module, extra = FORMATS[args.format]
     try:
-        format = import_module(module)
+        format = import_module(f"minitrans.export.{args.format}")
     except ModuleNotFoundError as error:
+        extra = EXTRAS[args.format]
         raise UserError(f"{error.name} is not installed; install minitrans with its extra `{extra}`") from error
-    from minitrans.serving.translator import Translator
+    from minitrans.translate.translator import Translator
 
     translator, folder = Translator.load(args.run), Path(args.output)
     format.export(translator.bundle, folder)
     print(f"engine: {folder}", file=sys.stderr)
     scored = {}
     if pairs is not None:
-        from minitrans.serving.scoring import compare
+        from minitrans.translate.scoring import compare
 
         sources, references, others = pairs
         ours = translator.translate(sources)

@@ -39,7 +39,7 @@ def serve_command(args: Namespace) -> int:
         from minitrans.server.app import Api
     except ModuleNotFoundError as error:
         raise UserError(f"{error.name} is not installed; install minitrans with its extra `serve`") from error
-    from minitrans.serving.translator import Translator
+    from minitrans.translate.translator import Translator
 
     runs: dict[tuple[str, str], str] = {}
     with listen(args.host, args.port) as listening:

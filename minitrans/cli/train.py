@@ -7,8 +7,8 @@ from minitrans.cli.common import print_scores
 from minitrans.text.lines import visible
 
 if TYPE_CHECKING:
-    from minitrans.serving.scoring import Scores
     from minitrans.training.config import RunConfig
+    from minitrans.translate.scoring import Scores
 
 
 def train_command(config: "RunConfig") -> int:
@@ -31,7 +31,7 @@ def distill_command(config: "RunConfig") -> int:
 
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
     """What has been trained, and by what."""
-    from minitrans.serving.admission import who_computes
+    from minitrans.translate.backend import who_computes
 
     print_scores(list(scores.items()))
     print(f"run folder: {visible(str(config.run_dir))}")

@@ -16,7 +16,7 @@ from minitrans.errors import UserError
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from minitrans.serving.translator import Translator
+    from minitrans.translate.translator import Translator
 
 logger = logging.getLogger("minitrans")
 
@@ -59,7 +59,7 @@ def translate_command(args: Namespace) -> int:
     Lines from a pipe are answered at once; a terminal gets a prompt. Standard error names the words that training
     never showed and the translations that are unsure; for a file or a pipe, it has their number.
     """
-    from minitrans.text.files import atomic_open
+    from minitrans.files import atomic_open
     from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
@@ -130,7 +130,7 @@ def written(
 
     Where doubts are to be shown, "(unsure)" stands behind a translation; where they are told, a warning has it.
     """
-    from minitrans.serving.translator import Translation
+    from minitrans.translate.translator import Translation
 
     if args.sample:
         texts = translator.sample(lines, args.sample, args.seed, **how(args, first_line))

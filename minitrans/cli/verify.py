@@ -45,8 +45,8 @@ def verify_command(args: Namespace) -> int:
     """Measure every claim about attention and cached decoding, on a fresh model, a trained run or another model."""
     from rich.console import Console
 
-    from minitrans.serving.admission import who_computes
-    from minitrans.text.files import write_file
+    from minitrans.files import write_file
+    from minitrans.translate.backend import who_computes
     from minitrans.verify.page import make_folder, page
     from minitrans.verify.report import print_report
 

@@ -31,8 +31,8 @@ from minitrans.data.readers import CHUNK, SCHEMA, Split, is_local, open_splits, 
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
+from minitrans.files import atomic_open
 from minitrans.text import reading
-from minitrans.text.files import atomic_open
 from minitrans.text.reading import Reader, clean, signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from minitrans.explain.computing import trace_translations
 from minitrans.explain.page import Explanation
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 
 def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:

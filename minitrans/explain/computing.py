@@ -18,8 +18,8 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.translator import Attention, Translation, Translator, stacked
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.translator import Attention, Translation, Translator, stacked
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS, TracedTranslation
+from minitrans.files import write_file
 from minitrans.pages.render import renderer, script_hash
-from minitrans.text.files import write_file
 
 MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
 render = renderer("minitrans.explain")

@@ -31,8 +31,8 @@ from minitrans.pages.render import renderer, script_hash
 from minitrans.server.markup import cut
 from minitrans.server.queue import BatchFunction, Queue
 from minitrans.server.spec import SPEC
-from minitrans.serving.translator import Translator
 from minitrans.text.reading import clean, words
+from minitrans.translate.translator import Translator
 
 EXPLAINED = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import sentencepiece
 
 from minitrans.errors import UserError
-from minitrans.text.files import write_file
+from minitrans.files import write_file
 from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
 
 # The ids that training gives; everyone else reads them back from the tokenizer.

@@ -20,13 +20,13 @@ from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.processes import gather, slice_of_rank
 from minitrans.errors import UserError
-from minitrans.serving.admission import Mode
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.scoring import score
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import visible
 from minitrans.training.checkpoints import written_checkpoints
 from minitrans.training.module import TranslationModule
+from minitrans.translate.backend import Mode
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.scoring import score
+from minitrans.translate.translator import Translator
 
 logger = logging.getLogger("minitrans")
 N_SAMPLES = 3

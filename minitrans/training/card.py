@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from minitrans.serving.bundle import Bundle, count_parameters
-from minitrans.serving.scoring import Scores
 from minitrans.text.lines import visible
 from minitrans.training.config import RunConfig
+from minitrans.translate.bundle import Bundle, count_parameters
+from minitrans.translate.scoring import Scores
 
 
 def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], step: int) -> str:

@@ -18,7 +18,7 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 
 from minitrans.data.processes import sum_up
 from minitrans.errors import UserError
-from minitrans.text.files import write_file
+from minitrans.files import write_file
 from minitrans.training.config import TrainingConfig
 from minitrans.training.run_folder import BEST
 

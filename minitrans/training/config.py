@@ -27,10 +27,10 @@ from minitrans.data.settings_file import (
 )
 from minitrans.errors import UserError, brief, nearest_name_error, unexpected
 from minitrans.model.transformer import TransformerConfig
-from minitrans.serving.admission import Mode
-from minitrans.serving.bundle import POSITIONS, count_parameters
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import Setting
+from minitrans.translate.backend import Mode
+from minitrans.translate.bundle import POSITIONS, count_parameters
 
 CONFIG = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.

@@ -29,16 +29,16 @@ from torch import distributed
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
+from minitrans.files import write_file
 from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import ROWS
-from minitrans.serving.scoring import Scores
-from minitrans.serving.translator import Translator
-from minitrans.text.files import write_file
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
 from minitrans.training.precision import choose_precision
 from minitrans.training.run import train
+from minitrans.translate.scoring import Scores
+from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers of each direction, and of the students, whatever that of the model
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect

@@ -1,7 +1,6 @@
 """From settings to a run folder: corpus, tokenizer, training, scores, model card."""
 
 import contextlib
-import ctypes
 import errno
 import logging
 import os
@@ -25,14 +24,9 @@ from torch.distributed import DistError
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError, brief
+from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import svg
-from minitrans.serving.admission import make_batch_loss
-from minitrans.serving.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
-from minitrans.serving.confidence import choose_threshold
-from minitrans.serving.scoring import Scores, by_line, score
-from minitrans.serving.translator import Translator
-from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import StepMetrics, StopIfNotFinite, TrainingProgress, ValidationTranslations
 from minitrans.training.card import model_card
@@ -49,6 +43,11 @@ from minitrans.training.curve import training_curve
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import OF_TRAINER, choose_precision
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, hold_run
+from minitrans.translate.backend import make_batch_loss
+from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
+from minitrans.translate.confidence import choose_threshold
+from minitrans.translate.scoring import Scores, by_line, score
+from minitrans.translate.translator import Translator
 
 PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
 
@@ -66,7 +65,6 @@ def train(config: RunConfig) -> dict[str, Scores]:
         KeyboardInterrupt: Stopped by a signal; the run can be resumed.
     """
     _quieten_logs()
-    _keep_freed_memory()
     with contextlib.ExitStack() as held:
         is_there = _is_first_process() and hold_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
@@ -276,18 +274,6 @@ def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
     for process in processes:
         process.kill()
     return codes
-
-
-def _keep_freed_memory() -> None:
-    """Tell glibc to keep large freed blocks: else each step's temporaries are returned, and faulted in at the next.
-
-    It makes a step on a CPU a seventh shorter. Other C libraries have no such setting, and are left alone.
-    """
-    mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # glibc's malloc.h
-    with contextlib.suppress(AttributeError, OSError):
-        mallopt = ctypes.CDLL(None).mallopt
-        for setting, size in ((mmap_threshold, 1 << 30), (trim_threshold, (1 << 31) - 1), (top_pad, 1 << 28)):
-            mallopt(setting, size)
 
 
 def _quieten_logs() -> None:

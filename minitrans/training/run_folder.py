@@ -8,10 +8,10 @@ from pathlib import Path
 import yaml
 
 from minitrans.errors import UserError
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_words
-from minitrans.text.files import lock, write_file
+from minitrans.files import lock, write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.config import CONFIG, RunConfig, saved_settings
+from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_words
 
 CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"

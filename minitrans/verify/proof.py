@@ -8,7 +8,7 @@ from minitrans.cachecheck.measure import LOWER, Caught, Check, Report
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
-from minitrans.serving.admission import Mode, is_measured
+from minitrans.translate.backend import Mode, is_measured
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import Subject, fresh_model, random_subject

@@ -14,8 +14,8 @@ from minitrans.cachecheck.protocol import Case
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify.adapter import TransformerAdapter, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes

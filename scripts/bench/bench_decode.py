@@ -52,11 +52,11 @@ from minitrans.cli.arguments import Parser
 from minitrans.errors import UserError
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.serving.translator import Source, Translator
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import Kept
 from minitrans.training.module import TranslationModule
+from minitrans.translate.bundle import Bundle, load_bundle
+from minitrans.translate.translator import Source, Translator
 
 TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_TOKENS = 1024  # in a batch
@@ -150,7 +150,7 @@ class CTranslate2:
     """The exported model."""
 
     def __init__(self, model: Transformer, folder: Path, compute_type: str) -> None:
-        from minitrans.serving.export import load_engine, save_engine
+        from minitrans.export.ctranslate2 import load_engine, save_engine
 
         self.config = model.config
         self.pieces = [str(i) for i in range(model.config.vocab_size)]

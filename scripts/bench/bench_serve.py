@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minitrans.cli.arguments import Parser, count
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
+from minitrans.translate.translator import Translator
 
 MOST = 100_000  # requests of a client
 

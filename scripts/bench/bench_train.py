@@ -61,6 +61,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.cli.arguments import Parser, bounded, count
+from minitrans.cli.process import keep_freed_memory
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus
 from minitrans.data.datamodule import TranslationDataModule
@@ -68,12 +69,12 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.admission import make_batch_loss
 from minitrans.text.reading import Reader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.training import run
 from minitrans.training.config import TrainingConfig, parse_config
 from minitrans.training.module import TranslationModule
+from minitrans.translate.backend import make_batch_loss
 
 SEED = 1
 LEARNING_RATE = 5e-4
@@ -456,7 +457,7 @@ def _peak_memory(
     torch.set_num_threads(threads)
     quieten()
     if contender.name == OURS:
-        run._keep_freed_memory()
+        keep_freed_memory()
     bench = Bench(contender, config)
     for batch in arrays:
         bench.step(Batch(*map(torch.from_numpy, batch)))
@@ -823,7 +824,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if importlib.util.find_spec("transformers") is None:
             raise UserError("transformers is not installed; pip install 'minitrans[bench]'")
         torch.set_num_threads(settings.threads)
-        run._keep_freed_memory()
+        keep_freed_memory()
         quieten()
         result: dict[str, Any] = {"machine": describe_machine(), "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):

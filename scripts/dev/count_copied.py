@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
+from minitrans.translate.translator import Translator
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
 

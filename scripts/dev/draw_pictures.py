@@ -13,7 +13,7 @@ from minitrans.cachecheck.measure import number
 from minitrans.data.batching import collate
 from minitrans.explain.computing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SENTENCE = "I saw a saw."

@@ -28,9 +28,9 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import words
+from minitrans.translate.translator import Translator
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
 WORDS = 300

@@ -48,7 +48,8 @@ def named(folder: str, names: str) -> list[str]:
 
 MODEL = named("model", "masks cache dropout attention layers transformer loss decoding sampling")
 AROUND = [
-    *named("serving", "admission bundle translator export export_transformers"),
+    *named("translate", "backend bundle translator"),
+    *named("export", "ctranslate2 transformers"),
     *named("compiled", "plan probe training stepper kernels library"),
     *named("training", "module checkpoints callbacks"),
     *named("data", "batching filters processes"),
@@ -174,7 +175,7 @@ EQUIVALENT = {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
-    "serving.admission._ask": {
+    "translate.backend._try_compiled": {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.kernels._gradients": {

@@ -19,11 +19,11 @@ from minitrans import cli
 from minitrans.cli.arguments import Parser, count
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
-from minitrans.serving.scoring import Scores, score, spread
-from minitrans.serving.translator import Translator
-from minitrans.text.files import write_file
+from minitrans.files import write_file
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig, parse_config
+from minitrans.translate.scoring import Scores, score, spread
+from minitrans.translate.translator import Translator
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already

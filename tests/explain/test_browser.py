@@ -9,7 +9,7 @@ import pytest
 from browser import PATIENCE, Browser, needs_chromium, started
 
 import minitrans
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 pytestmark = needs_chromium
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]

@@ -12,8 +12,8 @@ from minitrans.explain.computing import KINDS, TracedTranslation, _trace, trace_
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.translator import Attention, Translator
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.translator import Attention, Translator
 
 TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
 

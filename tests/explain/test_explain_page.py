@@ -18,7 +18,7 @@ import minitrans
 from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS
 from minitrans.explain.page import MOST_BYTES, Explanation, fitting
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]
 NASTY = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"

@@ -10,7 +10,7 @@ import minitrans
 from minitrans import cli
 from minitrans.explain.computing import TracedTranslation
 from minitrans.explain.terminal import draw
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,7 +14,7 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.dropout import Dropout
 from minitrans.model.layers import sinusoidal_positions
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import count_parameters
+from minitrans.translate.bundle import count_parameters
 from minitrans.verify.oracles import torch_transformer
 
 B, S, T, H, DH, D, D_FF, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 13, 11, 17

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import count_copied
 import pytest
 
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
+from minitrans.translate.translator import Translator
 
 
 def test_what_a_reference_has_as_often_is_copied(

@@ -9,7 +9,7 @@ import keyboards
 import pytest
 from keyboards import ALONE, EMOJI, KINDS, NEAR, TYPING, Kind, Typed, bare
 
-from minitrans.serving.translator import Translation, Translator
+from minitrans.translate.translator import Translation, Translator
 
 EVERYDAY = {"Don't go, Tom.": "汤姆，别走。", "Whose is it?": "是谁的？", "I see.": "我明白。", "Unknown words": "生词"}
 

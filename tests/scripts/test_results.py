@@ -12,11 +12,11 @@ import yaml
 from runs import tiny_settings
 
 from minitrans import cli
-from minitrans.serving.scoring import Scores, score
-from minitrans.serving.translator import Translator
 from minitrans.text.lines import read_lines
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig
+from minitrans.translate.scoring import Scores, score
+from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
 

@@ -25,7 +25,7 @@ from starlette.testclient import TestClient
 from minitrans import cli
 from minitrans.cli.serve import listen
 from minitrans.server.app import Api
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
 JSON = {"Content-Type": "application/json; charset=utf-8"}

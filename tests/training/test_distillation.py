@@ -13,10 +13,10 @@ import yaml
 from running import finish, last_line, read_pairs, settings, start
 
 from minitrans import cli
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.translator import Translation, Translator
 from minitrans.training import distillation
 from minitrans.training.config import parse_config
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.translator import Translation, Translator
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6

@@ -13,9 +13,9 @@ from minitrans.data.batching import Batch
 from minitrans.data.processes import sum_up
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
-from minitrans.serving.admission import Mode
 from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule, rng_states, warmup_cosine
+from minitrans.translate.backend import Mode
 
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))

@@ -18,9 +18,9 @@ from runs import wait_for_the_end_of
 from minitrans.data import batching, stream
 from minitrans.data.batching import IntArray, TokenBatchSampler, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.admission import Mode
 from minitrans.training import precision
 from minitrans.training.checkpoints import newest_checkpoint
+from minitrans.translate.backend import Mode
 
 TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
 FLOAT64_RUN = Path(__file__).with_name("float64_run.py")

@@ -21,15 +21,15 @@ from several import as_processes
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.serving.bundle import load_bundle
-from minitrans.serving.confidence import choose_threshold
-from minitrans.serving.scoring import score
-from minitrans.serving.translator import Translator
-from minitrans.text.files import lock
+from minitrans.files import lock
 from minitrans.text.reading import words
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
+from minitrans.translate.bundle import load_bundle
+from minitrans.translate.confidence import choose_threshold
+from minitrans.translate.scoring import score
+from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
 IN_USE = "is in use by another process; wait for its end"
@@ -300,7 +300,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(place
     new.mkdir()
     begun = mock.Mock(run_dir=new, text=""), False, ExitStack(), mock.Mock(), None
     code = (
-        "import pathlib, sys, time; from minitrans.text.files import lock\n"
+        "import pathlib, sys, time; from minitrans.files import lock\n"
         "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
         "    print('held', flush=True); time.sleep(100)"
     )

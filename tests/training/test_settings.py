@@ -20,12 +20,12 @@ from torch.nn import functional as F
 from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import Bundle, load_bundle
-from minitrans.serving.translator import Translator
 from minitrans.training import callbacks, precision
 from minitrans.training.callbacks import ValidationTranslations
 from minitrans.training.checkpoints import read_checkpoint
 from minitrans.training.module import TranslationModule
+from minitrans.translate.bundle import Bundle, load_bundle
+from minitrans.translate.translator import Translator
 
 Patch = pytest.MonkeyPatch
 Weights = dict[str, Tensor]

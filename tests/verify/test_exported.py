@@ -11,7 +11,7 @@ from subjects import subjects
 
 pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
-from minitrans.serving.export import engine_decode
+from minitrans.export.ctranslate2 import engine_decode
 from minitrans.verify.checks import CHECKS, exported
 from minitrans.verify.subject import Subject, fresh_model, make_subject, random_subject
 

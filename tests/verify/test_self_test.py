@@ -19,7 +19,7 @@ from minitrans.cachecheck.measure import Caught, Check, Report, Result, name_of
 from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
-from minitrans.serving.admission import Mode
+from minitrans.translate.backend import Mode
 from minitrans.verify import proof
 from minitrans.verify.checks import CHAPTERS, CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage

@@ -8,7 +8,7 @@ from runs import CORPUS
 
 from minitrans.cachecheck.measure import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
-from minitrans.serving.bundle import Bundle, load_bundle
+from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
 from minitrans.verify.subject import (
     DECODE_ROWS,

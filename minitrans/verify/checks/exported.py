@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import Check, deviation, group, rounding, worst
+from minitrans.export.ctranslate2 import engine_decode, load_engine, save_engine
 from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
-from minitrans.serving.export import engine_decode, load_engine, save_engine
 from minitrans.verify.subject import Subject
 
 CHECKS: list[Check] = []

@@ -11,7 +11,7 @@ from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.serving.bundle import count_parameters
+from minitrans.translate.bundle import count_parameters
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import square_model
 from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of

@@ -17,11 +17,11 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
+from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
-from minitrans.serving.export import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 PIECES = [f"p{i}" for i in range(11)]
 MAX_LEN = 17
@@ -192,7 +192,7 @@ def test_a_failure_leaves_nothing(translator: Translator, tmp_path: Path, monkey
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("minitrans.serving.export.save_engine", full)
+    monkeypatch.setattr("minitrans.export.ctranslate2.save_engine", full)
     with pytest.raises(UserError, match=r"cannot write the folder .*engine: No space left on device"):
         export(translator.bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
@@ -257,7 +257,7 @@ def test_a_translation_that_differs_is_counted(
     def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
         return ["x", *engine_translate(engine, bundle, lines)[1:]]
 
-    monkeypatch.setattr("minitrans.serving.export.engine_translate", spoilt)
+    monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
     assert cli.main(argv) == 0
     assert "ctranslate2 float32: 1 of 15 translations differ" in capsys.readouterr().out
 

@@ -16,10 +16,8 @@ pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving import export_transformers
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.export_transformers import (
+from minitrans.export import transformers as export_transformers
+from minitrans.export.transformers import (
     engine_decode,
     engine_translate,
     export,
@@ -27,10 +25,12 @@ from minitrans.serving.export_transformers import (
     load_engine,
     write_card,
 )
-from minitrans.serving.scoring import score
-from minitrans.serving.translator import Translator
+from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.reading import clean, plain
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.scoring import score
+from minitrans.translate.translator import Translator
 
 SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
 GERMAN = ["Die Katze sitzt auf dem Baum.", "Wo ist der Bahnhof?", "Größe und Straße", "Ich esse zwei Äpfel."] * 9

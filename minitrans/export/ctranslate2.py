@@ -15,18 +15,18 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from torch import nn
 
 from minitrans.errors import UserError
+from minitrans.files import folder_aside, write_file
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
-from minitrans.serving.bundle import TOKENIZER, Bundle, save_reader
-from minitrans.text.files import folder_aside, write_file
+from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 TOLERANCE = 1e-3  # what rounding to float32 may change in the log-probability of a token, in nats or as a share of it
 
-render = renderer("minitrans.serving")
+render = renderer("minitrans.export")
 
 
 def export(bundle: Bundle, folder: Path) -> None:

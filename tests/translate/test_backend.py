@@ -23,11 +23,11 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import FeedForward
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving import admission
-from minitrans.serving.admission import Mode, is_measured, make_stepper
-from minitrans.serving.bundle import Bundle
-from minitrans.serving.translator import Translator
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.translate import backend
+from minitrans.translate.backend import Mode, is_measured, make_stepper
+from minitrans.translate.bundle import Bundle
+from minitrans.translate.translator import Translator
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
@@ -71,16 +71,16 @@ def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
 def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
-    monkeypatch.setattr(admission, "_computes", {})
+    monkeypatch.setattr(backend, "_computes", {})
     assert trains(random_model(1).to(dtype), mode) == who
     assert decodes(random_model(1).to(dtype), mode) == who
     assert is_measured(mode) == (who == "compiled")
     name, both = ("compiled C++", "PyTorch and compiled C++") if who == "compiled" else ("PyTorch", "PyTorch")
-    assert admission.who_computes() == f"training in {name}, decoding in {name}, verification in {both}"
+    assert backend.who_computes() == f"training in {name}, decoding in {name}, verification in {both}"
 
 
 def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
-    monkeypatch.setattr(admission, "import_module", lambda name: pytest.fail("asked"))
+    monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail("asked"))
     with caplog.at_level(logging.INFO, "minitrans"):
         assert trains(hooked_model(), "off") == decodes(hooked_model(), "off") == "plain"
         assert not is_measured("off")
@@ -90,12 +90,12 @@ def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
 
 @needs_compiled
 def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str], monkeypatch: Patch) -> None:
-    monkeypatch.setattr(admission, "_computes", {})
+    monkeypatch.setattr(backend, "_computes", {})
     model = hooked_model()
     for _ in range(3):
         assert torch.equal(loss_of(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
         assert trains(model) == decodes(model) == "plain"
-    assert admission.who_computes() == "training in PyTorch, decoding in PyTorch"
+    assert backend.who_computes() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
         ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
         for work in ("training", "decoding")
@@ -188,7 +188,7 @@ def test_what_the_folder_cannot_import_is_an_error(monkeypatch: Patch) -> None:
     def broken(name: str) -> None:
         raise ModuleNotFoundError("No module named 'other'", name="other")
 
-    monkeypatch.setattr(admission, "import_module", broken)
+    monkeypatch.setattr(backend, "import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="other"):
         make_stepper(random_model(1), "auto")
 

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 import torch
 
 from minitrans.errors import UserError
-from minitrans.serving.translator import Translator
+from minitrans.translate.translator import Translator
 
 T = TypeVar("T")
 # From lines, and the number of the first one in its file.

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.serving.bundle import Threshold
-from minitrans.serving.translator import Translation
+from minitrans.translate.bundle import Threshold
+from minitrans.translate.translator import Translation
 
 EXACT = 0.5  # share of translations that equal a reference from which on the others are called wrong
 LOW_CHRF = 40.0  # where fewer do, only what also has less sentence chrF is

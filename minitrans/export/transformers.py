@@ -21,15 +21,15 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from minitrans.errors import UserError
+from minitrans.files import folder_aside, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
-from minitrans.serving.bundle import Bundle, save_reader
-from minitrans.serving.scoring import Scores
-from minitrans.text.files import folder_aside, write_file
 from minitrans.text.lines import visible
 from minitrans.text.reading import PLACEHOLDERS, PLAIN, clean, plain
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.translate.bundle import Bundle, save_reader
+from minitrans.translate.scoring import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
@@ -74,7 +74,7 @@ def _quoted(text: str) -> Markup:
     return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
 
 
-render = renderer("minitrans.serving", quoted=_quoted)
+render = renderer("minitrans.export", quoted=_quoted)
 
 
 class Engine(NamedTuple):

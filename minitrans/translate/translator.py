@@ -23,10 +23,10 @@ from minitrans.model.decoding import (
     length_limit,
 )
 from minitrans.model.sampling import sample
-from minitrans.serving.admission import Mode, make_stepper
-from minitrans.serving.bundle import Bundle, load_bundle
 from minitrans.text.reading import Kept, words
 from minitrans.text.words import changes_numbers
+from minitrans.translate.backend import Mode, make_stepper
+from minitrans.translate.bundle import Bundle, load_bundle
 
 LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
 

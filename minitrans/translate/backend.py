@@ -40,7 +40,7 @@ def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype:
     Raises:
         UserError: The mode is "require", and the plain model would have to.
     """
-    found = _ask(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
+    found = _try_compiled(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
     return found or partial(loss.batch_loss, model)
 
 
@@ -54,7 +54,7 @@ def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
     Raises:
         UserError: The mode is "require", and the plain model would have to.
     """
-    return _ask(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
+    return _try_compiled(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
 
 
 def is_measured(mode: Mode) -> bool:
@@ -64,7 +64,7 @@ def is_measured(mode: Mode) -> bool:
         UserError: The mode is "require", and it is not, or cannot.
     """
     both = f"{PLAIN} and {COMPILED}"
-    return _ask(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
+    return _try_compiled(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
 
 
 def who_computes() -> str:
@@ -72,7 +72,7 @@ def who_computes() -> str:
     return ", ".join(f"{work} in {who}" for work, who in _computes.items())
 
 
-def _ask(mode: Mode, work: str, ask: Callable[[Any], T], admitted: str = COMPILED) -> T | None:
+def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str = COMPILED) -> T | None:
     """What compiled code answers, if it may be asked, is there, and admits the work, which `admitted` then does."""
     _computes[work] = PLAIN
     if mode == "off":
@@ -81,7 +81,7 @@ def _ask(mode: Mode, work: str, ask: Callable[[Any], T], admitted: str = COMPILE
     try:
         compiled = import_module("minitrans.compiled")
         try:
-            found = ask(compiled)
+            found = use(compiled)
             _computes[work] = admitted
             say_once(logging.INFO, f"{work} in {admitted}")
             return found

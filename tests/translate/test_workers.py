@@ -17,8 +17,8 @@ from runs import wait_for_the_end_of
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.serving.translator import Translator
-from minitrans.serving.workers import Workers
+from minitrans.translate.translator import Translator
+from minitrans.translate.workers import Workers
 
 LINES = [f"line {i}" for i in range(7)]
 

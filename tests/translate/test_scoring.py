@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.serving.scoring import compare, score, spread
+from minitrans.translate.scoring import compare, score, spread
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]

@@ -1,9 +1,9 @@
 import pytest
 
-from minitrans.serving import confidence
-from minitrans.serving.bundle import Threshold
-from minitrans.serving.confidence import Marks, choose_threshold, judge
-from minitrans.serving.translator import Translation
+from minitrans.translate import confidence
+from minitrans.translate.bundle import Threshold
+from minitrans.translate.confidence import Marks, choose_threshold, judge
+from minitrans.translate.translator import Translation
 
 
 def translations(*scores: float, wrong: str) -> list[Translation]:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from minitrans.errors import UserError
-from minitrans.text.files import atomic_open, folder_aside, write_file
+from minitrans.files import atomic_open, folder_aside, write_file
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

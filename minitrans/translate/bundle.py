@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from minitrans.errors import UserError
+from minitrans.files import write_file
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text import reading
-from minitrans.text.files import write_file
 from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"

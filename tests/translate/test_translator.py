@@ -19,8 +19,8 @@ from torch import Tensor
 from minitrans.model import reference
 from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
-from minitrans.serving.bundle import Threshold
-from minitrans.serving.translator import Translation, Translator
+from minitrans.translate.bundle import Threshold
+from minitrans.translate.translator import Translation, Translator
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
 STRANGE = [
@@ -174,7 +174,7 @@ def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
         shapes.append(src_ids.shape)
         return [[Hypothesis([], 0.0, 0.0, 1)]] * len(src_ids)
 
-    monkeypatch.setattr("minitrans.serving.translator.beam_search", spy)
+    monkeypatch.setattr("minitrans.translate.translator.beam_search", spy)
     translator.n_best(SENTENCES * 20, beam=5, batch_tokens=200)
     assert len(shapes) > 1
     assert all(rows * width * 5 <= 200 for rows, width in shapes)

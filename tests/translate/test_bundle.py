@@ -19,8 +19,8 @@ from torch import Tensor
 from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.serving.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
 from minitrans.text.tokenizer import Tokenizer
+from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
 
 Damage = Callable[[Path], object]
 

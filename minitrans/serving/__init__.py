@@ -1,1 +1,0 @@
-"""What serves users: a run folder, lines in and lines out, scores, the export to CTranslate2."""
