@@ -3,7 +3,7 @@
 Shapes: `B` rows of a batch, `S` longest source, `T` longest target, `N` rows of the corpus.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -11,10 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 
 from minitrans.data.processes import n_processes, rank
-from minitrans.errors import UserError
 
 IntArray = npt.NDArray[np.int64]
 _NO_ROWS: IntArray = np.array([], dtype=np.int64)
@@ -66,69 +64,6 @@ def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
     """Return the batches of this process, where all take them in turn, and equally many: the last may have no rows."""
     filled = [*batches, *[_NO_ROWS] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
-
-
-class TokenBatchSampler(Sampler[list[int]]):
-    """Yields batches of row numbers, one epoch for each `iter()`, and can resume where a run stopped.
-
-    The batches of an epoch depend only on the seed and the number of the epoch. Taking the last batch of an epoch
-    moves on to the next epoch. Several processes deal them out in turn: all take equally many, so the last one of some
-    may have no rows.
-
-    Args:
-        src_lengths: (N,) source lengths in tokens, EOS counted.
-        tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
-        batch_tokens: Most tokens of either side in a batch, padding counted.
-        seed: Seed of the shuffling, 0 or more.
-        shuffle: False, for validation: the same order in every epoch, and each `iter()` starts at the first batch.
-
-    Attributes:
-        epoch: Number of the epoch from which the last batch was taken, from 0.
-    """
-
-    def __init__(
-        self, src_lengths: IntArray, tgt_lengths: IntArray, batch_tokens: int, seed: int, shuffle: bool = True
-    ) -> None:
-        self._lengths = src_lengths, tgt_lengths
-        self._batch_tokens = batch_tokens
-        self._seed = seed
-        self._shuffle = shuffle
-        self._n_batches = len(_cuts(_widths(src_lengths, tgt_lengths), batch_tokens)) - 1
-        self.epoch = 0
-        self._taken = 0  # batches, by this process since the start of epoch 0
-
-    def __len__(self) -> int:
-        """Number of batches that each process takes in an epoch, the same in all of them."""
-        return -(-self._n_batches // n_processes())
-
-    def __iter__(self) -> Iterator[list[int]]:
-        """Yield the batches of the current epoch that have not been taken yet."""
-        if not self._shuffle:
-            self._taken = 0
-        self.epoch, position = divmod(self._taken, len(self))
-        rng = np.random.default_rng([self._seed, self.epoch]) if self._shuffle else None
-        batches = plan_batches(*self._lengths, self._batch_tokens, rng)
-        for batch in batches_of_rank(batches)[position:]:
-            self._taken += 1  # before the yield: whoever is given the batch may save the state
-            yield batch.tolist()
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the epoch and how many of its batches have been taken, both from 0."""
-        epoch, position = divmod(self._taken, len(self))
-        return {"epoch": epoch, "position": position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to a saved place: the next `iter()` yields the rest of that epoch.
-
-        Raises:
-            UserError: There is no such place: the data or `batch_tokens` are not those of the saved run.
-        """
-        if state["position"] >= len(self):
-            raise UserError(
-                f"the checkpoint was written after {state['position']} batches of an epoch, which has {len(self)} "
-                "now; resume with the data and the data.batch_tokens of the first run"
-            )
-        self._taken = state["epoch"] * len(self) + state["position"]
 
 
 class Batch(NamedTuple):

@@ -1,18 +1,16 @@
 """Feeds Lightning with batches, and lets it stop in the middle of an epoch and resume there."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, cast
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from datasets import Dataset, DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
-from torch.utils.data import Dataset as TorchDataset
 
-from minitrans.data.batching import Batch, Rows, TokenBatchSampler, collate_rows
+from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
 from minitrans.data.corpus import column_arrays, drop_long_pairs, find_pairs, load_corpus, tokenize_corpus
+from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
@@ -20,46 +18,8 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.text.words import count_words
 
 
-class PairBatches(TorchDataset[Batch]):
-    """Batches of sentence pairs, cut from flat arrays of piece ids in memory.
-
-    Args:
-        pairs: A split that `tokenize_corpus` returned.
-        tokenizer: Knows the special ids.
-        batch_tokens: Most tokens of either side in a batch, padding counted.
-        seed: Seed of the shuffling; None, for validation: not shuffled.
-        noise: Changes some of the pairs.
-
-    Attributes:
-        sampler: What deals out the numbers of the pairs.
-        src: N rows of source ids, without special ids.
-        tgt: N rows of target ids, without special ids.
-    """
-
-    def __init__(
-        self, pairs: Dataset, tokenizer: Tokenizer, batch_tokens: int, seed: int | None, noise: Noise | None = None
-    ) -> None:
-        self.src = Rows(*column_arrays(pairs, "src_ids"))
-        self.tgt = Rows(*column_arrays(pairs, "tgt_ids"))
-        self.sampler = TokenBatchSampler(
-            self.src.lengths + 1, self.tgt.lengths + 1, batch_tokens, seed or 0, shuffle=seed is not None
-        )
-        self._noise = noise
-        self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-
-    def __getitem__(self, numbers: npt.ArrayLike) -> Batch:
-        """Return the pairs with these numbers, with the noise of the epoch, padded."""
-        numbers = np.asarray(numbers, dtype=np.int64)
-        src, tgt = self.src.take(numbers), self.tgt.take(numbers)
-        if self._noise is not None:
-            src, tgt = self._noise(src, tgt, self.sampler.epoch, numbers)
-        return collate_rows(src, tgt, *self._special_ids)
-
-
 class TranslationDataModule(LightningDataModule):
     """Batches for training and validation, and the text of every split for evaluation.
-
-    The trainer must be made with `use_distributed_sampler=False`, or it would replace the sampler.
 
     Args:
         config: Which corpus, and how large the batches are.
@@ -83,33 +43,35 @@ class TranslationDataModule(LightningDataModule):
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
         valid = drop_long_pairs(tokenized["valid"], "validation", max_len, None)
-        self._valid, _ = _loader(PairBatches(valid, tokenizer, config.batch_tokens, None))
+        self._valid = _rows(valid)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
-        self._train: DataLoader[Batch] | StreamLoader
-        self._place: TokenBatchSampler | StreamLoader  # in the training data
+        self._train: EpochLoader | StreamLoader
         if config.streaming:
-            self._train = self._place = StreamLoader(config, tokenizer, max_len, seed, used, noise)
+            self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train, self._place = _loader(
-                PairBatches(self._train_ids, tokenizer, config.batch_tokens, seed, noise)
-            )
+            self._train = EpochLoader(*_rows(self._train_ids), tokenizer.special_ids, config.batch_tokens, seed, noise)
 
-    def train_dataloader(self) -> DataLoader[Batch] | StreamLoader:
+    def train_dataloader(self) -> EpochLoader | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
         return self._train
 
     def val_dataloader(self) -> DataLoader[Batch]:
-        """Return a loader of `Batch`es, the same in every epoch."""
-        return self._valid
+        """Return a loader of this process's `Batch`es, the same in every epoch."""
+        src, tgt = self._valid
+        plan = plan_batches(src.lengths + 1, tgt.lengths + 1, self.config.batch_tokens, None)
+        special_ids = self.tokenizer.special_ids
+        batches = [collate_rows(src.take(rows), tgt.take(rows), *special_ids) for rows in batches_of_rank(plan)]
+        # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
+        return DataLoader(cast(Any, batches), batch_size=None, generator=torch.Generator())
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place in the training data, which Lightning saves with a checkpoint."""
-        return self._place.state_dict()
+        return self._train.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go to a saved place in the training data."""
-        self._place.load_state_dict(state_dict)
+        self._train.load_state_dict(state_dict)
 
     @property
     def splits(self) -> list[str]:
@@ -127,8 +89,8 @@ class TranslationDataModule(LightningDataModule):
         The most frequent come first. None means that they are too many.
         """
         counts: Counter[str] | None = Counter()
-        if isinstance(self._place, StreamLoader):
-            counts = self._place.words
+        if isinstance(self._train, StreamLoader):
+            counts = self._train.words
         else:
             for rows in self._train_ids.select_columns("src_ids").iter(1000):
                 counts = count_words(counts, self.tokenizer.decode_batch(rows["src_ids"]))
@@ -140,6 +102,6 @@ class TranslationDataModule(LightningDataModule):
         return find_pairs(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 
 
-def _loader(batches: PairBatches) -> tuple[DataLoader[Batch], TokenBatchSampler]:
-    # A generator of its own: a loader draws a number whenever it is started, and a resumed run does so once more.
-    return DataLoader(batches, None, sampler=batches.sampler, generator=torch.Generator()), batches.sampler
+def _rows(pairs: Dataset) -> tuple[Rows, Rows]:
+    """The ids of both sides of a split that `tokenize_corpus` returned."""
+    return Rows(*column_arrays(pairs, "src_ids")), Rows(*column_arrays(pairs, "tgt_ids"))

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.batching import Rows
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.data.loader import BatchLoader, Buffer
 from minitrans.data.noise import Noise
 from minitrans.data.processes import gather, slice_of_rank
 from minitrans.data.readers import CHUNK, open_train, read_tables
@@ -20,13 +21,10 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.text.words import count_words
 
 
-class StreamLoader:
-    """Yields `Batch`es without end, over the pairs again and again, and can resume where a run stopped.
+class StreamLoader(BatchLoader):
+    """Yields `Batch`es without end, over the pairs again and again, of which `shuffle_buffer` at a time are read.
 
-    `shuffle_buffer` pairs at a time are read, tokenized, and cut into batches by `plan_batches`, whose batches come in
-    random order. They depend on the text, the settings, the seed and the number of the buffer alone.
-
-    Several processes all read the same pairs, tokenize a share each, and take the batches in turn.
+    Several processes all read the same pairs, and tokenize a share each.
 
     Args:
         config: The corpus, its filters, and how large batches and buffers are.
@@ -34,7 +32,6 @@ class StreamLoader:
         max_len: Most tokens of either side, EOS (or BOS) counted.
         seed: Seed of the shuffling, 0 or more.
         others: The splits whose sources training is not to see, if `deduplicate` says so.
-        noise: Changes some of the pairs.
 
     Attributes:
         words: How often each word is in the sources read so far; None if they are too many.
@@ -54,44 +51,37 @@ class StreamLoader:
     ) -> None:
         self._config = config
         self._tokenizer = tokenizer
-        self._special_ids = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
         self._max_len = max_len
-        self._seed = seed
-        self._noise = noise
         self._others = {split: hash_pairs(pairs.data) for split, pairs in others.items()} if config.deduplicate else {}
         self._split = open_train(config)
         self._beginning = self._split.rows.state_dict()
-        self._place = {"buffer": 0, "position": 0, "pairs": self._beginning, "epoch": 0, "number": 0}
         self.words: Counter[str] | None = Counter()
+        begin = {"pairs": self._beginning, "epoch": 0, "first": 0}
+        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, begin)
 
     def __len__(self) -> int:
         """A number that is never reached: of loaders without one Lightning takes a batch ahead of the training."""
         return 1 << 40
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Yield the batches that have not been handed out yet."""
-        buffer, position, before, epoch, first = self._place.values()
+    def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
+        """Yield the buffers from that of a place on: where it begins in the text, in which epoch, after how many pairs.
+
+        Words count but once: not again where some batches of the buffer have been handed out.
+        """
+        before, epoch, first = (place[name] for name in ("pairs", "epoch", "first"))
+        very_first, again = place["buffer"] == 0, place["position"] > 0
         while True:
-            from_beginning, any_batch = before == self._beginning, False
+            from_beginning, any_pair = before == self._beginning, False
             self._split.rows.load_state_dict(before)
             for pairs in read_tables(self._split, self._config.shuffle_buffer, self._config):
                 after = self._split.rows.state_dict()
-                src, tgt = self._tokenize(pairs, first=buffer == 0, again=position > 0)
-                rng = np.random.default_rng([self._seed, buffer])
-                batches = batches_of_rank(
-                    plan_batches(src.lengths + 1, tgt.lengths + 1, self._config.batch_tokens, rng)
-                )
-                any_batch |= bool(batches)
-                for number, rows in enumerate(batches[position:], start=position + 1):
-                    # Before the yield: whoever is given the batch may save the state.
-                    place = buffer, number, before, epoch, first
-                    self._place = dict(zip(self._place, place, strict=True))
-                    sides = src.take(rows), tgt.take(rows)
-                    if self._noise is not None:
-                        sides = self._noise(*sides, epoch, first + rows)
-                    yield collate_rows(*sides, *self._special_ids)
-                buffer, position, before, first = buffer + 1, 0, after, first + len(src.lengths)
-            if from_beginning and not any_batch:
+                src, tgt = self._tokenize(pairs, very_first, again)
+                begin = {"pairs": before, "epoch": epoch, "first": first}
+                any_pair |= len(src.lengths) > 0
+                end = begin | {"pairs": after, "first": first + len(src.lengths)}
+                yield Buffer(src, tgt, epoch, first, begin, end)
+                before, first, very_first, again = after, end["first"], False, False
+            if from_beginning and not any_pair:
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
             before, epoch, first = self._beginning, epoch + 1, 0
 
@@ -121,14 +111,10 @@ class StreamLoader:
         return Rows.joined([*chain.from_iterable(gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the place, and `words`.
-
-        The place is the number of a buffer, how many of its batches are handed out, where its pairs begin in the text,
-        how often the text has been read before, and how many pairs of it in this epoch.
-        """
-        return self._place | {"words": None if self.words is None else dict(self.words)}
+        """Return the place, and `words`."""
+        return super().state_dict() | {"words": None if self.words is None else dict(self.words)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved place: the next `iter()` continues there."""
-        self._place = {name: state[name] for name in self._place}
+        super().load_state_dict(state)
         self.words = None if state["words"] is None else Counter(state["words"])

@@ -109,11 +109,15 @@ class Tokenizer:
         self.bos_id: int = self._processor.bos_id()
         self.eos_id: int = self._processor.eos_id()
         self.unk_id: int = self._processor.unk_id()
-        self._special_ids = {self.pad_id, self.bos_id, self.eos_id, self.unk_id}
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             if getattr(self, name) < 0:
                 raise UserError(f"the SentencePiece model has no {name}; use a tokenizer that minitrans trained")
         self.reader = self.reader_of(None)
+
+    @property
+    def special_ids(self) -> tuple[int, int, int]:
+        """PAD, BOS and EOS."""
+        return self.pad_id, self.bos_id, self.eos_id
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
         return Tokenizer, (self.proto,)
@@ -201,7 +205,7 @@ class Tokenizer:
         Args:
             ids: Any ids from 0 to `vocab_size` - 1.
         """
-        return clean(self._processor.decode([i for i in ids if i not in self._special_ids]))
+        return clean(self._processor.decode([i for i in ids if i not in (*self.special_ids, self.unk_id)]))
 
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Return what `decode` gives for each row of ids."""

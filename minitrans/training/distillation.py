@@ -149,8 +149,7 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     found = np.zeros(len(src))
     quick = choose_precision("auto", "cpu")[0] == "bf16"
     for rows in plan_batches(src_lengths, tgt_lengths, BATCH_TOKENS, None):
-        special = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-        batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *special)
+        batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *tokenizer.special_ids)
         real = batch.tgt_out != tokenizer.pad_id
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]

@@ -57,6 +57,7 @@ AROUND = [
     *named("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model
+PROOF = "test_proof.py"  # the checks of `verify` as tests
 LONGEST = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
@@ -777,9 +778,9 @@ def silence() -> None:
 def tests_of(
     mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds: Mapping[str, float]
 ) -> dict[str, float]:
-    """The tests that a mutant meets, the quickest first, and the seconds that each takes: they execute its lines."""
+    """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
     executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
-    quickest = sorted(executing, key=seconds.__getitem__)
+    quickest = sorted(executing, key=lambda test: (PROOF not in test, seconds[test]))
     in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), LONGEST)
     return {test: seconds[test] for test in quickest[: max(1, in_time)]}
 

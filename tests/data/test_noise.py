@@ -37,11 +37,12 @@ def data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any
 
 def batches(module: TranslationDataModule) -> Iterator[tuple[int, Ids]]:
     """The epoch of each batch, and its pairs without special ids, which are 0 to 2; without end."""
-    loader: Any = module.train_dataloader()
-    for batch in chain.from_iterable(repeat(loader)):
-        sides = ([[i for i in row if i > 2] for row in ids.tolist()] for ids in (batch.src_ids, batch.tgt_out))
-        epoch = loader.sampler.epoch if hasattr(loader, "sampler") else loader.state_dict()["epoch"]
-        yield epoch, [pair for pair in zip(*sides, strict=True) if pair[0]]
+    for loader in repeat(module.train_dataloader()):
+        buffer = loader.state_dict()["buffer"]  # in memory, each is an epoch
+        for batch in loader:
+            sides = ([[i for i in row if i > 2] for row in ids.tolist()] for ids in (batch.src_ids, batch.tgt_out))
+            epoch = loader.state_dict().get("epoch", buffer)
+            yield epoch, [pair for pair in zip(*sides, strict=True) if pair[0]]
 
 
 def epochs(found: Iterable[tuple[int, Ids]]) -> list[Ids]:

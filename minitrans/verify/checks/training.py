@@ -1,7 +1,7 @@
 """Training: the whole target at once, every batch once."""
 
 from collections.abc import Callable, Iterator
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import torch
@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import Check, deviation, group, worst
-from minitrans.data.batching import TokenBatchSampler
+from minitrans.data.batching import Rows
+from minitrans.data.loader import EpochLoader
 from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import Subject
 
@@ -81,21 +82,21 @@ def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, 
 def resumed_batches(subject: Subject) -> float:
     """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
-    lengths = rng.integers(1, 20, 100), rng.integers(1, 20, 100)
+    src, tgt = (Rows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))
 
-    def sampler() -> TokenBatchSampler:
-        return TokenBatchSampler(*lengths, batch_tokens=80, seed=0)
+    def loader() -> EpochLoader:
+        return EpochLoader(src, tgt, special_ids=(100, 101, 102), batch_tokens=80, seed=0)
 
-    def epochs(batches: TokenBatchSampler) -> Iterator[list[int]]:
-        return chain.from_iterable(batches for _ in range(3))
+    def epochs(batches: EpochLoader) -> Iterator[list[int]]:
+        return (batch.src_ids[:, 0].tolist() for _ in range(3) for batch in batches)
 
-    unbroken = sampler()
+    unbroken = loader()
     want = list(islice(epochs(unbroken), 2 * len(unbroken)))
     if sorted(row for batch in want[: len(unbroken)] for row in batch) != list(range(100)):
         return float("inf")
     n_different = 0
     for stop in range(1, len(want)):
-        first, second = sampler(), sampler()
+        first, second = loader(), loader()
         got = list(islice(epochs(first), stop))
         second.load_state_dict(first.state_dict())
         got += islice(epochs(second), len(want) - stop)

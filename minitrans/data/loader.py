@@ -1,0 +1,123 @@
+"""Training batches without end or an epoch at a time, which go on where a run stopped."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.noise import Noise
+from minitrans.data.processes import n_processes
+from minitrans.errors import UserError
+
+SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS
+
+
+class Buffer(NamedTuple):
+    """Pairs of which batches are made, and where they stand.
+
+    Attributes:
+        src: Rows of source ids, without special ids.
+        tgt: Rows of target ids, without special ids.
+        epoch: How often the corpus has been read before.
+        first: Number of the first pair in this epoch.
+        begin: What a loader has to know of the place where they begin.
+        end: What it has to know of the place where they end.
+    """
+
+    src: Rows
+    tgt: Rows
+    epoch: int
+    first: int
+    begin: dict[str, Any]
+    end: dict[str, Any]
+
+
+class BatchLoader(ABC):
+    """Yields `Batch`es, and can resume where a run stopped.
+
+    A buffer of pairs is cut into batches by `plan_batches`, which come in random order. They depend on the pairs, the
+    settings, the seed and the number of the buffer alone. Several processes take them in turn, all equally many, so
+    the last one of some may have no rows.
+
+    Args:
+        special_ids: PAD, BOS and EOS.
+        batch_tokens: Most tokens of either side in a batch, padding counted.
+        seed: Seed of the shuffling, 0 or more.
+        noise: Changes some of the pairs.
+        begin: What is to be known of the place where the first buffer begins.
+    """
+
+    def __init__(
+        self, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None, begin: dict[str, Any]
+    ) -> None:
+        self._special_ids = special_ids
+        self._batch_tokens = batch_tokens
+        self._seed = seed
+        self._noise = noise
+        self._place: dict[str, Any] = {"buffer": 0, "position": 0} | begin
+
+    @abstractmethod
+    def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
+        """Yield the buffers of an `iter()`, from that of a place on."""
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches that have not been handed out yet.
+
+        Raises:
+            UserError: There is no such place: the data or `batch_tokens` are not those of the saved run.
+        """
+        number, position = self._place["buffer"], self._place["position"]
+        for buffer in self.read(self._place):
+            rng = np.random.default_rng([self._seed, number])
+            plan = plan_batches(buffer.src.lengths + 1, buffer.tgt.lengths + 1, self._batch_tokens, rng)
+            batches = batches_of_rank(plan)
+            if position and position >= len(batches):
+                raise UserError(
+                    f"the checkpoint was written after {position} batches of pairs that make {len(batches)} now; "
+                    "resume with the data and the data.batch_tokens of the first run"
+                )
+            for taken, rows in enumerate(batches[position:], start=position + 1):
+                # Before the yield: whoever is given the batch may save the state.
+                if taken < len(batches):
+                    self._place = {"buffer": number, "position": taken} | buffer.begin
+                else:
+                    self._place = {"buffer": number + 1, "position": 0} | buffer.end
+                sides = buffer.src.take(rows), buffer.tgt.take(rows)
+                if self._noise is not None:
+                    sides = self._noise(*sides, buffer.epoch, buffer.first + rows)
+                yield collate_rows(*sides, *self._special_ids)
+            number, position = number + 1, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place: the number of a buffer, how many of its batches are handed out, and where it begins."""
+        return self._place
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved place: the next `iter()` continues there."""
+        self._place = {name: state[name] for name in self._place}
+
+
+class EpochLoader(BatchLoader):
+    """Yields the `Batch`es of pairs in memory, which are one buffer: an epoch for each `iter()`, or what is left of it.
+
+    Args:
+        src: (N,) rows of source ids, without special ids.
+        tgt: (N,) rows of target ids, likewise. The other arguments are those of `BatchLoader`.
+    """
+
+    def __init__(
+        self, src: Rows, tgt: Rows, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None = None
+    ) -> None:
+        super().__init__(special_ids, batch_tokens, seed, noise, begin={})
+        self._sides = src, tgt
+        self._n_batches = len(plan_batches(src.lengths + 1, tgt.lengths + 1, batch_tokens, None))
+
+    def __len__(self) -> int:
+        """Number of batches that each process takes in an epoch, the same in all of them."""
+        return -(-self._n_batches // n_processes())
+
+    def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
+        """Yield all pairs, as the buffer of an epoch."""
+        yield Buffer(*self._sides, epoch=place["buffer"], first=0, begin={}, end={})

@@ -1,0 +1,23 @@
+"""What `verify` proves of a fresh model: each check is a test of the model."""
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from minitrans.cachecheck.measure import LOWER, Check
+from minitrans.verify.checks import CHECKS
+from minitrans.verify.subject import Subject, fresh_model, random_subject
+
+OF_GUESTS = "compiled.", "export."  # see tests/verify
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Mapping[torch.dtype, Subject]:
+    subject = random_subject(fresh_model())
+    return {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+
+
+@pytest.mark.parametrize("check", [c for c in CHECKS if not c.id.startswith(OF_GUESTS)], ids=lambda check: check.id)
+def test_check(check: Check, fresh: Mapping[torch.dtype, Subject]) -> None:
+    assert check.run(fresh).passed
