@@ -22,6 +22,7 @@ NOT_IMPORTED = {
     "tensorboard": "Lightning's logger writes with it",
     "httpx2": "starlette's test client asks with it",
     "python_multipart": "starlette reads forms with it",
+    "import_linter": "a command",
     "mypy": "a command",
     "pre_commit": "a command",
     "pytest_timeout": "pytest's own setting timeout",
