@@ -62,6 +62,9 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/deptry minitrans --optional-dependencies-dev-groups bench,dev
+	$(BIN)/deptry minitrans scripts scripts/*/ tests tests/*/
+	$(BIN)/deptry minitrans/cachecheck --config packages/cachecheck/pyproject.toml
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
