@@ -61,11 +61,18 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache --no-logo
+	$(BIN)/deptry minitrans --optional-dependencies-dev-groups bench,browser,dev
+	$(BIN)/deptry minitrans scripts scripts/*/ tests tests/*/
+	$(BIN)/deptry minitrans/cachecheck --config packages/cachecheck/pyproject.toml
+
+# Playwright, of 170 MB, only where there is a Chromium for it to drive.
+EXTRAS = dev$(shell { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null && echo ,browser)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[$(EXTRAS)]'
 	touch $@
 
 clean:

@@ -4,12 +4,16 @@ import json
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from browser import PATIENCE, Browser, needs_chromium, started
+from browser import needs_chromium, opened, visit
 
 import minitrans
 from minitrans.translate.translator import Translator
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Frame, Page
 
 pytestmark = needs_chromium
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]
@@ -25,167 +29,160 @@ def saved(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with started(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
+def chromium() -> Iterator[tuple["Page", list[str], list[str]]]:
+    with opened() as found:
+        yield found
 
 
 @pytest.fixture
-def browser(chromium: Browser, saved: Path) -> Iterator[Browser]:
-    """The page, opened anew; whatever is done to it, it asks for nothing and has no error."""
-    chromium.requests.clear()
-    chromium.open(saved, 1200)
-    yield chromium
-    chromium.run("document.title")  # what has happened by now has been told
-    assert chromium.errors == []
-    assert {url for url in chromium.requests if not url.startswith(INSIDE)} == {saved.as_uri()}
+def empty(chromium: tuple["Page", list[str], list[str]]) -> Iterator["Page"]:
+    """Whatever is opened in it, and done to that, asks for nothing and has no error."""
+    page, requests, errors = chromium
+    requests.clear()
+    yield page
+    page.title()  # what has happened by now has been told
+    assert errors == []
+    assert {url for url in requests if not url.startswith(INSIDE)} == {page.url}
 
 
-def step_of(browser: Browser) -> int:
+@pytest.fixture
+def page(empty: "Page", saved: Path) -> "Page":
+    visit(empty, saved.as_uri(), 1200)
+    return empty
+
+
+def step_of(page: "Page | Frame") -> int:
     """Which step is shown; all that shows it agrees."""
-    shown: int = browser.run("Number(document.getElementById('step').value)")
-    assert browser.run("document.getElementById('now').textContent").startswith(f"{shown} of ")
-    assert browser.run("document.querySelector('#growing svg').getAttribute('aria-label')").startswith(f"Step {shown}:")
-    assert browser.run("document.querySelectorAll('#slots .held').length") == shown - 1  # of the one layer
-    assert browser.run("document.querySelectorAll('#slots .added').length") == 1
-    assert f"Step {shown}," in browser.run("document.getElementById('differences').textContent")
+    shown: int = page.evaluate("Number(document.getElementById('step').value)")
+    assert page.evaluate("document.getElementById('now').textContent").startswith(f"{shown} of ")
+    assert page.locator(f'#growing svg[aria-label^="Step {shown}:"]').count() == 1
+    assert page.locator("#slots .held").count() == shown - 1  # of the one layer
+    assert page.locator("#slots .added").count() == 1
+    assert f"Step {shown}," in page.evaluate("document.getElementById('differences').textContent")
     return shown
 
 
-def test_steps_by_keys_buttons_and_slider(browser: Browser) -> None:
-    assert step_of(browser) == 1
-    browser.press("ArrowLeft")
-    assert step_of(browser) == 1
-    browser.press("ArrowRight")
-    browser.press("ArrowRight")
-    assert step_of(browser) == 3
-    browser.press("ArrowLeft")
-    assert step_of(browser) == 2
-    browser.click("#forward")
-    assert step_of(browser) == 3
-    browser.click("#back")
-    assert step_of(browser) == 2
-    browser.run("document.getElementById('step').focus()")
-    browser.press("ArrowRight")
-    assert step_of(browser) == 3
-    pieces = browser.run("document.querySelectorAll('#growing .chip').length")
-    browser.click("#forward")
-    assert browser.run("document.querySelectorAll('#growing .chip').length") == pieces + 1
-    assert browser.run("document.querySelectorAll('#growing .piece').length") == 5
-    assert "✓ taken" in browser.run("document.querySelector('#growing svg').textContent")
+def test_steps_by_keys_buttons_and_slider(page: "Page") -> None:
+    assert step_of(page) == 1
+    page.keyboard.press("ArrowLeft")
+    assert step_of(page) == 1
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert step_of(page) == 3
+    page.keyboard.press("ArrowLeft")
+    assert step_of(page) == 2
+    page.click("#forward")
+    assert step_of(page) == 3
+    page.click("#back")
+    assert step_of(page) == 2
+    page.focus("#step")
+    page.keyboard.press("ArrowRight")
+    assert step_of(page) == 3
+    pieces = page.locator("#growing .chip").count()
+    page.click("#forward")
+    assert page.locator("#growing .chip").count() == pieces + 1
+    assert page.locator("#growing .piece").count() == 5
+    assert "✓ taken" in page.evaluate("document.querySelector('#growing svg').textContent")
 
 
-def test_play_goes_on_by_itself_to_the_end(browser: Browser) -> None:
-    browser.run("goTo(sentence.steps.length - 3)")
-    browser.click("#play")
-    assert browser.run("document.getElementById('play').textContent") == "Pause"
-    browser.wait_for("state.step === sentence.steps.length - 1")
-    assert browser.run("document.getElementById('play').textContent") == "Play"
-    browser.click("#play")
-    assert step_of(browser) == 1
-    browser.click("#play")
-    assert browser.run("playing") is None
+def test_play_goes_on_by_itself_to_the_end(page: "Page") -> None:
+    page.evaluate("goTo(sentence.steps.length - 3)")
+    page.click("#play")
+    assert page.text_content("#play") == "Pause"
+    page.wait_for_function("() => state.step === sentence.steps.length - 1")
+    assert page.text_content("#play") == "Play"
+    page.click("#play")
+    assert step_of(page) == 1
+    page.click("#play")
+    assert page.evaluate("playing") is None
 
 
-def test_a_small_map_is_chosen_by_click_and_by_enter(browser: Browser) -> None:
+def test_a_small_map_is_chosen_by_click_and_by_enter(page: "Page") -> None:
     chosen = "document.getElementById('chosen').textContent"
     pressed = "document.querySelectorAll('.pick[aria-pressed=true]').length"
-    assert browser.run(chosen) == "Cross-attention, layer 1, average of the heads"
-    browser.click('#decoder .pick[data-head="1"]')
-    assert browser.run(chosen) == "Decoder self-attention, layer 1, head 2"
-    assert browser.run(pressed) == 1
-    cells = browser.run("[...document.querySelectorAll('#map .cells rect')].map((r) => r.getAttribute('class'))")
-    n = browser.run("sentence.steps.length")
+    assert page.evaluate(chosen) == "Cross-attention, layer 1, average of the heads"
+    page.click('#decoder .pick[data-head="1"]')
+    assert page.evaluate(chosen) == "Decoder self-attention, layer 1, head 2"
+    assert page.evaluate(pressed) == 1
+    cells = page.evaluate("[...document.querySelectorAll('#map .cells rect')].map((r) => r.getAttribute('class'))")
+    n = page.evaluate("sentence.steps.length")
     assert cells == ["w" if k <= q else "masked" for q in range(n) for k in range(n)]
-    browser.run("document.querySelector('#encoder .pick[data-head=\"0\"]').focus()")
-    browser.press("Enter")
-    assert browser.run(chosen) == "Encoder self-attention, layer 1, head 1"
-    assert browser.run(pressed) == 1
-    assert browser.run("document.querySelectorAll('#map .masked').length") == 2 * browser.run("sentence.source.length")
+    page.focus('#encoder .pick[data-head="0"]')
+    page.keyboard.press("Enter")
+    assert page.evaluate(chosen) == "Encoder self-attention, layer 1, head 1"
+    assert page.evaluate(pressed) == 1
+    assert page.locator("#map .masked").count() == 2 * page.evaluate("sentence.source.length")
 
 
-def test_the_large_map_tells_its_numbers(browser: Browser) -> None:
-    browser.click('#cross .pick[data-head="0"]')
-    browser.point_at('#map [data-q="2"][data-k="1"]')
+def test_the_large_map_tells_its_numbers(page: "Page") -> None:
+    page.click('#cross .pick[data-head="0"]')
+    page.hover('#map [data-q="2"][data-k="1"]')
     told = "document.getElementById('weight').textContent"
-    row = browser.run("[...weights.cross[0][0][2]]")
-    assert browser.run(told).endswith(f": {row[1]:.3f}")
-    assert browser.run("document.querySelectorAll('#lines .lit').length") == sum(weight >= 0.005 for weight in row)
-    browser.run("document.querySelector('#map [tabindex=\"0\"]').focus()")
-    browser.press("ArrowRight")
-    browser.press("ArrowDown")
-    assert browser.run(told).endswith(f": {browser.run('weights.cross[0][0][1][1]'):.3f}")
-    assert step_of(browser) == 1
-    browser.run("document.querySelector('#map .masked').focus()")
-    assert browser.run(told).endswith("PAD: masked, it is padding")
+    row = page.evaluate("[...weights.cross[0][0][2]]")
+    assert page.evaluate(told).endswith(f": {row[1]:.3f}")
+    assert page.locator("#lines .lit").count() == sum(weight >= 0.005 for weight in row)
+    page.focus('#map [tabindex="0"]')
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(told).endswith(f": {page.evaluate('weights.cross[0][0][1][1]'):.3f}")
+    assert step_of(page) == 1
+    page.focus("#map .masked")
+    assert page.evaluate(told).endswith("PAD: masked, it is padding")
 
 
-def test_another_sentence_can_be_chosen_and_is_text(browser: Browser) -> None:
-    browser.run("document.getElementById('sentence').selectedIndex = 1")
-    browser.run("document.getElementById('sentence').dispatchEvent(new Event('change'))")
-    assert browser.run("document.getElementById('text').textContent") == TEXTS[1]
-    assert browser.run("document.querySelectorAll('b').length") == 0
-    assert step_of(browser) == 1
+def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:
+    page.select_option("#sentence", index=1)
+    assert page.text_content("#text") == TEXTS[1]
+    assert page.locator("b").count() == 0
+    assert step_of(page) == 1
 
 
-def test_every_panel_is_saved_as_svg_and_png(browser: Browser) -> None:
-    browser.run(
-        "window.kept = {}; window.download = async (blob, name) => { kept[name] = await blob.slice(0, 4).text(); }"
+def test_every_panel_is_saved_as_svg_and_png(page: "Page") -> None:
+    page.evaluate(
+        "window.kept = {}; window.download = async (blob, name) => { kept[name] = await blob.slice(0, 4).text(); }; 0"
     )
-    panels = browser.run("[...document.querySelectorAll('.panel')].map((panel) => panel.id)")
+    panels = page.evaluate("[...document.querySelectorAll('.panel')].map((panel) => panel.id)")
     assert len(panels) == 11
     for panel in panels:
         for i, (ending, begin) in enumerate((("svg", "<svg"), ("png", "\ufffdPNG")), 1):
-            browser.click(f"#{panel} .save button:nth-child({i})")
-            browser.wait_for(f"kept['minitrans-{panel}.{ending}'] === {json.dumps(begin)}")
-        ET.fromstring(browser.run(f"standalone(document.querySelector('#{panel} svg'))"))
+            page.click(f"#{panel} .save button:nth-child({i})")
+            page.wait_for_function(f"() => kept['minitrans-{panel}.{ending}'] === {json.dumps(begin)}")
+        ET.fromstring(page.evaluate(f"standalone(document.querySelector('#{panel} svg'))"))
 
 
-def test_what_is_saved_looks_the_same_by_itself(browser: Browser, tmp_path: Path) -> None:
-    browser.send("Page.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    browser.click("#map .save button")
-    wait_for(tmp_path / "minitrans-map.svg", browser)
-    drawn = ET.parse(tmp_path / "minitrans-map.svg").getroot()
+def test_what_is_saved_looks_the_same_by_itself(page: "Page") -> None:
+    with page.expect_download() as download:
+        page.click("#map .save button")
+    assert download.value.suggested_filename == "minitrans-map.svg"
+    drawn = ET.parse(download.value.path()).getroot()
     assert drawn.tag == f"{SVG}svg"
     assert all("class" not in each.attrib for each in drawn.iter())
     cells = [each for each in drawn.iter(f"{SVG}rect") if "data-q" in each.attrib]
-    assert len(cells) == browser.run("document.querySelectorAll('#map .cells rect').length")
+    assert len(cells) == page.locator("#map .cells rect").count()
     opacities = [float(each.get("fill-opacity", "nan")) for each in cells if "hatch" not in each.get("fill", "")]
-    expected = browser.run("weights.cross[0][MEAN].flatMap((row) => [...row])")
+    expected = page.evaluate("weights.cross[0][MEAN].flatMap((row) => [...row])")
     assert opacities == pytest.approx(expected, abs=6e-5)
     assert {each.get("id") for each in drawn.iter(f"{SVG}pattern")} == {"hatch"}
 
 
-def wait_for(path: Path, browser: Browser) -> None:
-    """Wait for a file that the browser writes."""
-    for _ in range(PATIENCE * 50):
-        if path.exists() and path.stat().st_size:
-            return
-        browser.run("new Promise((done) => setTimeout(done, 20))")
-    raise AssertionError(f"{path} has not been written")
-
-
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_wider_than_the_window(browser: Browser, saved: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_window(page: "Page", saved: Path, width: int) -> None:
     for dark in (False, True):
-        browser.open(saved, width, dark)
-        assert browser.run("document.documentElement.scrollWidth") <= width
-        assert browser.run("getComputedStyle(document.body).backgroundColor") == (
+        visit(page, saved.as_uri(), width, dark)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)"
         )
-        assert browser.run("[...document.querySelectorAll('.picture svg')].every((s) => s.clientWidth > 50)")
+        assert page.evaluate("[...document.querySelectorAll('.picture svg')].every((s) => s.clientWidth > 50)")
 
 
-def test_a_notebooks_frame_works_too(chromium: Browser, translator: Translator, tmp_path: Path) -> None:
+def test_a_notebooks_frame_works_too(empty: "Page", translator: Translator, tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.html"
     shown = minitrans.explain(translator, TEXTS[0])._repr_html_()
     notebook.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{shown}", encoding="utf-8")
-    chromium.requests.clear()
-    chromium.open(notebook, 1200)
-    with chromium.in_frame():
-        chromium.wait_for("drawnFor > 1000 && document.querySelectorAll('.picture svg').length === 11")
-        chromium.run("document.getElementById('forward').click()")
-        assert step_of(chromium) == 2
-        chromium.run("savePng('map')")
-    assert chromium.errors == []
-    assert {url for url in chromium.requests if not url.startswith(INSIDE)} == {notebook.as_uri()}
+    visit(empty, notebook.as_uri(), 1200)
+    _, frame = empty.frames
+    frame.wait_for_function("() => drawnFor > 1000 && document.querySelectorAll('.picture svg').length === 11")
+    frame.click("#forward")
+    assert step_of(frame) == 2
+    frame.evaluate("savePng('map')")

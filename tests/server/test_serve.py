@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from bench_serve import Served, faults, load, main, served
-from browser import needs_chromium, started
+from browser import needs_chromium, opened, visit
 from libretranslatepy import LibreTranslateAPI
 from runs import command
 from starlette.testclient import TestClient
@@ -364,38 +364,37 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 
 
 @needs_chromium
-def test_the_page_by_keyboard_alone(server: Served, translator: Translator, tmp_path: Path) -> None:
+def test_the_page_by_keyboard_alone(server: Served, translator: Translator) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
-    with started(tmp_path) as browser:
+    with opened() as (page, requests, errors):
         for width, dark in ((1200, False), (390, False), (320, True)):
-            browser.open(address, width, dark)
-            browser.wait_for("document.activeElement.id === 'text'")  # with its first rendering, after it is loaded
-            browser.click("#examples button")
-            browser.wait_for(f"{value} !== '' && text.value === 'Good morning. How are you?'")
-            browser.wait_for("figures.firstChild !== null")
-            browser.run("document.getElementById('text').select()")
-            browser.run("document.getElementById('text').focus()")
+            visit(page, address, width, dark)
+            page.wait_for_function("() => document.activeElement.id === 'text'")
+            page.click("#examples button")
+            page.wait_for_function(f"() => {value} !== '' && text.value === 'Good morning. How are you?'")
+            page.wait_for_function("() => figures.firstChild !== null")
+            page.evaluate("document.getElementById('text').select()")
+            page.focus("#text")
             for typed in ("I love", " axolotls."):
-                browser.send("Input.insertText", text=typed)
-            browser.wait_for(f"{value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
-            doubt = browser.run("document.getElementById('doubt').textContent")
+                page.keyboard.insert_text(typed)
+            page.wait_for_function(f"() => {value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
+            doubt = page.text_content("#doubt")
             assert doubt == "Unsure: this translation may be wrong. Training never showed: axolotls."
-            browser.wait_for("figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
-            assert browser.run("document.documentElement.scrollWidth <= innerWidth")
-            paper = browser.run("getComputedStyle(document.body).backgroundColor")
+            page.wait_for_function("() => figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
             assert paper == ("rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)")
-        with browser.in_frame():
-            browser.wait_for("document.getElementById('text').textContent === 'I love axolotls.'")
-            assert browser.run("document.querySelectorAll('#map svg').length") == 1
-            doubt = browser.run("document.getElementById('doubt').textContent")
-            assert doubt == "unsure: not in the training data: axolotls"
-        browser.run("document.getElementById('text').select()")
-        browser.send("Input.insertText", text="Axolotls " + "sleep " * 40)
-        browser.wait_for("document.getElementById('fault').textContent.includes('pieces')")
-        browser.run("document.getElementById('text').select()")
-        browser.send("Input.insertText", text=" ")
-        browser.wait_for(f"{value} === '' && !document.querySelector('iframe')")
-        assert sum("axolotls." in url for url in browser.requests) == 3  # no frame is loaded twice
-        assert all("400 (Bad Request)" in error for error in browser.errors)
-        assert all(url.startswith(address) for url in browser.requests)
+        _, frame = page.frames
+        frame.wait_for_function("() => document.getElementById('text').textContent === 'I love axolotls.'")
+        assert frame.locator("#map svg").count() == 1
+        assert frame.text_content("#doubt") == "unsure: not in the training data: axolotls"
+        page.evaluate("document.getElementById('text').select()")
+        page.keyboard.insert_text("Axolotls " + "sleep " * 40)
+        page.wait_for_function("() => document.getElementById('fault').textContent.includes('pieces')")
+        page.evaluate("document.getElementById('text').select()")
+        page.keyboard.insert_text(" ")
+        page.wait_for_function(f"() => {value} === '' && !document.querySelector('iframe')")
+        assert sum("axolotls." in url for url in requests) == 3  # no frame is loaded twice
+        assert all("400 (Bad Request)" in error for error in errors)
+        assert all(url.startswith(address) for url in requests)
