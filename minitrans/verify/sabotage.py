@@ -3,7 +3,7 @@
 import inspect
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -25,9 +25,18 @@ class Sabotage(Fault):
     Attributes:
         edits: For each edit a function below `minitrans`, as "module:name", a piece of its source, and what takes the
             place of that piece, wherever it stands in the function.
+        noticed_by: Ids of the checks that must notice it, by what they measure; of those that there are.
+        no_other: Whether no other check may notice it.
+        plain: Whether it is as plain in a lower dtype: far above what that may round.
+        probe: Which looks of the probe of compiled code must refuse it, and which not, if it is for the probe too:
+            training, decoding, or both.
     """
 
     edits: list[tuple[str, str, str]]
+    noticed_by: list[str]
+    no_other: bool = False
+    plain: bool = False
+    probe: Sequence[str] = ()
 
     @contextmanager
     def applied(self) -> Iterator[Callable[[Any], Any]]:
