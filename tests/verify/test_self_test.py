@@ -186,20 +186,20 @@ def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> Non
     before = functions()
     with sabotage.applied():
         edited = {f.__qualname__ for f, code in functions().items() if code is not before[f]}
-    assert edited == {name.split(":")[1] for name, _, _ in sabotage.edits}
+    assert edited == {name.split(":")[1] for name in sabotage.edits}
     assert functions() == before
 
 
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     model = fresh_model()
-    sabotage = Sabotage("x", "A fault.", [("model.transformer:Transformer.hidden", "return", "1 / 0; return")], [])
+    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.hidden": [("return", "1 / 0; return")]}, [])
     with pytest.raises(ZeroDivisionError), sabotage.applied():
         model(IDS, IDS)
     assert model(IDS, IDS).isfinite().all()
 
 
 def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
-    edits = [("pages.pictures:_short", "LONGEST_LABEL", "3"), ("pages.pictures:_short", "…", "...")]
+    edits = {"pages.pictures:_short": [("LONGEST_LABEL", "3"), ("…", "...")]}
     with Sabotage("x", "A fault.", edits, []).applied():
         assert pictures._short("abcd") == "ab..."
     assert pictures._short("abcd") == "abcd"
@@ -207,7 +207,7 @@ def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
 
 def test_a_sabotage_of_code_that_was_edited_for_good_says_what_it_misses() -> None:
     message = r"x edits '/ 2' in model.loss:batch_loss, where it isn't; edit verify/sabotages.toml too"
-    sabotage = Sabotage("x", "A fault.", [("model.loss:batch_loss", "/ 2", "")], [])
+    sabotage = Sabotage("x", "A fault.", {"model.loss:batch_loss": [("/ 2", "")]}, [])
     with pytest.raises(UserError, match=message), sabotage.applied():
         pass
 
