@@ -3,7 +3,7 @@
 import inspect
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -23,11 +23,20 @@ class Sabotage(Fault):
     """A fault that the code has.
 
     Attributes:
-        edits: For each edit a function below `minitrans`, as "module:name", a piece of its source, and what takes the
-            place of that piece, wherever it stands in the function.
+        edits: For each function to be edited, as "module:name" below `minitrans`, pieces of its source, and what takes
+            the place of each, wherever it stands in the function.
+        noticed_by: Ids of the checks that must notice it, by what they measure; of those that there are.
+        no_other: Whether no other check may notice it.
+        plain: Whether it is as plain in a lower dtype: far above what that may round.
+        probe: Which looks of the probe of compiled code must refuse it, and which not, if it is for the probe too:
+            training, decoding, or both.
     """
 
-    edits: list[tuple[str, str, str]]
+    edits: dict[str, list[tuple[str, str]]]
+    noticed_by: list[str]
+    no_other: bool = False
+    plain: bool = False
+    probe: Sequence[str] = ()
 
     @contextmanager
     def applied(self) -> Iterator[Callable[[Any], Any]]:
@@ -36,15 +45,15 @@ class Sabotage(Fault):
         Raises:
             UserError: A piece is not there, since the code has been edited for good.
         """
-        sources: dict[FunctionType, str] = {}
-        for name, right, wrong in self.edits:
-            function = inspect.unwrap(resolve_name(f"minitrans.{name}"))
-            source = sources.setdefault(function, textwrap.dedent(inspect.getsource(function)))
-            if right not in source:
-                raise UserError(f"{self.id} edits {right!r} in {name}, where it isn't; edit verify/sabotages.toml too")
-            sources[function] = source.replace(right, wrong.removeprefix("\n"))
         with ExitStack() as stack:
-            for function, source in sources.items():
+            for name, pieces in self.edits.items():
+                function = inspect.unwrap(resolve_name(f"minitrans.{name}"))
+                source = textwrap.dedent(inspect.getsource(function))
+                for right, wrong in pieces:
+                    if right not in source:
+                        gone = f"{self.id} edits {right!r} in {name}, where it isn't"
+                        raise UserError(f"{gone}; edit verify/sabotages.toml too")
+                    source = source.replace(right, wrong)
                 stack.callback(setattr, function, "__code__", function.__code__)
                 function.__code__ = edited(function, source)
             yield lambda subject: subject

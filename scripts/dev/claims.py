@@ -44,9 +44,9 @@ def sabotages() -> Iterator[str]:
         "`minitrans verify --sabotage ID` breaks one thing and shows which claims fail.",
         "",
     )
-    yield from ("| id | what is broken |", "|---|---|")
+    yield from ("| id | what is broken | what must notice |", "|---|---|---|")
     for sabotage in SABOTAGES:
-        yield f"| `{sabotage.id}` | {sabotage.fault} |"
+        yield f"| `{sabotage.id}` | {sabotage.fault} | {', '.join(sabotage.noticed_by)} |"
     yield ""
 
 

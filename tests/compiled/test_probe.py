@@ -9,18 +9,13 @@ import pytest
 import torch
 from conftest import BOS, EOS, PAD, needs_compiled
 from torch import Tensor
-from torch.nn import functional as F
 
 from minitrans.compiled import kernels, probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledRows, CompiledStepper
-from minitrans.model import attention, dropout, loss, transformer
-from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.cache import DecoderCache, KeyValues
-from minitrans.model.dropout import Dropout
-from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward, LayerTrace
-from minitrans.model.transformer import Decoder, Transformer, TransformerConfig
+from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.verify.sabotage import SABOTAGES, Sabotage
 
 pytestmark = needs_compiled
 
@@ -99,148 +94,12 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 # -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
 
 
-def gelu(self: FeedForward, x: Tensor) -> Tensor:
-    return self.w_2(self.dropout(F.gelu(self.w_1(x))))
-
-
-def post_norm(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
-    attended, weights = self.self_attn(x, x, x, src_mask, need_weights)
-    x = self.self_norm(x + self.dropout(attended))
-    return LayerTrace(self.ff_norm(x + self.dropout(self.ff(x))), weights, None)
-
-
-def cross_before_self(
-    self: DecoderLayer, x: Tensor, causal: Tensor, memory: Any, src_mask: Tensor, cache: Any, offset: int, need: bool
-) -> LayerTrace:
-    target, source = cache or (None, None)
-    x = x + self.dropout(self.cross_attn(self.cross_norm(x), memory, memory, src_mask, need, source)[0])
-    h = self.self_norm(x)
-    x = x + self.dropout(self.self_attn(h, h, h, causal, need, target, offset)[0])
-    return LayerTrace(x + self.dropout(self.ff(self.ff_norm(x))), None, None)
-
-
-def unscaled_embedding(self: Transformer, embedding: Any, ids: Tensor, offset: int) -> Tensor:
-    return self.dropout(embedding(ids) + self.positions[offset : offset + ids.size(1)])
-
-
-def unmasked(q_len: int, kv_len: int, offset: int, device: Any = None) -> Tensor:
-    return torch.ones(1, 1, q_len, kv_len, dtype=torch.bool, device=device)
-
-
-def all_real(ids: Tensor, pad_id: int) -> Tensor:
-    return torch.ones_like(ids, dtype=torch.bool)[:, None, None]
-
-
-def interleaved(self: MultiHeadAttention, x: Tensor, first: int, last: int) -> tuple[Tensor, ...]:
-    """Head h takes every h-th column."""
-    columns = (t.transpose(1, 2).flatten(2) for t in project(self, x, first, last))
-    return tuple(t.unflatten(2, (self.d_head, self.n_heads)).permute(0, 3, 1, 2) for t in columns)
-
-
-def restarting(self: Transformer, embedding: Any, ids: Tensor, offset: int) -> Tensor:
-    return embed(self, embedding, ids, 0)
-
-
-def forgetting(self: KeyValues, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
-    self.k[:, :, :offset] = 0.0
-    return write(self, k, v, offset)
-
-
-def sorting(self: DecoderCache, rows: Tensor) -> None:
-    select(self, rows.sort().values)
-
-
-def late_dropout(self: FeedForward, x: Tensor) -> Tensor:
-    return self.dropout(self.w_2(F.relu(self.w_1(x))))
-
-
-def dropout_before_attention(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, dropout_p: float = 0.0, need_weights: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """The scores are dropped, not the weights."""
-    scores = dropout.dropout(attention.attention_scores(q, k), dropout_p, training=True)
-    return attention.masked_softmax(scores, mask) @ v, None
-
-
-def other_order(self: EncoderLayer, x: Tensor, src_mask: Tensor, need_weights: bool) -> LayerTrace:
-    """The dropouts of a layer draw their seeds in another order: the feed-forward network's after that of its end."""
-    h = self.self_norm(x)
-    x = x + self.dropout(self.self_attn(h, h, h, src_mask, need_weights)[0])
-    h = self.ff_norm(x)
-    state = torch.get_rng_state()
-    dropout.draw_seed()
-    hidden = self.ff(h)
-    after = torch.get_rng_state()
-    torch.set_rng_state(state)
-    x = x + self.dropout(hidden)
-    torch.set_rng_state(after)
-    return LayerTrace(x, None, None)
-
-
-def detached(self: Decoder, x: Tensor, memory: Tensor | None, *rest: Any) -> Any:
-    return decode(self, x, None if memory is None else memory.detach(), *rest)
-
-
-def sharp(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    return linear_cross_entropy(hidden, weight, tgt_out, pad_id, 0.0)
-
-
-def with_padding(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    return linear_cross_entropy(hidden, weight, tgt_out, -1, smoothing)
-
-
-def kept(self: CompiledRows, rows: Tensor) -> None:
-    self.sources, self.slots = self.sources[rows], self.slots[rows.sort().values]
-
-
-def cut(self: CompiledStepper, src_ids: Tensor, capacity: int) -> CompiledRows:
-    return begin(self, src_ids[:, :-1], capacity)
-
-
-project, softmax, norm = MultiHeadAttention.project, attention.masked_softmax, F.layer_norm
-embed, write, select, decode = Transformer.embed, KeyValues.write, DecoderCache.select_rows, Decoder.forward
-linear_cross_entropy, begin = loss.linear_cross_entropy, CompiledStepper.begin
-BOTH, TRAINING, DECODING = (True, True), (True, False), (False, True)
-FAULTS: dict[str, tuple[tuple[bool, bool], object, str, Callable[..., Any]]] = {
-    "GELU": (BOTH, FeedForward, "forward", gelu),
-    "linear": (BOTH, FeedForward, "forward", lambda self, x: self.w_2(self.dropout(self.w_1(x)))),
-    "post-norm": (BOTH, EncoderLayer, "forward", post_norm),
-    "cross first": (BOTH, DecoderLayer, "forward", cross_before_self),
-    "no scale": (BOTH, attention, "attention_scores", lambda q, k: q @ k.mT),
-    "hardly another scale": (BOTH, attention, "attention_scores", lambda q, k: q @ k.mT / q.size(-1) ** 0.500001),
-    "base 2": (BOTH, attention, "masked_softmax", lambda s, mask=None: softmax(s * math.log(2), mask)),
-    "no sqrt(d_model)": (BOTH, Transformer, "embed", unscaled_embedding),
-    "padding is seen": (BOTH, transformer, "padding_mask", all_real),
-    "heads interleaved": (BOTH, MultiHeadAttention, "project", interleaved),
-    "another epsilon": (BOTH, F, "layer_norm", lambda x, shape, w, b, eps: norm(x, shape, w, b, eps * 1.001)),
-    "no causal mask": (TRAINING, transformer, "causal_mask", unmasked),  # a step has nothing to hide
-    "dropout after the network": (TRAINING, FeedForward, "forward", late_dropout),
-    "dropout of the scores": (TRAINING, attention, "scaled_dot_product_attention", dropout_before_attention),
-    "dropout in another order": (TRAINING, EncoderLayer, "forward", other_order),
-    "more is dropped": (TRAINING, dropout, "dropped_of_256", lambda p: round(256 * p) + bool(p)),
-    "no dropout": (TRAINING, Dropout, "forward", lambda self, x: x),
-    "no gradient to the source": (TRAINING, Decoder, "forward", detached),
-    "no smoothing": (TRAINING, loss, "linear_cross_entropy", sharp),
-    "the loss counts padding": (TRAINING, loss, "linear_cross_entropy", with_padding),
-    "kernels draw one seed": (TRAINING, training, "draw_seed", lambda: 7),
-    "kernels drop nothing": (TRAINING, training, "_draw", lambda p: kernels.Dropout(0, 0)),
-    "positions restart": (DECODING, Transformer, "embed", restarting),
-    "cache forgets": (DECODING, KeyValues, "write", forgetting),
-    "rows sorted": (DECODING, DecoderCache, "select_rows", sorting),
-    "rows stay": (DECODING, DecoderCache, "select_rows", lambda self, rows: select(self, torch.tensor([0, 1, 1]))),
-    "compiled rows stay": (DECODING, CompiledRows, "select_rows", kept),
-    "the compiled source is cut": (DECODING, CompiledStepper, "begin", cut),
-}
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_noticed_where_it_is(fault: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
-    where, owner, name, function = FAULTS[fault]
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, name, function)
+@pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.probe], ids=lambda sabotage: sabotage.id)
+def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage, dtype: torch.dtype) -> None:
+    with sabotage.applied():
         reasons = found(dtype, model_of(dtype, (1e-3,)))
-    assert tuple(map(bool, reasons)) == where
+    assert [where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason] == sabotage.probe
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
     assert found(dtype) == ("", "")
 

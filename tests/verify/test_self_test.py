@@ -5,6 +5,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, get_args
@@ -27,12 +28,15 @@ from minitrans.verify.subject import fresh_model, random_subject
 
 LOGGER, IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
 SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
-EXPORTED = {check.id for check in CHECKS if check.id.startswith("export.")}  # none where CTranslate2 is not installed
-OF_COMPILED = {check.id for check in CHECKS if check.id.startswith("compiled.")} if COMPILED else set()
-MEASURED = [check for check in CHECKS if COMPILED or not check.id.startswith("compiled.")]
-APPLIED = [sabotage for sabotage in SABOTAGES if COMPILED or not sabotage.id.startswith("compiled.")]
-# The probe and the checks of the pass, the decoder and its outputs see any other model.
-WHOLE_MODEL = OF_COMPILED - {"compiled.loss"}
+THERE = {"compiled.": COMPILED, "export.": find_spec("ctranslate2") is not None}
+LACKING = tuple(kind for kind, is_there in THERE.items() if not is_there)
+MEASURED = [check for check in CHECKS if not check.id.startswith(LACKING)]
+APPLIED = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(LACKING)]
+
+
+def must_notice(sabotage: Sabotage) -> set[str]:
+    """The ids of the checks that must notice it, without those that are not there."""
+    return {id_ for id_ in sabotage.noticed_by if not id_.startswith(LACKING)}
 
 
 def ids_of_raised(info: Mock) -> set[str]:
@@ -54,110 +58,10 @@ def functions() -> dict[FunctionType, CodeType]:
 
 # -- Each sabotage and the checks that must notice it ----------------------------------------------------------------
 
-# For each sabotage checks that have to notice it by what they measure; they are all checks.
-NOTICED_BY = {
-    "softmax.hard": "C1.query C1.values C2 C4",
-    "softmax.naive": "C3",
-    "softmax.base-2": "C2 C3",
-    "softmax.clipped": "C1.query C3",
-    "softmax.axis": "C1.queries C2 C4 C6",
-    "values.cut": "C1.values C23",
-    "scale.missing": "C5.variance C5.gradient C14 C15.torch",
-    "scale.outside": "C6 C18",
-    "scale.d_model": "C7 C11",
-    "heads.unsplit": "C12",
-    "heads.rolled": "C11 C12 C15.numpy",
-    "heads.interleaved": "C9 C10 C15.numpy C15.torch",
-    "heads.mixed": "C9 C15.torch",
-    "heads.wide": "C13",
-    "heads.no-w_o": "C8 C14",
-    "projections.swapped": "C9 model.numpy model.torch",
-    "projections.first": "C9 C15.numpy",
-    "projections.list": "C8",
-    "queries.first": "C16 C1.queries",
-    "cross.own-keys": "C16",
-    "batch.second": "C24",
-    "batch.centred": "C17.ignored",
-    "mask.leak": "C19.prefix C19.gradient model.numpy model.torch C20 C21 C22 cache.steps",
-    "mask.late": "C19.prefix C20",
-    "mask.alone": "C19.gradient model.numpy",
-    "mask.only-cached": "C19.prefix cache.steps",
-    "mask.only-uncached": "cache.chunks",
-    "mask.only-training": "C19.prefix cache.training",
-    "mask.only-eval": "cache.training",
-    "mask.top-left": "cache.steps cache.shapes",
-    "mask.square": "cache.steps cache.shapes",
-    "mask.inverted": "C18 C15.numpy",
-    "mask.after-softmax": "C18 C15.numpy",
-    "mask.fill-1e6": "C17.zero C25",
-    "mask.fill-inf": "C25",
-    "mask.nan-gradient": "C25",
-    "padding.seen": "C17.zero C17.ignored",
-    "padding.queries": "C17.zero C18",
-    "padding.other-id": "model.torch model.numpy",
-    "padding.centred": "C17.ignored",
-    "heat-map.unmarked": "C22",
-    "layer.post-norm": "model.layers model.torch model.numpy",
-    "layer.no-residual": "model.layers model.torch",
-    "layer.no-relu": "model.layers model.numpy",
-    "embedding.unscaled": "model.torch model.numpy",
-    "dropout.always": "C19.prefix cache.steps",
-    "gradient.detached": "C8",
-    "state.incomplete": "cache.saved",
-    "loss.padding": "C20 loss.chunks",
-    "loss.first-chunk": "loss.chunks",
-    "loss.sharp-gradient": "loss.chunks",
-    "target.unshifted": "C20 C26",
-    "batches.replayed": "batches.resumed",
-    "batches.skipped": "batches.resumed",
-    "batches.restarted": "batches.resumed",
-    "batches.dropped": "batches.resumed",
-    "positions.restart": "cache.steps cache.shapes cache.chunks cache.rows cache.score",
-    "positions.ahead": "cache.steps cache.score",
-    "cache.wrong-slot": "cache.steps cache.two",
-    "cache.empty-slots": "cache.steps C21",
-    "cache.forgets": "cache.steps cache.alternating",
-    "cache.cross-layout": "cache.steps cache.saved",
-    "cache.on-module": "cache.two",
-    "cache.emptied": "cache.alternating",
-    "rows.dropped": "cache.rows cache.beams",
-    "rows.sorted": "cache.rows cache.beams",
-    "rows.inverse": "cache.rows cache.beams",
-    "rows.not-source": "cache.rows",
-    "rows.not-target": "cache.rows cache.beams",
-    "rows.first": "cache.rows C21",
-    "rows.not-values": "cache.rows cache.beams",
-    "rows.not-mask": "cache.rows",
-    "decode.stale-token": "C21 C26",
-    "decode.past-eos": "C21 C26",
-    "decode.second-best": "C21",
-    "decode.uncached-rows": "C21",
-    "decode.limit-of-batch": "C21 beam.greedy",
-    "beam.logits": "beam.score",
-    "beam.second-best": "C21",
-    "compiled.unscaled-gradient": "compiled.loss compiled.pass",
-    "compiled.forgotten-token": "compiled.loss compiled.pass",
-    "compiled.unmasked": "compiled.pass",
-    "compiled.overwritten-table": "compiled.pass",
-    "compiled.other-dropout": "compiled.pass",
-    "compiled.no-residual": "compiled.pass",
-    "compiled.forgotten-source": "compiled.pass",
-    "compiled.forgotten-rows": "compiled.steps compiled.outputs",
-    "compiled.cut-source": "compiled.steps compiled.outputs",
-    "compiled.admits-all": "compiled.admitted",
-    "compiled.ignores-hooks": "compiled.admitted",
-    "export.own-positions": "export.score export.greedy",
-    "export.unscaled": "export.score export.greedy",
-    "export.values-first": "export.score export.greedy",
-    "export.no-eos": "export.score export.greedy",
-    "export.writes-padding": "export.score",
-    "export.no-limit": "export.greedy",
-}
-
 
 @pytest.mark.parametrize("sabotage", APPLIED, ids=lambda sabotage: sabotage.id)
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
-    must = set(NOTICED_BY[sabotage.id].split())
+    must = must_notice(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.applied():
         subjects = proof.fresh_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
@@ -165,7 +69,7 @@ def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabota
 
 
 def test_every_check_must_notice_a_sabotage() -> None:
-    notice = {check for sabotage in APPLIED for check in NOTICED_BY[sabotage.id].split()}
+    notice = {check for sabotage in APPLIED for check in sabotage.noticed_by}
     assert [check.id for check in MEASURED if check.id not in notice] == []
 
 
@@ -190,22 +94,18 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
         for name in [name for name in vars(chapter) if name.endswith("deviation")]:
             monkeypatch.setattr(chapter, name, noted(getattr(chapter, name)))
     for sabotage in APPLIED:
-        if check.id in NOTICED_BY[sabotage.id].split():
+        if check.id in sabotage.noticed_by:
             with sabotage.applied():
                 check.run(proof.fresh_subjects())
     assert [place for place, found in largest.items() if found <= check.tolerance] == []
 
 
-# Faults that are as plain in a lower dtype: between them, each check that is measured in it meets one.
-PLAIN = "softmax.axis softmax.hard scale.outside heads.interleaved heads.mixed heads.wide projections.swapped mask.leak"
-PLAIN += " mask.fill-1e6 beam.logits"
-
-
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
 def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
+    """Between them, each check that is measured in it meets one."""
     seen = {check.id: check for check in MEASURED if dtype in check.lower}
     for sabotage in SABOTAGES:
-        if sabotage.id in PLAIN.split():
+        if sabotage.plain:
             with sabotage.applied():
                 subjects = {dtype: random_subject(fresh_model()).to(dtype)}
                 results = [check.run(subjects).by_dtype[name_of(dtype)] for check in seen.values()]
@@ -241,34 +141,11 @@ def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measure
     assert Report(report.checks, [caught for caught, _ in self_test]).passed
 
 
-# The only checks that may notice these.
-GRADIENT, DECODER = {"compiled.admitted", "compiled.pass"}, WHOLE_MODEL - {"compiled.pass"}
-ONLY = {
-    "batches.skipped": {"batches.resumed"},
-    "heat-map.unmarked": {"C22"},
-    "embedding.unscaled": {"model.torch", "model.numpy"} | EXPORTED | WHOLE_MODEL,
-    "layer.no-relu": {"model.layers", "model.torch", "model.numpy"} | EXPORTED | WHOLE_MODEL,
-    "rows.not-mask": {"cache.rows"},
-    "cache.on-module": {"cache.two"},
-    "compiled.unmasked": GRADIENT,
-    "compiled.overwritten-table": GRADIENT,
-    "compiled.other-dropout": GRADIENT,
-    "compiled.no-residual": GRADIENT,
-    "compiled.forgotten-source": GRADIENT,
-    "compiled.forgotten-rows": DECODER,
-    "compiled.cut-source": DECODER,
-    "compiled.unscaled-gradient": {*GRADIENT, "compiled.loss"},
-    "compiled.admits-all": {"compiled.admitted"},
-    "compiled.ignores-hooks": {"compiled.admitted"},
-    **{sabotage.id: EXPORTED for sabotage in SABOTAGES if sabotage.id.startswith("export.")},
-    "export.no-limit": EXPORTED - {"export.score"},
-}
-
-
 @pytest.mark.slow
 def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test: SelfTest) -> None:
-    found = {caught.id: set(caught.caught_by) for caught, _ in self_test if caught.id in ONLY}
-    assert found == {id_: ids for id_, ids in ONLY.items() if id_ in {sabotage.id for sabotage in APPLIED}}
+    found = {caught.id: set(caught.caught_by) for caught, _ in self_test}
+    only = {sabotage.id: must_notice(sabotage) for sabotage in APPLIED if sabotage.no_other}
+    assert {id_: found[id_] for id_ in only} == only
 
 
 @pytest.mark.parametrize("lacking", ["wanted", "compiler", "folder"])
@@ -309,28 +186,28 @@ def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> Non
     before = functions()
     with sabotage.applied():
         edited = {f.__qualname__ for f, code in functions().items() if code is not before[f]}
-    assert edited == {name.split(":")[1] for name, _, _ in sabotage.edits}
+    assert edited == {name.split(":")[1] for name in sabotage.edits}
     assert functions() == before
 
 
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     model = fresh_model()
-    sabotage = Sabotage("x", "A fault.", [("model.transformer:Transformer.hidden", "return", "1 / 0; return")])
+    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.hidden": [("return", "1 / 0; return")]}, [])
     with pytest.raises(ZeroDivisionError), sabotage.applied():
         model(IDS, IDS)
     assert model(IDS, IDS).isfinite().all()
 
 
 def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
-    edits = [("pages.pictures:_short", "LONGEST_LABEL", "3"), ("pages.pictures:_short", "…", "...")]
-    with Sabotage("x", "A fault.", edits).applied():
+    edits = {"pages.pictures:_short": [("LONGEST_LABEL", "3"), ("…", "...")]}
+    with Sabotage("x", "A fault.", edits, []).applied():
         assert pictures._short("abcd") == "ab..."
     assert pictures._short("abcd") == "abcd"
 
 
 def test_a_sabotage_of_code_that_was_edited_for_good_says_what_it_misses() -> None:
     message = r"x edits '/ 2' in model.loss:batch_loss, where it isn't; edit verify/sabotages.toml too"
-    sabotage = Sabotage("x", "A fault.", [("model.loss:batch_loss", "/ 2", "")])
+    sabotage = Sabotage("x", "A fault.", {"model.loss:batch_loss": [("/ 2", "")]}, [])
     with pytest.raises(UserError, match=message), sabotage.applied():
         pass
 
