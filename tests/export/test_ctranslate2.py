@@ -179,15 +179,6 @@ def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Pa
     assert {len(line) for line in expected} == lengths  # an emoji at the end is put back
 
 
-def test_what_is_there_is_not_overwritten(translator: Translator, tmp_path: Path) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "file").touch()
-    for name in ("folder", "file"):
-        with pytest.raises(UserError, match=f"{name} is there already; remove it or name another"):
-            export(translator.bundle, tmp_path / name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "folder"]
-
-
 def test_a_failure_leaves_nothing(translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*arguments: object) -> None:
         raise OSError(28, "No space left on device")
@@ -260,22 +251,3 @@ def test_a_translation_that_differs_is_counted(
     monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
     assert cli.main(argv) == 0
     assert "ctranslate2 float32: 1 of 15 translations differ" in capsys.readouterr().out
-
-
-def test_what_the_command_cannot_do_is_one_line(tiny_run: Path, tmp_path: Path, capsys: Capture) -> None:
-    def fails(*argv: str | Path) -> str:
-        assert cli.main(["export", *map(str, argv)]) == 2
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        assert captured.err.count("\n") == 1
-        return captured.err
-
-    out = tmp_path / "out"
-    assert "--output" in fails(tiny_run)
-    assert "model.safetensors, tokenizer.model is missing" in fails(tmp_path, "-o", out)
-    assert "--source and --reference go together" in fails(tiny_run, "-o", out, "--source", tmp_path)
-    assert "cannot read" in fails(tiny_run, "-o", out, "--source", tmp_path / "a", "--reference", tmp_path / "b")
-    assert list(tmp_path.iterdir()) == []
-    assert "is there already" in fails(tiny_run, "-o", tiny_run)
-    (tmp_path / "file").touch()
-    assert "cannot write the folder" in fails(tiny_run, "-o", tmp_path / "file" / "out")
