@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,13 +44,6 @@ def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedPr
 # -- translate --------------------------------------------------------------------------------------------------------
 
 
-def test_texts_from_arguments(tiny_run: Path) -> None:
-    lines = prints("translate", tiny_run, "I love you.", "", "I love you.").split("\n")
-    assert len(lines) == 4
-    assert lines[0] == lines[2] != ""
-    assert lines[1] == lines[3] == ""
-
-
 def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes("\ufeffI love you.\r\n\na\u2028b\0c\nlast without end".encode())
@@ -67,8 +61,10 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_standard_input_in_many_chunks(tiny_run: Path) -> None:
-    lines = prints("translate", tiny_run, stdin=b"I love you.\n\nI love you.\n\nI love you.\n").split("\n")
+def test_texts_and_standard_input_in_many_chunks(tiny_run: Path) -> None:
+    texts = ["I love you.", "", "I love you.", "", "I love you."]
+    lines = prints("translate", tiny_run, stdin="\n".join(texts).encode()).split("\n")
+    assert lines == prints("translate", tiny_run, *texts).split("\n")
     assert lines == [lines[0], "", lines[0], "", lines[0], ""]
     assert lines[0]
 
@@ -265,11 +261,7 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
         imported = set(done.stderr.decode().partition("imported\n")[2].split())  # after warnings
         assert "minitrans.cli.translate" in imported
         libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
-        assert libraries <= {
-            "minitrans",
-            "sentencepiece",
-            "safetensors",
-        }  # no jsonargparse, and nothing that PyTorch loads lazily
+        assert libraries <= {"minitrans", "sentencepiece", "safetensors"}  # and nothing that PyTorch loads lazily
         for ours in ("data", "training", "verify", "translate.scoring", "model.reference", "export"):
             assert f"minitrans.{ours}" not in imported
 
@@ -293,15 +285,6 @@ def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"env": buffered} | pipes
     with subprocess.Popen([*MINITRANS, *argv], bufsize=0, start_new_session=True, **pipes) as process:
         yield process
-
-
-def test_a_reader_that_goes_away_is_no_fault(tiny_run: Path) -> None:
-    with running("translate", tiny_run) as process:
-        process.stdout.close()
-        process.stdin.write(b"I love you.\n" * 10)
-        process.stdin.close()
-        assert process.stderr.read() == b""
-        assert process.wait() == 0
 
 
 def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
@@ -501,22 +484,9 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
 
 def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: list[str]) -> None:
     found = json.loads(prints("evaluate", tiny_run, *own_words, "--tokenize", "none", "--json"))
-    assert set(found) == {
-        "bleu",
-        "bleu_signature",
-        "bleu_interval",
-        "chrf",
-        "chrf_signature",
-        "chrf_interval",
-        "exact_match",
-        "sentences",
-        "unsure",
-        "unsure_precision",
-        "unsure_recall",
-        "unsure_wrong",
-        "seconds",
-        "sentences_per_second",
-    }
+    scores = "bleu bleu_signature bleu_interval chrf chrf_signature chrf_interval exact_match sentences"
+    marks = "unsure unsure_precision unsure_recall unsure_wrong"
+    assert set(found) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
     assert (found["exact_match"], found["sentences"]) == (100.0, 15)
     assert "tok:none" in found["bleu_signature"]
 
@@ -792,28 +762,21 @@ def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(
 
 
 @pytest.mark.parametrize(
-    ("words", "texts", "beam"),
+    ("words", "parsed"),
     [
-        (["r", "--beam", "5", "a", "b"], ["a", "b"], 5),
-        (["--beam=5", "r", "a", "--debug", "b", "--no-cache"], ["a", "b"], 5),
-        (["r", "a", "--beam", "2", "--", "--beam", "-x"], ["a", "--beam", "-x"], 2),
-        (["r", "--", "--", "a", "--"], ["--", "a", "--"], 1),
-        (["r", "-5", "- b", "-", "", "null", "[1]", "--a b"], ["-5", "- b", "-", "", "null", "[1]", "--a b"], 1),
+        ("translate r --beam 5 a b", {"run": "r", "texts": ["a", "b"], "beam": 5}),
+        ("translate --beam=5 r a --debug b --no-cache", {"run": "r", "texts": ["a", "b"], "beam": 5}),
+        ("translate r a --beam 2 -- --beam -x", {"texts": ["a", "--beam", "-x"], "beam": 2}),
+        ("translate r -- -- a --", {"texts": ["--", "a", "--"], "beam": 1}),
+        ("translate r -5 '- b' - '' null [1] '--a b'", {"texts": ["-5", "- b", "-", "", "null", "[1]", "--a b"]}),
+        ("translate '--input=my file' r --output '- a'", {"input": "my file", "output": "- a", "texts": []}),
+        ("translate r --length-penalty -1", {"length_penalty": -1.0, "texts": []}),
+        *((f"export r {flag}", {"output": "d"}) for flag in ("-o d", "-od", "-o=d", "--output d", "--output=d")),
     ],
 )
-def test_flags_and_texts_are_told_apart(words: list[str], texts: list[str], beam: int) -> None:
-    _, args = cli.parse_command(["translate", *words])
-    assert (args.run, args.texts, args.beam) == ("r", texts, beam)
-
-
-def test_a_value_may_hold_spaces_and_dashes() -> None:
-    _, args = cli.parse_command(["translate", "--input=my file", "r", "--output", "- a", "--length-penalty", "-1"])
-    assert (args.input, args.output, args.length_penalty, args.texts) == ("my file", "- a", -1.0, [])
-
-
-@pytest.mark.parametrize("words", [["-o", "d"], ["-od"], ["-o=d"], ["--output", "d"], ["--output=d"]])
-def test_a_flag_may_be_short(words: list[str]) -> None:
-    assert cli.parse_command(["export", "r", *words])[1].output == "d"
+def test_flags_values_and_texts_are_told_apart(words: str, parsed: dict[str, Any]) -> None:
+    _, args = cli.parse_command(shlex.split(words))
+    assert {name: getattr(args, name) for name in parsed} == parsed
 
 
 def test_wrong_usage_is_answered_without_loading_a_library() -> None:
@@ -836,11 +799,3 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
     monkeypatch.setattr("os.environ", environment)
     assert cli.main(["translate", "--bee"]) == 2
     assert environment.get("GOMP_SPINCOUNT") == spins
-
-
-def test_ctrl_c_ends_with_code_130(monkeypatch: pytest.MonkeyPatch, tiny_run: Path) -> None:
-    def interrupt(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli.common, "load_translator", interrupt)
-    assert command("translate", tiny_run, "a") == (130, "", "minitrans: interrupted\n")

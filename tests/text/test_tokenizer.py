@@ -167,9 +167,7 @@ def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenize
         assert other.encode("the cat 鱼") == tokenizer.encode("the cat 鱼")
 
 
-def test_a_path_that_is_not_there(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"cannot write .*tokenizer\.model: No such file"):
-        tokenizer.save(tmp_path / "nowhere" / "tokenizer.model")
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
         Tokenizer.load(tmp_path / "tokenizer.model")
 
