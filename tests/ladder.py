@@ -8,7 +8,10 @@ HERE = Path(__file__).parent
 RUNGS = {
     "unit": ["cachecheck"],
     "model": ["model", "compiled", "verify", "translate/test_backend.py"],
-    "command": ["test_cli.py", "test_fuzz.py", "test_hostile.py", "training/test_run.py", "training/test_settings.py"],
+    "command": [
+        *("test_cli.py", "test_fuzz.py", "test_hostile.py", "test_refusals.py"),
+        *("training/test_run.py", "training/test_settings.py"),
+    ],
     "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],
 }
 # The files that take longest, in this order: a process that begins one at the end keeps all others waiting.

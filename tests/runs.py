@@ -10,9 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -39,6 +42,43 @@ def command(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
             code = int(ended.code or 0)
     out.seek(0)
     return code, out.read(), err.getvalue()
+
+
+def everything(folder: Path) -> dict[str, bytes | None]:
+    """All names in a folder, with what is in the files, at least in their first 16 MB."""
+    found: dict[str, bytes | None] = dict.fromkeys(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    for name in found:
+        if (folder / name).is_file():
+            with (folder / name).open("rb") as file:
+                found[name] = file.read(1 << 24)
+    return found
+
+
+def refused(*words: str | Path, within: Path | None = None) -> str:
+    """Run a command that ends with code 2, having made or changed nothing in a folder; the one error that it tells."""
+    before = everything(within) if within else {}
+    code, out, err = command(*words)
+    assert (code, out) == (2, ""), err
+    *notices, error = err.splitlines()
+    assert all(notice.startswith("minitrans: warning: ") for notice in notices)
+    assert error.startswith("minitrans: error: ")
+    assert len(error) < 1000
+    assert before == (everything(within) if within else {})
+    return error.removeprefix("minitrans: error: ")
+
+
+def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    """Write files into a folder, which is made for them."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def parquet(**columns: object) -> bytes:
+    """A Parquet file of these columns."""
+    pq.write_table(pa.table(columns), file := io.BytesIO())
+    return file.getvalue()
 
 
 def copy_run(run: Path, folder: Path, **data: str | Path) -> Path:

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from runs import parquet, write
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig
@@ -27,13 +26,6 @@ STATUS = Path("/proc/self/status")
 
 def config(path: object, **values: Any) -> DataConfig:
     return DataConfig(**({"path": str(path), "source": "en", "target": "zh"} | values))
-
-
-def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in files.items():
-        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    return folder
 
 
 def write_pairs(folder: Path, kind: str, splits: Mapping[str, Pairs], names: tuple[str, str] = ("en", "zh")) -> Path:
@@ -63,11 +55,6 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> 
         return {"parquet": parquet(translation=rows)}
     objects = [{"translation": row} for row in rows] if kind == "translation jsonl" else rows
     return {"jsonl": "".join(json.dumps(row) + "\n" for row in objects).encode()}
-
-
-def parquet(**columns: object) -> bytes:
-    pq.write_table(pa.table(columns), file := io.BytesIO())
-    return file.getvalue()
 
 
 def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -1,7 +1,4 @@
 import csv
-import gzip
-import json
-import logging
 import os
 import socket
 import subprocess
@@ -14,18 +11,9 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pytest
-from corpora import (
-    Pairs,
-    config,
-    long_pairs,
-    parquet,
-    printed_by,
-    stand_in_for_the_hub,
-    tells_memory,
-    write,
-    write_pairs,
-)
+from corpora import Pairs, config, long_pairs, printed_by, stand_in_for_the_hub, tells_memory, write_pairs
 from datasets import DatasetDict
+from runs import parquet, write
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
@@ -153,84 +141,6 @@ def test_why_text_files_are_not_left_to_datasets(
     assert [(row.get("en"), row.get("zh")) for row in found] == rows
 
 
-PARQUET = parquet(en=["a"], zh=["a"])
-INVALID = parquet(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
-PACKED = gzip.compress(b"one\n" * 50)
-TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ({"valid.tsv": TSV}, r"corpus has no train split, only: valid; add train\.en and train\.zh, or train\.tsv"),
-        ({"train.tsv": TSV, "test.tsv": TSV}, r"corpus has no valid split, only: test, train; add valid\.en"),
-        ({}, "corpus has no train split, only: nothing"),
-        ({"train.en": "a\n"}, r"train\.zh is missing, the other side of .*train\.en"),
-        ({"train.zh": "a\n"}, r"train\.en is missing, the other side of .*train\.zh"),
-        ({"train.en": "a\nb\n", "train.zh": "a\n"}, r"train\.en has 2 lines but train\.zh has 1"),
-        ({"train.en": "a\n", "train.zh": "a\nb\n"}, r"train\.en has 1 lines but train\.zh has 2"),
-        ({"train.en": "", "train.zh": ""}, "corpus holds no sentences for train"),
-        ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
-        ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, r"train\.en, line 2: byte 1 is not valid UTF-8"),
-        ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, r"train\.tsv: train exists in another format"),
-        ({"train.tsv": "en\tzh\n"}, "corpus holds no sentences for train"),
-        ({"train.tsv": ""}, r"train\.tsv: no column en, only: nothing"),
-        ({"train.tsv": "en\tde\na\tb\n"}, r"train\.tsv: no column zh, only: en, de; set data\.source and data\.target"),
-        ({"train.tsv": TSV + "two\n"}, r"train\.tsv, line 3: 1 fields, but the header has 2"),
-        ({"train.tsv": TSV + "a\tb\tc\n"}, r"train\.tsv, line 3: 3 fields, but the header has 2"),
-        ({"train.tsv": TSV.encode() + b"\xff\tb\n"}, r"train\.tsv, line 3: byte 1 is not valid UTF-8"),
-        ({"train.tsv": "e\rn\t\u2028\t" + "a" * 10_000}, r"train\.tsv: no column en, only: e n, , \[\.\.\.\];"),
-        ({"train.csv": "en,zh\na\n"}, r"train\.csv, line 2: 1 fields, but the header has 2"),
-        ({"train.csv": 'en,zh\na,"b\n'}, r"train\.csv, line 2: unexpected end of data; check the quotation marks"),
-        ({"train.jsonl": JSONL + "{\n"}, r"train\.jsonl, line 2: not JSON"),
-        ({"train.jsonl": "[" * 100_000}, r"train\.jsonl, line 1: not JSON"),
-        ({"train.jsonl": "3\n"}, r"train\.jsonl, line 1: no column en, only: nothing"),
-        ({"train.jsonl": JSONL + '{"en": "a"}\n'}, r"train\.jsonl, line 2: no column zh, only: en"),
-        ({"train.jsonl": '{"en": "a", "zh": null}\n'}, r"train\.jsonl, line 1: en and zh must both be strings"),
-        ({"train.jsonl": '{"en": 3, "zh": "a"}\n'}, r"train\.jsonl, line 1: en and zh must both be strings"),
-        ({"train.jsonl": '{"en": "\\ud800", "zh": "a"}\n'}, r"train\.jsonl, line 1: .*half a surrogate pair"),
-        (
-            {"train.jsonl": JSONL + json.dumps({"en": "\ud800" * 9_999, "zh": ""})},
-            r"train\.jsonl, line 2: .{,40} hold",
-        ),
-        ({"train.tsv": TSV, "train.tsv.gz": PACKED}, r"train\.tsv\.gz: there is also train\.tsv; keep one of them"),
-        (
-            {"train-1.tsv": TSV, "train-2.tsv.gz": TSV, "train-3.csv": TSV},
-            r"train-3\.csv has another format than train-1",
-        ),
-        ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, r"train\.2\.tsv, line 3: 1 fields, but the header has 2"),
-        ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, r"train\.2\.zh is missing, the other side"),
-        ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, r"train\.2\.parquet: not a readable Parquet file"),
-        ({"train.1.parquet": PARQUET, "train.2.parquet": INVALID}, r"train\.1\.parquet to train\.2\.parquet: not a r"),
-        ({"train.parquet": b"PAR1"}, r"train\.parquet: not a readable Parquet file"),
-        ({"train.parquet": parquet(en=[1], zh=["a"])}, r"train\.parquet: column en holds int64, not text"),
-        ({"train.parquet": parquet(en=["a"], de=["a"])}, r"train\.parquet: no column zh, only: en, de;"),
-        ({"train.parquet": INVALID}, r"train\.parquet: not a readable Parquet file .*UTF8"),
-        ({"train.parquet": INVALID.replace(b"zh", b"z\xe8")}, r"train\.parquet: not a readable Parquet file .*decode"),
-        (TWO_SIDES | {"train.en.gz": b"one\ntwo\n"}, r"train\.en\.gz: damaged gzip file \(.*\); copy it again, or unp"),
-        (TWO_SIDES | {"train.en.gz": PACKED[:-12]}, r"train\.en\.gz: damaged gzip file \(.*\); copy it again, or unp"),
-        (TWO_SIDES | {"train.en.gz": PACKED[:-6] + b"x" + PACKED[-5:]}, r"train\.en\.gz: damaged gzip file \(CRC"),
-        (
-            TWO_SIDES | {"train.en.gz": PACKED[:10] + b"\x07" + PACKED[11:]},
-            r"train\.en\.gz: damaged gzip file \(.*block",
-        ),
-    ],
-)
-def test_faults_in_a_folder(
-    tmp_path: Path,
-    files: dict[str, str | bytes],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for handler in logging.getLogger("datasets").handlers:
-        monkeypatch.setattr(handler, "stream", sys.stderr)  # or it writes to what that was when it was imported
-    with pytest.raises(UserError, match=message) as caught:
-        load_corpus(config(write(tmp_path / "corpus", files)))
-    assert len(str(caught.value).splitlines()) == 1
-    assert capsys.readouterr() == ("", "")  # nothing of what `datasets` says of it
-
-
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
     folder = write(tmp_path / "corpus", {"train.en": b"a\n" * 7 + b"\xff\n", "train.zh": "b\n" * 8, "valid.tsv": TSV})
@@ -239,21 +149,6 @@ def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch
     assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
     write(folder, {"train.en": "a\n" * 8})
     assert pairs_of(load_corpus(config(folder)), "train") == [("a", "b")] * 8
-
-
-@pytest.mark.parametrize(
-    "path", ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "here/corpus", "a/b/corpus", "a.tsv"]
-)
-def test_what_is_no_folder_is_not_looked_for_on_the_hub(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
-) -> None:
-    (tmp_path / "here").mkdir()
-    write(tmp_path, {"a.tsv": TSV})
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        UserError, match=r"cannot read data\.path .*(No such file or|Not a) directory; give a folder with"
-    ):
-        load_corpus(config(path))
 
 
 OPUS_CARD = """\
@@ -325,19 +220,6 @@ def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
     assert pairs_of(corpus, "valid") == PAIRS[:2]
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_the_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, streaming: bool) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        UserError, match=r"data\.path owner/name is not a folder here, and could not be loaded from the hub"
-    ) as got:
-        load_corpus(config("owner/name", streaming=streaming))
-    assert "train.en and train.zh" in str(got.value)
-    assert len(str(got.value).splitlines()) == 1
-
-
 # -- corpus: splits and filters ----------------------------------------------------------------------------------------
 
 
@@ -380,10 +262,6 @@ def test_parts_of_local_splits(tmp_path: Path) -> None:
     assert pairs_of(corpus, "test") == pairs[10:20]
     again = load_corpus(config(folder, splits=splits))
     assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
-    for part in ("half", "all[", "all[::2]", "all[0.5:]"):
-        with pytest.raises(UserError, match=r"data\.splits\.valid is .*: ") as caught:
-            load_corpus(config(folder, splits={"train": "all", "valid": part}))
-        assert len(str(caught.value).splitlines()) == 1
 
 
 def test_the_same_files_for_other_languages_are_read_anew(tmp_path: Path) -> None:
@@ -415,58 +293,12 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     assert [pairs_of(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"path": ""}, r"data\.path is empty"),
-        ({"source": ""}, r"data\.source is empty"),
-        ({"target": ""}, r"data\.target is empty"),
-        ({"source": "zh"}, r"data\.source and data\.target are both zh"),
-        ({"target_column": "en"}, r"the columns of source and target are both en"),
-        (
-            {"splits": {"train": "valid[:1]"}, "streaming": True},
-            r"data\.splits\.train is valid\[:1\]; with data\.streaming it must be a whole split",
-        ),
-    ],
-)
-def test_config_is_checked(values: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        config(**({"path": "corpus"} | values))
-
-
 def test_run_corpus(tmp_path: Path) -> None:
     one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
     other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
     write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
     assert pairs_of(run_corpus(tmp_path), "valid") == PAIRS[:1]
     assert pairs_of(run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "data: [",
-        "[" * 10_000,
-        "data: !!int x",
-        "data: {path: 3, source: a, target: b}",
-        "data: {path: x, source: a, target: b, min_length: 1.5}",
-        "data: {path: x}",
-        "data: {path: x, source: a, target: b, sauce: c}",
-    ],
-)
-def test_run_corpus_without_a_usable_config(tmp_path: Path, text: str) -> None:
-    write(tmp_path, {"config.yaml": text})
-    with pytest.raises(UserError, match=r"config\.yaml(: no usable data section| is not YAML: )"):
-        run_corpus(tmp_path)
-
-
-def test_an_address_in_a_run_is_not_asked_for(tmp_path: Path) -> None:
-    write(tmp_path, {"config.yaml": "data: {path: 'memory://a', source: en, target: zh}"})
-    with pytest.raises(UserError, match=r"its corpus is at memory://a; to read it there, give --data memory://a"):
-        run_corpus(tmp_path)
-    with pytest.raises(UserError, match=r"cannot read data\.path memory://b"):
-        run_corpus(tmp_path, "memory://b")
 
 
 # -- corpus: tokenizer and ids ----------------------------------------------------------------------------------------

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from minitrans.errors import UserError
 from minitrans.explain.computing import KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
@@ -170,9 +169,3 @@ def test_a_text_as_long_as_the_model_takes_and_a_blank_one(
     assert caplog.messages[-1] == "text 1 is blank: it is left out"
     assert len(each.attention.source) == each.config.max_len
     assert each.n_padded == 0
-
-
-@pytest.mark.parametrize("texts", [[], ["", "\u2581"]])
-def test_nothing_to_explain_is_the_users_error(translator: Translator, texts: list[str]) -> None:
-    with pytest.raises(UserError, match=r"^there is no text to explain; give one that is not blank$"):
-        trace_translations(translator, texts)

@@ -65,25 +65,3 @@ def test_the_command_writes_a_page_of_a_file(tiny_run: Path, tmp_path: Path, cap
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", f"page: {path}\n")
     assert path.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "the following arguments are required: RUN; see minitrans explain --help"),
-        (["RUN"], "there is no text to explain; give one after RUN, or --input"),
-        (["RUN", "a", "--input", "b"], "texts and --input are both given; give one"),
-        (["RUN", ""], "there is no text to explain; give one that is not blank"),
-        (["RUN", "I love you.", "-o", "/gone/page.html"], "cannot write /gone/page.html: No such file or directory"),
-        (
-            ["RUN", "--input", "/gone"],
-            "cannot read /gone: No such file or directory; give the path of a readable text file",
-        ),
-        (["/gone", "a"], "/gone is not a folder; give the run folder that `minitrans train` wrote"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(tiny_run: Path, words: list[str], message: str, capsys: Capture) -> None:
-    assert cli.main(["explain", *(str(tiny_run) if word == "RUN" else word for word in words)]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.splitlines()[-1] == f"minitrans: error: {message}"

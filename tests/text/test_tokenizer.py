@@ -167,9 +167,7 @@ def test_file_pickle_and_copy_keep_the_bytes(tmp_path: Path, tokenizer: Tokenize
         assert other.encode("the cat 鱼") == tokenizer.encode("the cat 鱼")
 
 
-def test_a_path_that_is_not_there(tmp_path: Path, tokenizer: Tokenizer) -> None:
-    with pytest.raises(UserError, match=r"cannot write .*tokenizer\.model: No such file"):
-        tokenizer.save(tmp_path / "nowhere" / "tokenizer.model")
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"cannot read the tokenizer .*No such file"):
         Tokenizer.load(tmp_path / "tokenizer.model")
 
@@ -201,16 +199,3 @@ def test_load_a_file_without_a_special_id(tmp_path: Path, ids: tuple[int, int, i
     (tmp_path / "tokenizer.model").write_bytes(foreign_model(*ids))
     with pytest.raises(UserError, match=rf"tokenizer\.model: the SentencePiece model has no {missing}"):
         Tokenizer.load(tmp_path / "tokenizer.model")
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"vocab_size": 260}, r"tokenizer\.vocab_size is 260; it must be at least 262 \(4 special ids, 256 bytes"),
-        ({"character_coverage": 0.5}, r"tokenizer\.character_coverage is 0\.5; it must be from 0\.98 to 1"),
-        ({"character_coverage": float("nan")}, r"tokenizer\.character_coverage is nan"),
-    ],
-)
-def test_config_is_checked(values: dict[str, object], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        TokenizerConfig(**values)  # type: ignore[arg-type]

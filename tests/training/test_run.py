@@ -1,4 +1,4 @@
-"""A run from its flags to its folder, and what may go wrong on the way."""
+"""A run from its flags to its folder, and whose folder it is (what is refused: tests/test_refusals.py)."""
 
 import json
 import re
@@ -15,7 +15,7 @@ import pytest
 import torch
 import yaml
 from running import metrics, read_pairs, settings, train, weights
-from runs import command
+from runs import refused
 from several import as_processes
 
 from minitrans import cli
@@ -173,99 +173,13 @@ def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp
     assert not (tmp_path / "b/words.txt").exists()
 
 
-# -- Refusals -------------------------------------------------------------------------------------------------------
-
-
-def everything(folder: Path) -> dict[str, bytes | None]:
-    """All names in a folder, with what is in the files."""
-    return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
-
-
-def refuses(corpus: Path, run_dir: Path, *flags: str) -> str:
-    """The line that says why nothing is trained; nothing is written or removed beside the run folder either."""
-    before = everything(run_dir.parent)
-    code, out, err = command("train", *settings(corpus, run_dir, *flags))
-    assert (code, out) == (2, "")
-    *notices, error = err.splitlines()
-    assert error.startswith("minitrans: error: ")
-    assert all(notice.startswith("minitrans: warning: ") for notice in notices)
-    assert everything(run_dir.parent) == before
-    return error
-
-
-@pytest.fixture
-def places(tiny_run: Path, tmp_path: Path) -> Path:
-    """A folder with runs, of which one has one more setting, a link, a document, and a folder that looks like a run."""
-    for name, more in (("run", ""), ("planted", f"  cache_dir: {tmp_path}/planted\n")):
-        config = shutil.copytree(tiny_run, tmp_path / name) / "config.yaml"
-        config.write_text(config.read_text().replace("data:\n", f"data:\n{more}"))
-    (tmp_path / "link").symlink_to(tmp_path / "run")
-    for name in ("desk", "project"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "desk/thesis.doc").write_text("years of work")
-    for name in ("config.yaml", "README.md", "main.c"):
-        (tmp_path / "project" / name).write_text("years: of work")
-    return tmp_path
-
-
-NOT_MARKED = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
-FROM_RUN = ["--training.init_from", "{places}/run"]
-
-
-@pytest.mark.parametrize(
-    ("name", "flags", "said"),
-    [
-        ("run", [], "is not empty; give --resume, --overwrite or another --run-dir"),
-        ("run", ["--resume", "--overwrite"], "exclude each other"),
-        ("run", ["--resume", "--model.d_ff", "64"], "differ in model"),
-        ("run", ["--resume", "--seed", "64"], "differ in seed"),
-        ("run", ["--resume", "--training.patience", "3"], "differ in training"),
-        ("planted", ["--resume"], "config.yaml names data.cache_dir; remove that line"),
-        ("new", ["--resume"], "holds nothing to resume: config.yaml is missing"),
-        ("project", [], "is not empty; give --resume, --overwrite or another --run-dir"),
-        ("project", ["--overwrite"], NOT_MARKED),
-        ("desk", ["--overwrite"], NOT_MARKED),
-        ("desk/thesis.doc", [], "is a file"),
-        ("link", ["--overwrite"], "is a link, so what it leads to is not overwritten"),
-        ("new", [*FROM_RUN, "--model.d_ff", "64"], "model.d_ff is "),
-        ("new", [*FROM_RUN, "--model.n_layers", "2"], "model.n_layers is "),
-        ("new", [*FROM_RUN, "--model.n_heads", "1"], "model.n_heads is "),
-        ("new", [*FROM_RUN, "--model.tie_embeddings", "false"], "model.tie_embeddings is "),
-        ("new", ["--training.init_from", "{places}/gone"], "is not a folder"),
-        ("new", ["--model.n_heads", "5"], "not divisible"),
-        ("new", ["--model.d_fff", "5"], "the nearest is --model.d_ff"),
-        ("new", ["--data.path", "{places}/gone"], "No such file"),
-        ("new", ["--trainer.accelerator", "abacus"], "trainer: "),
-        ("new", ["--training.precision", "fp16", "--trainer.accelerator", "cpu"], "training.precision is fp16"),
-        ("new", ["--trainer.max_steps", "-1"], "max_steps"),
-        ("new", ["--trainer.strategy", "fsdp"], "--trainer.strategy is fsdp; it must be "),
-    ],
-)
-def test_what_cannot_be_done_is_refused_and_nothing_written(
-    name: str, flags: list[str], said: str, places: Path, corpus: Path
-) -> None:
-    assert said in refuses(corpus, places / name, *(flag.format(places=places) for flag in flags))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\xe5\xa4\x9a\n" * 401, "train.en has 400 lines but train.zh has 401"),
-        (b"\xff\n" * 400, "train.zh, line 1"),
-        (b"", "train.zh has 0"),
-    ],
-)
-def test_a_faulty_corpus_writes_nothing(content: bytes, said: str, corpus: Path, tmp_path: Path) -> None:
-    broken = shutil.copytree(corpus, tmp_path / "broken", ignore=shutil.ignore_patterns("run", "cache"))
-    (broken / "train.zh").write_bytes(content)
-    assert said in refuses(corpus, tmp_path / "runs/new", "--data.path", str(broken))
-
-
 # -- What is not ours -----------------------------------------------------------------------------------------------
 
 
-def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(places: Path, corpus: Path) -> None:
-    run_dir = places / "run"
+def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(
+    tiny_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    run_dir = shutil.copytree(tiny_run, tmp_path / "run")
     theirs = ["thesis.doc", "config.yaml.bak", "checkpoints/step-one.ckpt", "tensorboard/notes.txt", "sources/main.c"]
     (run_dir / "sources").mkdir()
     for name in theirs:
@@ -282,21 +196,10 @@ def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(places:
     assert not (run_dir / "model.json.123.tmp").exists()
 
 
-@pytest.mark.parametrize(
-    "name", ["checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans"]
-)
-@pytest.mark.parametrize("flag", ["--resume", "--overwrite"])
-def test_nothing_is_written_or_removed_where_a_link_leads(name: str, flag: str, places: Path, corpus: Path) -> None:
-    path, elsewhere = places / "run" / name, places / "elsewhere"
-    path.rename(elsewhere) if name != "tensorboard/hparams.yaml" else elsewhere.write_text("theirs")
-    path.unlink(missing_ok=True)
-    path.symlink_to(elsewhere)
-    message = refuses(corpus, places / "run", flag)
-    assert f"{path} is a link, and nothing is written where links lead" in message
-
-
-def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(places: Path, corpus: Path) -> None:
-    run_dir, new = places / "run", places / "new"
+def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
+    tiny_run: Path, corpus: Path, tmp_path: Path
+) -> None:
+    run_dir, new = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "new"
     new.mkdir()
     begun = mock.Mock(run_dir=new, text=""), False, ExitStack(), mock.Mock(), None
     code = (
@@ -309,7 +212,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(place
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE in refuses(corpus, run_dir, flag)
+            assert IN_USE in refused("train", *settings(corpus, run_dir, flag), within=tmp_path)
         with pytest.raises(UserError, match=IN_USE):
             begin_run(*begun)  # after the other has looked
         process.kill()
