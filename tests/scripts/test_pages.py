@@ -1,7 +1,8 @@
-"""The page of claims is what the code says."""
+"""The pages that are written from the code are what it says."""
 
 import re
 
+import architecture
 import pytest
 from claims import OUTPUT, document
 from conftest import HAS_FOLDER
@@ -20,3 +21,7 @@ def test_every_claim_has_a_row() -> None:
     assert rows == [check.id for check in CHECKS]
     numbered = {id_.split(".")[0] for id_ in rows if re.match(r"C\d", id_)}
     assert numbered == {f"C{i}" for i in range(1, 27)}
+
+
+def test_the_page_of_the_architecture_is_up_to_date() -> None:
+    assert architecture.OUTPUT.read_text(encoding="utf-8") == architecture.document(), "run scripts/dev/architecture.py"

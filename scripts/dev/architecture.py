@@ -1,0 +1,74 @@
+#!/usr/bin/env python3
+"""Writes docs/architecture.md: the parts of the demo's model, their shapes and parameters, from the code."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from minitrans.model.attention import MultiHeadAttention
+from minitrans.model.layers import FeedForward
+from minitrans.model.transformer import Transformer
+from minitrans.training.config import parse_config
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = "configs/en-zh.yaml"
+OUTPUT = ROOT / "docs" / "architecture.md"
+SIZES = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
+PARTS = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
+INTRODUCTION = f"""
+# The architecture
+
+The model of `{CONFIG}`, in the order in which a batch goes through it. All layers of a stack are
+alike, so the first one, 0, stands for them. `scripts/dev/architecture.py` writes this page.
+
+`B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
+"""
+
+
+def document() -> str:
+    """The page."""
+    config = parse_config(["--config", str(ROOT / CONFIG), "--run-dir", "none"], "train", "")
+    model = Transformer(config.transformer(config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)).eval()
+    c, n = model.config, sum(parameter.numel() for parameter in model.parameters())
+    table = ["| part | class | output | weights | parameters |", "|---|---|---|---|--:|", *rows(model)]
+    sizes = (
+        f"D = {c.d_model}, F = {c.d_ff}, V = {c.vocab_size:,}, {c.n_heads} heads, {c.n_layers} layers in each stack."
+    )
+    tied = " The three tables of the vocabulary are one." if c.tie_embeddings else ""
+    return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all {n:,} parameters.", ""])
+
+
+def rows(model: Transformer) -> list[str]:
+    """A row for each part that has weights, in the order in which they compute."""
+    c, found = model.config, list[str]()
+    letters = SIZES | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
+
+    def shape(tensor: torch.Tensor) -> str:
+        return f"({', '.join(letters[size] for size in tensor.shape)})"
+
+    def note(name: str, module: nn.Module, output: Any) -> None:
+        output = output[0] if isinstance(output, tuple) else output
+        weights = ", ".join(f"{key} {shape(parameter)}" for key, parameter in module.named_parameters())
+        n = sum(parameter.numel() for parameter in module.parameters())
+        found.append(f"| `{name}` | {type(module).__name__} | {shape(output)} | {weights} | {n:,} |")
+
+    for name, module in model.named_modules():
+        first = "layers" not in name or name.split(".")[2:3] == ["0"]
+        if first and name.count(".") < 4 and isinstance(module, PARTS):
+            module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
+    batch, source, target = SIZES
+    model(torch.full((batch, source), 3), torch.full((batch, target), 3))
+    return found
+
+
+def main() -> int:
+    """Write the page."""
+    OUTPUT.write_text(document(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
