@@ -12,48 +12,42 @@ from torch import Tensor
 from minitrans.cachecheck.protocol import CachedModel, Case
 from minitrans.cachecheck.self_test import Fault
 
+Changed = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
+Change = Callable[[CachedModel[Any]], Changed]  # makes that of a right one
+
 
 class Around(CachedModel[Any]):
-    """A model that does what another one does, but for what a subclass does in its own way: a fault."""
+    """A model that does what another one does, but for what a change makes of it and of its variants."""
 
-    def __init__(self, inner: CachedModel[Any]) -> None:
-        """Take the model, with its variants made faulty alike."""
-        self.inner = inner
-        for name in ("ordinary", *vars(CachedModel)):
-            if not name.startswith("_") and name not in vars(type(self)):
-                setattr(self, name, getattr(inner, name))
-        self.variants = {name: partial(self._around, make) for name, make in inner.variants.items()}
-
-    @classmethod
-    def _around(cls, make: Callable[[], CachedModel[Any]]) -> "Around":
-        return cls(make())
+    def __init__(self, inner: CachedModel[Any], change: Change) -> None:
+        """Take the model and the change."""
+        same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
+        vars(self).update(same | change(inner))
+        self.variants = {name: partial(lambda make: Around(make(), change), it) for name, it in inner.variants.items()}
 
 
-class PositionsAhead(Around):
+def positions_ahead(model: CachedModel[Any]) -> Changed:
     """After the first feed positions are one too high."""
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
-        """With positions moved."""
-        cache = self.inner.new_cache(memory, rows, capacity)
-        self.inner.shift_positions(cache, 1)
+    def new_cache(*given: Any) -> Any:
+        cache = model.new_cache(*given)
+        model.shift_positions(cache, 1)
         return cache
 
+    return {"new_cache": new_cache}
 
-class MaskLate(Around):
+
+def mask_late(model: CachedModel[Any]) -> Changed:
     """Each token is given something of what the next one sees."""
 
-    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """With a leak."""
-        return self._leaking(self.inner.full_pass(memory, tokens, mask))
-
-    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """With a leak within the chunk."""
-        return self._leaking(self.inner.feed(tokens, cache, mask))
-
-    @staticmethod
-    def _leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
+    def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
         logits = numbers[0]
         return [logits + 0.01 * torch.cat([logits[:, 1:], logits[:, -1:]], 1), *numbers[1:]]
+
+    return {
+        "full_pass": lambda *given: leaking(model.full_pass(*given)),
+        "feed": lambda *given: leaking(model.feed(*given)),
+    }
 
 
 @dataclass
@@ -65,87 +59,67 @@ class Cut:
     tokens: Tensor | None = None
 
 
-class CacheCut(Around):
+def cache_cut(model: CachedModel[Any]) -> Changed:
     """From the fifth token on, the cache holds no more than the last three."""
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> Any:
-        """With its makings."""
-        return Cut(self.inner.new_cache(memory, rows, capacity), lambda: self.inner.new_cache(memory, rows, capacity))
-
-    def feed(self, tokens: Tensor, cache: Cut, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """From what is left."""
+    def feed(tokens: Tensor, cache: Cut, mask: Tensor | None = None) -> Sequence[Tensor]:
         if mask is not None:
-            return self.inner.feed(tokens, cache.cache, mask)
+            return model.feed(tokens, cache.cache, mask)
         before = tokens[:, :0] if cache.tokens is None else cache.tokens
         if before.size(1) >= 4:
             cache.cache = cache.anew()
-            self.inner.feed(before[:, -3:], cache.cache)
+            model.feed(before[:, -3:], cache.cache)
         cache.tokens = torch.cat([before, tokens], 1)
-        return self.inner.feed(tokens, cache.cache)
+        return model.feed(tokens, cache.cache)
 
-    def select_rows(self, cache: Cut, rows: Tensor) -> Any:
-        """Of the cache, and never cut it again."""
-        return Cut(self.inner.select_rows(cache.cache, rows), cache.anew, None)
+    return {
+        "new_cache": lambda *given: Cut(model.new_cache(*given), partial(model.new_cache, *given)),
+        "feed": feed,
+        "select_rows": lambda cache, rows: Cut(model.select_rows(cache.cache, rows), cache.anew),
+        "copy_cache": lambda cache: replace(cache, cache=model.copy_cache(cache.cache)),
+    }
 
-    def copy_cache(self, cache: Cut) -> Any:
-        """Of what is left."""
-        return Cut(self.inner.copy_cache(cache.cache), cache.anew, cache.tokens)
 
-
-class RowsSwapped(Around):
+def rows_swapped(model: CachedModel[Any]) -> Changed:
     """The right rows are kept in the opposite order."""
-
-    def select_rows(self, cache: Any, rows: Tensor) -> Any:
-        """The other way round."""
-        return self.inner.select_rows(cache, rows.flip(0))
+    return {"select_rows": lambda cache, rows: model.select_rows(cache, rows.flip(0))}
 
 
-class CopyShared(Around):
+def copy_shared(model: CachedModel[Any]) -> Changed:
     """A copy of a cache is the cache itself."""
-
-    def copy_cache(self, cache: Any) -> Any:
-        """As it is."""
-        return cache
+    return {"copy_cache": lambda cache: cache}
 
 
-class DraftKept(Around):
+def draft_kept(model: CachedModel[Any]) -> Changed:
     """Tokens that should be dropped stay in the cache."""
-
-    def drop_last(self, cache: Any, n: int) -> Any:
-        """As it is."""
-        return cache
+    return {"drop_last": lambda cache, n: cache}
 
 
-class PaddingSeen(Around):
+def padding_seen(model: CachedModel[Any]) -> Changed:
     """All padding passes for real."""
 
-    def encode(self, src_ids: Tensor, src_mask: Tensor) -> Any:
-        """With all of the source."""
-        return self.inner.encode(src_ids, torch.ones_like(src_mask))
+    def real(mask: Tensor | None) -> Tensor | None:
+        return None if mask is None else torch.ones_like(mask)
 
-    def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """With all tokens."""
-        return self.inner.full_pass(memory, tokens, None if mask is None else torch.ones_like(mask))
-
-    def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> Sequence[Tensor]:
-        """With all tokens."""
-        return self.inner.feed(tokens, cache, None if mask is None else torch.ones_like(mask))
-
-    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
-        """After all tokens."""
-        return self.inner.generate(memory, prompts, n, way, None if mask is None else torch.ones_like(mask))
+    return {
+        "encode": lambda src_ids, src_mask: model.encode(src_ids, torch.ones_like(src_mask)),
+        "full_pass": lambda memory, tokens, mask=None: model.full_pass(memory, tokens, real(mask)),
+        "feed": lambda tokens, cache, mask=None: model.feed(tokens, cache, real(mask)),
+        "generate": lambda memory, prompts, n, way, mask=None: model.generate(memory, prompts, n, way, real(mask)),
+    }
 
 
-class GeneratedWrong(Around):
+def generated_wrong(model: CachedModel[Any]) -> Changed:
     """The last token that is generated from a cache, in whatever way, is another one."""
 
-    def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
-        """With another last one."""
-        found = self.inner.generate(memory, prompts, n, way, mask)
+    def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
+        found = model.generate(memory, prompts, n, way, mask)
         if "uncached" not in way:
-            one, other = self.ordinary[:2]
+            one, other = model.ordinary[:2]
             found[:, -1] = torch.where(found[:, -1] == one, other, one)
         return found
+
+    return {"generate": generate}
 
 
 @dataclass(frozen=True)
@@ -153,17 +127,17 @@ class FaultyModel(Fault):
     """A fault that a model around the model has.
 
     Attributes:
-        around: Makes the faulty model.
+        change: What makes the model a faulty one.
         told_by: Ids of the checks that are there to tell it.
     """
 
-    around: type[Around]
+    change: Change
     told_by: tuple[str, ...]
 
     @contextmanager
     def applied(self) -> Iterator[Callable[[Case[Any]], Case[Any]]]:
         """Yields what puts the faulty model in the model's place."""
-        yield lambda case: replace(case, model=self.around(case.model))
+        yield lambda case: replace(case, model=Around(case.model, self.change))
 
     @torch.no_grad()
     def applies(self, model: CachedModel[Any]) -> bool:
@@ -174,13 +148,13 @@ class FaultyModel(Fault):
             caches = [model.new_cache(memory, 2, 4) for _ in range(2)]
             for cache in caches:
                 model.feed(ids[:, :1], cache)
-            if self.around is RowsSwapped:
+            if self.change is rows_swapped:
                 model.select_rows(caches[0], torch.tensor([1, 0]))
-            if self.around is DraftKept:
+            if self.change is draft_kept:
                 model.drop_last(model.copy_cache(caches[0]), 1)
-            if self.around is PaddingSeen:
+            if self.change is padding_seen:
                 return model.has_source or model.takes_mask
-            if self.around is PositionsAhead:  # distances alone count for some
+            if self.change is positions_ahead:  # distances alone count for some
                 model.shift_positions(caches[0], 1)
                 return not torch.equal(*(model.feed(ids[:, 1:], cache)[0] for cache in caches))
         except Exception:
@@ -189,15 +163,15 @@ class FaultyModel(Fault):
 
 
 FAULTS = [
-    FaultyModel(id_, around.__doc__ or "", around, told_by)
-    for id_, around, told_by in (
-        ("positions.ahead", PositionsAhead, ("steps",)),
-        ("mask.late", MaskLate, ("causal.prefix",)),
-        ("cache.cut", CacheCut, ("steps",)),
-        ("rows.swapped", RowsSwapped, ("rows",)),
-        ("copy.shared", CopyShared, ("fork",)),
-        ("draft.kept", DraftKept, ("rollback",)),
-        ("padding.seen", PaddingSeen, ("source.padding", "padding.left", "generate.ragged")),
-        ("generated.last", GeneratedWrong, ("generate.greedy",)),
+    FaultyModel(id_, change.__doc__ or "", change, told_by)
+    for id_, change, told_by in (
+        ("positions.ahead", positions_ahead, ("steps",)),
+        ("mask.late", mask_late, ("causal.prefix",)),
+        ("cache.cut", cache_cut, ("steps",)),
+        ("rows.swapped", rows_swapped, ("rows",)),
+        ("copy.shared", copy_shared, ("fork",)),
+        ("draft.kept", draft_kept, ("rollback",)),
+        ("padding.seen", padding_seen, ("source.padding", "padding.left", "generate.ragged")),
+        ("generated.last", generated_wrong, ("generate.greedy",)),
     )
 ]
