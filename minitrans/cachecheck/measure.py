@@ -4,7 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -229,20 +229,6 @@ class Report:
         escaped = [s for s in self.sabotages or [] if not s.caught_by]
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
         return none_failed and not escaped and not self.blind
-
-    def as_dict(self) -> dict[str, object]:
-        """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
-        found: dict[str, object] = {"passed": self.passed, "checks": [_finite(asdict(r)) for r in self.checks]}
-        if self.sabotages is not None:
-            found["sabotages"] = [asdict(s) for s in self.sabotages]
-        return found
-
-
-def _finite(value: object) -> object:
-    """The value with null for every NaN and infinity in it."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Deviation(float):

@@ -1,6 +1,5 @@
 """The command `verify`: the proof, of a model of ours or of somebody else's."""
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -48,7 +47,7 @@ def verify_command(args: Namespace) -> int:
     from minitrans.files import write_file
     from minitrans.translate.backend import who_computes
     from minitrans.verify.page import make_folder, page
-    from minitrans.verify.report import print_report
+    from minitrans.verify.report import as_json, print_report
 
     if args.list:
         from minitrans.verify.proof import sabotages_for
@@ -73,7 +72,7 @@ def verify_command(args: Namespace) -> int:
     if not args.model:
         print(f"computed: {who_computes()}", file=sys.stderr)
     if args.json:
-        print(json.dumps(report.as_dict()))
+        print(as_json(report))
     else:
         print_report(report, Console(width=None if sys.stdout.isatty() else 160))
     return 0 if report.passed else 1

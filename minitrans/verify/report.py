@@ -1,5 +1,7 @@
-"""The checks, and what the self-test caught, as tables in the terminal."""
+"""The checks, and what the self-test caught, as tables in the terminal and as JSON."""
 
+import json
+from dataclasses import asdict
 from itertools import groupby
 
 from rich.console import Console
@@ -71,3 +73,11 @@ def print_sabotages(report: Report, console: Console) -> None:
     line = f"\n{len(sabotages)} sabotage{'s' if len(sabotages) != 1 else ''}, {n_caught} caught"
     line += f"; {every}" if report.all_catch else ""
     console.print(line, highlight=False)
+
+
+def as_json(report: Report) -> str:
+    """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
+    found: dict[str, object] = {"passed": report.passed, "checks": [asdict(r) for r in report.checks]}
+    if report.sabotages is not None:
+        found["sabotages"] = [asdict(s) for s in report.sabotages]
+    return json.dumps(json.loads(json.dumps(found), parse_constant=lambda _: None))

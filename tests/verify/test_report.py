@@ -1,16 +1,20 @@
-"""The report in the terminal."""
+"""The report in the terminal, and as JSON."""
 
 import io
+import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from itertools import groupby
 
+import pytest
+from conftest import COMPILED
 from rich.console import Console
 
 from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.measure import Caught, Check, Measurement, Report, Result
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.report import print_report
+from minitrans.verify.report import as_json, print_report
 
 
 def result(id_: str, group: str = "A chapter", **changes: object) -> Result:
@@ -100,3 +104,29 @@ def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is
     text = printed([result("one"), result("two")], [first, none])
     assert line_of(text, "d") == ["d", "D.", "NOTHING"]
     assert "2 sabotages, 1 caught; checks that caught none: two\n" in text
+
+
+def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
+    found = json.loads(as_json(fresh_report))
+    assert set(found) == {"passed", "checks"}
+    assert found["passed"] is True
+    assert [c["id"] for c in found["checks"]] == [
+        check.id for check in CHECKS if COMPILED or not check.id.startswith("compiled.")
+    ]
+    types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool,
+             "offered": bool, "detail": str}  # fmt: skip
+    for c in found["checks"]:
+        assert set(c) == {*types, "seconds", "lower"} == {field.name for field in fields(Result)}
+        assert all(type(c[key]) is kind for key, kind in types.items())
+        assert c["seconds"] > 0.0
+        assert set(c["lower"]) <= {"float32", "bfloat16"}
+        assert all(set(m) == {"measured", "tolerance"} for m in c["lower"].values())
+
+
+def test_the_json_has_null_for_nan_and_infinity_and_the_sabotages_after_a_self_test() -> None:
+    bad = Result("x", "g", "c", "w", math.nan, 1e-12, False, 0.5, {"float32": Measurement(math.inf, 2.0**-16)})
+    found = json.loads(as_json(Report([bad], [Caught("s", "A fault.", ["a"])])), parse_constant=pytest.fail)
+    assert found["passed"] is False
+    assert found["checks"][0]["measured"] is None
+    assert found["checks"][0]["lower"] == {"float32": {"measured": None, "tolerance": 2.0**-16}}
+    assert found["sabotages"] == [{"id": "s", "fault": "A fault.", "caught_by": ["a"]}]
