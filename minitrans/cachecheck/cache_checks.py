@@ -212,8 +212,7 @@ def future_deviation(case: Case[Any]) -> Deviation:
     """Nor does it when all later tokens are other ones."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
-        changed = torch.cat([case.tokens[:, :n], case.others(case.tokens[:, n:])], 1)
-        other = case.with_tokens(changed).full_pass()
+        other = case.with_others(slice(n, None)).full_pass()
         found = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
         deviations.append(found.found(f"with other tokens from {n} on"))
     return worst(deviations)
@@ -259,9 +258,7 @@ def tokens_without_effect(case: Case[Any]) -> Deviation:
     """Every token does change the logits at its own position and at the next."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
-        changed = case.tokens.clone()
-        changed[:, t] = case.others(changed[:, t])
-        other = case.with_tokens(changed).full_pass()[0]
+        other = case.with_others(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
         n_without += int((moved < LEAST).sum())
     return Deviation(n_without)
@@ -322,24 +319,21 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
         raise NotOfferedError("it takes no mask for the target's padding")
     prompts, mask = ragged(case, side)
     lengths = mask.sum(1).tolist()
-    got = case.with_tokens(prompts).full_pass(mask)[0]
-    deviations = []
-    for b, n in enumerate(lengths):
-        want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, :n]).full_pass()[0]
-        found = deviation(got[b : b + 1, mask[b]], want)
-        deviations.append(found.found(f"prompt {b} of {n} tokens alone and padded on the {side}"))
+    runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
     for size in (lengths[0], 3) if side == "left" else ():
         chunks = [*_cut(lengths[0], size), 1, 1]
         pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
+        runs.append((f"in pieces of {size} and two steps,", real, torch.cat(steps, 1)))
+    deviations = []
+    for how, seen, got in runs:
         for b, n in enumerate(lengths):
-            want = case.rows(slice(b, b + 1)).with_tokens(case.tokens[b : b + 1, : n + 2]).full_pass()[0]
-            found = deviation(torch.cat(steps, 1)[b : b + 1, -n - 2 :], want)
-            deviations.append(
-                found.found(f"prompt {b} of {n} tokens in pieces of {size} and two steps, padded on the left")
-            )
+            own = case.rows(slice(b, b + 1))
+            want = own.with_tokens(own.tokens[:, : int(seen[b].sum())]).full_pass()[0]
+            found = deviation(got[b : b + 1, seen[b]], want)
+            deviations.append(found.found(f"prompt {b} of {n} tokens {how} padded on the {side}"))
     return worst(deviations)
 
 

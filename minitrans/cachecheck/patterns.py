@@ -12,7 +12,6 @@ from minitrans.cachecheck.measure import NotOfferedError, compare, rounding
 from minitrans.cachecheck.protocol import Case
 
 SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
-FLOAT32 = 1e-5  # what rounding in float32 may do to them
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _rounding(dtype: torch.dtype) -> float:
     """That of a dtype; at least that of float32, which parts of a model may compute in."""
-    return max(rounding(dtype), FLOAT32)
+    return max(rounding(dtype), rounding(torch.float32))
 
 
 def _steps(case: Case[Any]) -> Tensor:
@@ -90,9 +89,7 @@ def tokens_ahead(case: Case[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
-        changed = case.tokens.clone()
-        changed[:, t] = case.others(changed[:, t])
-        if _moved(case.with_tokens(changed).full_pass()[0], whole)[0]:
+        if _moved(case.with_others(slice(t, t + 1)).full_pass()[0], whole)[0]:
             furthest = t
     return furthest
 
@@ -151,9 +148,7 @@ def feeds_the_token_before(case: Case[Any]) -> bool:
 
 def forgets(case: Case[Any]) -> bool:
     """Where the first token is another one, the full pass notices at the end, and the steps do not."""
-    changed = case.tokens.clone()
-    changed[:, 0] = case.others(changed[:, 0])
-    other = case.with_tokens(changed)
+    other = case.with_others(slice(1))
     noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
     return noticed == [True, False]
 
@@ -237,7 +232,8 @@ WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "ma
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
-    Pattern("something inside is computed in float32", NUMBERS, computes_in_float32, FLOAT32),
+    Pattern("something inside is computed in float32", NUMBERS, computes_in_float32,
+            rounding(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_the_next),
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all),
     Pattern("padding is attended to", SOURCE, attends_to_source_padding),

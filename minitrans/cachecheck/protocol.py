@@ -205,6 +205,12 @@ class Case(Generic[Cache]):
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
+    def with_others(self, positions: slice) -> "Case[Cache]":
+        """The same with other tokens at some positions."""
+        tokens = self.tokens.clone()
+        tokens[:, positions] = self.others(tokens[:, positions])
+        return self.with_tokens(tokens)
+
     def run_in(self, way: str) -> "Case[Any]":
         """The same with the model run in another way, one of its variants.
 
