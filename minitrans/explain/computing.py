@@ -19,7 +19,7 @@ from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import Attention, Translation, Translator, stacked
+from minitrans.translate.translator import Attention, Translation, Translator, layer_weights, stacked
 
 Kind = Literal["encoder", "decoder", "cross"]
 KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
@@ -121,9 +121,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     logits = model.output(hidden)  # (1, T, V)
-    among = stacked(trace.self_weights for trace in encoder)[:, 0]
-    within = stacked(trace.self_weights for trace in decoder)[:, 0]
-    across = stacked(trace.cross_weights for trace in decoder)[:, 0]
+    among, within, across = (weights[:, 0] for weights in layer_weights(encoder, decoder))
     n, length = len(source), tgt_in.size(1)
 
     cache = model.init_cache(memory, src_mask, length)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
+from minitrans.data.batching import pad_sequences
 from minitrans.model.decoding import (
     CachedStepper,
     Hypothesis,
@@ -22,6 +22,7 @@ from minitrans.model.decoding import (
     greedy_decode,
     length_limit,
 )
+from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
 from minitrans.text.reading import Kept, words
 from minitrans.text.words import changes_numbers
@@ -335,9 +336,7 @@ class Translator:
             memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
             tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
             _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-            among = stacked(trace.self_weights for trace in encoder)
-            within = stacked(trace.self_weights for trace in decoder)
-            across = stacked(trace.cross_weights for trace in decoder)
+            among, within, across = layer_weights(encoder, decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
                 s, t = len(sources[i]), len(ids)
                 target = [tokenizer.bos_id, *ids]
@@ -356,8 +355,7 @@ class Translator:
 
     def _padded(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
-        ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
-        return ids.to(self.bundle.model.positions.device)
+        return pad_sequences(rows, self.bundle.tokenizer.pad_id).to(self.bundle.model.positions.device)
 
     def _sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
         """The sentences of each line as the model is to see them, never more of one than it can take."""
@@ -384,6 +382,12 @@ class Translator:
             rows.append(i)
         if rows:
             yield rows
+
+
+def layer_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
+    """What `stacked` makes of the encoder's self-attention, the decoder's, and cross-attention."""
+    kinds = [x.self_weights for x in encoder], [x.self_weights for x in decoder], [x.cross_weights for x in decoder]
+    return tuple(map(stacked, kinds))
 
 
 def stacked(layers: Iterable[Tensor | None]) -> Tensor:

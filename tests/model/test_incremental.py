@@ -146,7 +146,7 @@ def test_of_six_tokens_each_changes_what_comes_after_it_and_each_is_measured() -
 def test_padded_keys_have_weight_exactly_zero_and_real_ones_have_not(subject: Subject) -> None:
     src_mask, own, _, source = all_weights(subject)
     assert len(own) == len(source) == subject.model.config.n_layers
-    for weights in own + source:
+    for weights in (*own, *source):
         assert torch.equal(weights != 0.0, src_mask.expand_as(weights))
 
 

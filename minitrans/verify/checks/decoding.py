@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.measure import Check, Measure, deviation, group, worst
-from minitrans.data.batching import collate
+from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.decoding import (
     CachedStepper,
     UncachedStepper,
@@ -167,8 +167,7 @@ def greedy_is_greedy(subject: Subject) -> float:
     for src_ids in subject.decode_batches:
         cached = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
         uncached = [found.ids for found in greedy_decode(UncachedStepper(model), src_ids)]
-        longest = max(map(len, cached))
-        tgt_in = torch.tensor([[config.bos_id, *ids] + [config.pad_id] * (longest - len(ids)) for ids in cached])
+        tgt_in = pad_sequences([[config.bos_id, *ids] for ids in cached], config.pad_id)
         logits = model(src_ids, tgt_in[:, : config.max_len])
         chosen = torch.stack([likeliest_token(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
         for b, ids in enumerate(cached):

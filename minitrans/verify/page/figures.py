@@ -11,6 +11,7 @@ from minitrans.cachecheck.protocol import Case
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import svg
 from minitrans.pages.pictures import heat_map, mask_picture
+from minitrans.translate.translator import layer_weights
 from minitrans.verify.page.chart import error_chart
 from minitrans.verify.subject import Subject
 
@@ -44,6 +45,7 @@ def attention(subject: Subject) -> dict[str, object]:
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
+    weights = layer_weights(encoder, decoder)
 
     sources, targets = ([_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)
@@ -54,13 +56,11 @@ def attention(subject: Subject) -> dict[str, object]:
 
     layers = []
     for i in reversed(range(config.n_layers - n_layers, config.n_layers)):
-        weights = (encoder[i].self_weights, decoder[i].self_weights, decoder[i].cross_weights)
         maps = [
-            heat_map(w[0, :n_heads, : len(queries)], mask, queries, columns)
+            heat_map(w[i, 0, :n_heads, : len(queries)], mask, queries, columns)
             for w, mask, queries, columns in zip(
                 weights, allowed, (sources, targets, targets), (keys, targets, keys), strict=True
             )
-            if w is not None
         ]
         layers.append((i + 1, maps))
     return {"sources": sources, "targets": targets, "layers": layers, "n_heads": n_heads}
