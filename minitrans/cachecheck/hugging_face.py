@@ -8,8 +8,9 @@ import dataclasses
 import inspect
 import re
 import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ VOCABULARY = 53  # pieces of a small model
 LENGTH = 96  # its positions
 SPAN = 8  # its windows and blocks
 SPECIAL = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
+STARTS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # of these the first begins targets
+LENGTHS = "max_position_embeddings", "n_positions", "max_decoder_position_embeddings"
 WINDOWS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
 
 # What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
@@ -127,17 +130,18 @@ class State:
 
 
 class HuggingFace(CachedModel[State]):
-    """What both kinds share; `auto` is what makes or loads a model of the kind."""
+    """What both kinds share; `auto` is what makes or loads a model of the kind, `ways` are those it can be run in."""
 
     auto: Any
+    ways: tuple[str, ...] = ("weights", "static", "rollback")
 
-    def __init__(self, model: Any, *, weights: bool = False, static: bool = False, rollback: bool = False) -> None:
-        """Take a model; it may give attention weights, and have static caches, or such as can be rolled back."""
-        if weights:  # a copy that computes attention in the open
+    def __init__(self, model: Any, way: str = "") -> None:
+        """Take a model: it gives attention weights, has static caches, or such as can be rolled back, if asked to."""
+        if way == "weights":  # a copy that computes attention in the open
             model = copy.deepcopy(model)
             model.set_attn_implementation("eager")
-        self.model, self._static, self._rollback = model.eval(), static, rollback
-        self._flags = {"output_attentions": True} if weights else {}
+        self.model, self._way = model.eval(), way
+        self._flags = {"output_attentions": True} if way == "weights" else {}
         config = model.config.get_text_config(decoder=True)
         settings = [item for each in (model.config, config) for item in vars(each).items()]
         special = [ids for name, ids in settings if name.endswith(SPECIAL)]
@@ -145,15 +149,12 @@ class HuggingFace(CachedModel[State]):
         self._config, self.dtype = config, next(model.parameters()).dtype
         self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
         self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
-        self.first = _first_token(model) if self.has_source else None
-        self.max_len = _first(config, "max_position_embeddings", "n_positions", "max_decoder_position_embeddings")
-        spans = (getattr(config, name, None) for name in WINDOWS)
-        self.spans = sorted({size for size in spans if isinstance(size, int) and size > 0})
-        self.variants = {
-            "weights": lambda: type(self)(self.model, weights=True),
-            "static": lambda: type(self)(self.model, static=True),
-            "rollback": lambda: type(self)(self.model, rollback=True),
-        }
+        if self.has_source:
+            starts = (id_ for each in (model.generation_config, model.config) for id_ in _integers(each, STARTS, 0))
+            self.first = next(starts, 0)
+        self.max_len = next(_integers(config, LENGTHS, 1), None)
+        self.spans = sorted({*_integers(config, WINDOWS, 1)})
+        self.variants = {each: partial(type(self), self.model, each) for each in self.ways}
 
     def to(self, dtype: torch.dtype) -> "HuggingFace":
         """The same around a copy in another dtype."""
@@ -189,10 +190,10 @@ class HuggingFace(CachedModel[State]):
 
     def make_cache(self, capacity: int) -> Any:
         """An empty cache of theirs, for as many tokens as `capacity`; override it for a class of your own."""
-        if self._static:
+        if self._way == "static":
             return transformers.StaticCache(config=self._config, max_cache_len=capacity)
         cache = transformers.DynamicCache(config=self._config)
-        if self._rollback:
+        if self._way == "rollback":
             cache.activate_past_recording()
         return cache
 
@@ -282,15 +283,14 @@ class DecoderOnly(HuggingFace):
 
     takes_mask = True
     auto = AutoModelForCausalLM
+    ways = (*HuggingFace.ways, "mask alone")
 
-    def __init__(self, model: Any, *, mask_alone: bool = False, **how: bool) -> None:
-        """Take the model; `mask_alone` has it find positions in the mask by itself."""
-        super().__init__(model, **how)
-        self._mask_alone = mask_alone
+    def __init__(self, model: Any, way: str = "") -> None:
+        """Take the model; with the mask alone, it finds positions by itself."""
+        super().__init__(model, way)
         self._takes = set(inspect.signature(model.forward).parameters)
         names = "past_key_values", "cache_params", "state"
         self.cache_name = next((name for name in names if name in self._takes), "")
-        self.variants = {**self.variants, "mask alone": lambda: type(self)(self.model, mask_alone=True)}
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
@@ -302,7 +302,7 @@ class DecoderOnly(HuggingFace):
         if not self.cache_name:
             raise NotOfferedError("it takes no cache")
         if self.cache_name == "state":
-            if self._static:
+            if self._way == "static":
                 raise NotOfferedError("its state is of a fixed size")
             return State(None)
         return State(self.make_cache(capacity))
@@ -320,7 +320,7 @@ class DecoderOnly(HuggingFace):
         try:
             output = self.model(tokens, **{name: cache.cache}, **how)
         except (AttributeError, TypeError, ValueError):
-            if not first or self._static:
+            if not first or self._way == "static":
                 raise
             output, cache.cache = self.model(tokens, **how), None  # its cache may be one of its own
         if cache.cache is None or name == "state":
@@ -334,7 +334,7 @@ class DecoderOnly(HuggingFace):
         if "attention_mask" not in self._takes:
             raise NotOfferedError("it takes no attention_mask")
         found = {"attention_mask": mask.long()}
-        if not self._mask_alone and "position_ids" in self._takes:
+        if self._way != "mask alone" and "position_ids" in self._takes:
             found["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
         return found
 
@@ -343,18 +343,10 @@ class DecoderOnly(HuggingFace):
         return self.model.get_input_embeddings()
 
 
-def _first(config: Any, *names: str) -> int | None:
+def _integers(config: Any, names: Sequence[str], least: int) -> Iterator[int]:
+    """Those of the settings of these names that are whole numbers, and not smaller."""
     found = (getattr(config, name, None) for name in names)
-    return next((value for value in found if isinstance(value, int) and value > 0), None)
-
-
-def _first_token(model: Any) -> int:
-    """What its decoder begins with."""
-    for source in (model.generation_config, model.config):
-        for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-            if isinstance(found := getattr(source, name, None), int):
-                return found
-    return 0
+    return (value for value in found if isinstance(value, int) and value >= least)
 
 
 def _rows_of(memory: Any, rows: Tensor) -> Any:
