@@ -233,10 +233,8 @@ class TrainingProgress(ProgressBar):
         for source, translation in self.translations.samples:
             self.console.print(f"    {source}\n    -> {translation}", markup=False, soft_wrap=True)
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         """Take the bar away."""
         self.bar.stop()
 
-    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Take the bar away."""
-        self.bar.stop()
+    on_exception = on_train_end  # type: ignore[assignment]  # its arguments have no names there
