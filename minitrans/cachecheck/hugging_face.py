@@ -265,11 +265,7 @@ class EncoderDecoder(HuggingFace):
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
         encoded, _, src_mask = memory
         return self.model(
-            encoder_outputs=copy.copy(encoded),
-            attention_mask=src_mask,
-            decoder_input_ids=tokens,
-            **self._flags,
-            **how,
+            encoder_outputs=copy.copy(encoded), attention_mask=src_mask, decoder_input_ids=tokens, **self._flags, **how
         )
 
     def embedding(self) -> nn.Module:

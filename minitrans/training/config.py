@@ -15,16 +15,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
 from minitrans.data.settings import DataConfig
-from minitrans.data.settings_file import (
-    INT32,
-    Count,
-    CountFromZero,
-    NotNegative,
-    Positive,
-    Seed,
-    Share,
-    read_settings,
-)
+from minitrans.data.settings_file import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
 from minitrans.errors import UserError, brief, nearest_name_error, unexpected
 from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig
