@@ -2,18 +2,17 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from minitrans.data.batching import pad_sequences, plan_batches
 from minitrans.model.decoding import (
     CachedStepper,
     Hypothesis,
@@ -314,7 +313,7 @@ class Translator:
             tokens = sum(map(len, sources))
             least = LEAST_ROWS * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
-        batches = self._batches(sources, batch_tokens)
+        batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
@@ -356,7 +355,8 @@ class Translator:
 
     def _padded(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
-        return pad_sequences(rows, self.bundle.tokenizer.pad_id).to(self.bundle.model.positions.device)
+        ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
+        return ids.to(self.bundle.model.positions.device)
 
     def _sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
         """The sentences of each line as the model is to see them, never more of one than it can take."""
@@ -373,12 +373,16 @@ class Translator:
         return sources
 
     @staticmethod
-    def _batches(sources: list[list[int]], batch_tokens: int) -> list[list[int]]:
-        """Indices of the sources that are not empty, in batches of rows x longest <= batch_tokens, long ones first."""
-        lengths = np.array([len(ids) for ids in sources])
-        (filled,) = lengths.nonzero()
-        batches = plan_batches(lengths[filled], lengths[filled], batch_tokens, None)
-        return [filled[rows].tolist() for rows in batches]
+    def _batches(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+        """Indices of the sources that are not empty, short ones first, in batches of rows x longest <= batch_tokens."""
+        rows: list[int] = []
+        for i in sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i])):
+            if rows and (len(rows) + 1) * len(sources[i]) > batch_tokens:
+                yield rows
+                rows = []
+            rows.append(i)
+        if rows:
+            yield rows
 
 
 def layer_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
