@@ -99,6 +99,7 @@ def most_memory(work: Callable[..., object], *arguments: object) -> int:
 
 
 def printed_by(program: str, *arguments: object) -> int:
+    program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     return int(done.stdout)
