@@ -388,40 +388,50 @@ void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c
     if constexpr (M > 1 && N > 1) _tile_stored(3, below + OUTER, bytes);
 }
 #else
+// R rows of N tiles of c, summed up in registers; `left` is the first row's first tile, `right` the first tile.
+template <int R, int N>
+void multiply_rows(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
+    __m512 sum[R][N] = {};
+    if (add)
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++)
+            for (int n = 0; n < N; n++) sum[r][n] = _mm512_loadu_ps(c + r * stride + n * OUTER);
+    for (int64_t k = 0; k < depth; k++)
+        for (int64_t i = 0; i < INNER; i += 2) {  // two of the inner side at once
+            __m512i b[N];
+            for (int n = 0; n < N; n++) b[n] = _mm512_load_si512(right + (n * depth + k) * TILE + i * OUTER);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                int32_t both;
+                std::memcpy(&both, left + k * TILE + r * INNER + i, sizeof both);
+                const __m512bh two = bit_cast<__m512bh>(_mm512_set1_epi32(both));
+                for (int n = 0; n < N; n++) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], two, bit_cast<__m512bh>(b[n]));
+            }
+        }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+        for (int n = 0; n < N; n++) _mm512_storeu_ps(c + r * stride + n * OUTER, sum[r][n]);
+}
+
 // M x N tiles of c, M and N at most 2; `left` and `right` are their first tiles.
 template <int M, int N>
 void multiply_tiles(const bf16 *left, const bf16 *right, int64_t depth, float *c, int64_t stride, bool add) {
-    constexpr int ROWS = 8;  // that are summed up in registers
-    for (int64_t row = 0; row < M * OUTER; row += ROWS, c += ROWS * stride) {
-        __m512 sum[ROWS][N] = {};
-        if (add)
-#pragma GCC unroll 8
-            for (int r = 0; r < ROWS; r++)
-                for (int n = 0; n < N; n++) sum[r][n] = _mm512_loadu_ps(c + r * stride + n * OUTER);
-        const bf16 *a = left + row / OUTER * depth * TILE + row % OUTER * INNER;
-        for (int64_t k = 0; k < depth; k++)
-            for (int64_t i = 0; i < INNER; i += 2) {  // two of the inner side at once
-                __m512i b[N];
-                for (int n = 0; n < N; n++) b[n] = _mm512_load_si512(right + (n * depth + k) * TILE + i * OUTER);
-#pragma GCC unroll 8
-                for (int r = 0; r < ROWS; r++) {
-                    int32_t both;
-                    std::memcpy(&both, a + k * TILE + r * INNER + i, sizeof both);
-                    const __m512bh two = bit_cast<__m512bh>(_mm512_set1_epi32(both));
-                    for (int n = 0; n < N; n++) sum[r][n] = _mm512_dpbf16_ps(sum[r][n], two, bit_cast<__m512bh>(b[n]));
-                }
-            }
-#pragma GCC unroll 8
-        for (int r = 0; r < ROWS; r++)
-            for (int n = 0; n < N; n++) _mm512_storeu_ps(c + r * stride + n * OUTER, sum[r][n]);
-    }
+    constexpr int R = 8;
+    for (int64_t row = 0; row < M * OUTER; row += R)
+        multiply_rows<R, N>(left + row / OUTER * depth * TILE + row % OUTER * INNER, right, depth, c + row * stride,
+                            stride, add);
 }
 #endif
 
 inline void multiply(const TileOperand &left, const TileOperand &right, Matrix<float> &c, bool add = false) {
     if (!add) c.resize(left.outer, right.outer);
     const int64_t m = (left.outer + OUTER - 1) / OUTER, n = (right.outer + OUTER - 1) / OUTER;
-    for (int64_t j = 0; j < n; j += 2)
+    int64_t j = 0;
+#if !HAS_TILE_UNIT
+    if (left.outer == 1)  // as in translating one sentence: more columns keep the processor busy
+        for (; j + 3 < n; j += 4) multiply_rows<1, 4>(left.tiles(0), right.tiles(j), left.depth, c[0] + j * OUTER, 0, add);
+#endif
+    for (; j < n; j += 2)
         for (int64_t i = 0; i < m; i += 2) {
             const auto block = i + 1 < m ? (j + 1 < n ? multiply_tiles<2, 2> : multiply_tiles<2, 1>)
                                          : (j + 1 < n ? multiply_tiles<1, 2> : multiply_tiles<1, 1>);
