@@ -18,9 +18,9 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
+from commands import tiny_settings, write_corpus
 from hypothesis import settings
-from ladder import pytest_collection_modifyitems as pytest_collection_modifyitems
-from runs import tiny_settings, write_corpus
+from levels import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
 
 from minitrans import cli

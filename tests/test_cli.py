@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import command, copy_run, refused, wait_for_the_end_of
+from commands import command, copy_run, refused, wait_for_the_end_of
 
 import minitrans.export
 from minitrans import cli

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copied import run
-from runs import CORPUS, tiny_settings
+from commands import CORPUS, tiny_settings
+from package_copy import run_copy
 
 import minitrans
 
@@ -80,7 +80,7 @@ def red_after_the_plain_path_computed(folder: Path, corpus: Path, reason: str) -
 
     Returns the checks that `verify` fails, which is asked in the same process.
     """
-    results, err = run(folder, [*both_ways(corpus), ["verify", "--json"]])
+    results, err = run_copy(folder, [*both_ways(corpus), ["verify", "--json"]])
     err = err[: err.rindex("$ verify")]
     assert [code for code, _ in results[:4]] == [0, 0, 0, 0]
     said = [line for line in err.splitlines() if FALLS_BACK in line]
@@ -127,7 +127,7 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path)
     folder = copy_of_the_package(tmp_path)
     apply_diffs(folder, sections()["A new check"])
     commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
-    (sound, broken), _ = run(folder, commands)
+    (sound, broken), _ = run_copy(folder, commands)
     assert red_checks(*sound) == []
     assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
     assert "mask.first" in red_checks(*broken)
@@ -135,7 +135,7 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path)
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
     folder = copy_of_the_package(tmp_path)
-    results, err = run(folder, both_ways(corpus))
+    results, err = run_copy(folder, both_ways(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert FALLS_BACK not in err
     said = re.findall(r"computed: .*", err)
@@ -159,7 +159,7 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, co
     replace(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
     red = red_after_the_plain_path_computed(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
-    (result,), _ = run(folder, [["verify", "--json", "--compiled", "off"]])
+    (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
     assert red_checks(*result) == []
 
 
@@ -184,7 +184,7 @@ def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, co
         shutil.rmtree(folder / "minitrans" / "compiled")
     else:
         environment["PATH"] = str(tmp_path)
-    results, err = run(folder, every_command(corpus), **environment)
+    results, err = run_copy(folder, every_command(corpus), **environment)
     assert [code for code, _ in results] == [0] * 7
     assert (FALLS_BACK in err) == (lacking == "compiler")
     computed = re.findall(r"computed: .*", err)
@@ -194,7 +194,7 @@ def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, co
         assert report["passed"]
         assert not [check["id"] for check in report["checks"] if check["id"].startswith("compiled.")]
     assert (folder / "engine" / "model.bin").is_file()
-    refused, err = run(folder, [["translate", "run", "--compiled", "require", "Hello."]], **environment)
+    refused, err = run_copy(folder, [["translate", "run", "--compiled", "require", "Hello."]], **environment)
     assert refused == [(2, "")]
     assert len(err.splitlines()) == 2
     assert "compiled code is required" in err

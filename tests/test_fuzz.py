@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from commands import command, copy_run, parquet
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import command, copy_run, parquet
 
 from minitrans import cli
 from minitrans.cachecheck.measure import Report

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import command, copy_run, refused, tiny_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from runs import command, copy_run, refused, tiny_settings
 
 from minitrans import cli
 from minitrans.cachecheck.measure import Report

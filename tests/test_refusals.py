@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from runs import copy_run, parquet, refused, write
+from commands import copy_run, parquet, refused, write
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 

@@ -138,7 +138,7 @@ void drop_gradient(const T *grad, int64_t rows, int64_t D, Dropout dropout, int6
 }
 
 // Room for what a thread computes. Each thread has its own, and keeps it.
-template <class T> struct Work {
+template <class T> struct Workspace {
     using A = computed<T>;
     Normed<A> normed;
     Matrix<A> h, u, f, d_f, d_u, d_h;
@@ -154,9 +154,9 @@ template <class T> struct Work {
     std::array<Matrix<A>, 6> of_feed_forward;
     std::array<Matrix<A>, 8> of_attention;
 
-    static Work &mine() {
-        static thread_local Work work;
-        return work;
+    static Workspace &mine() {
+        static thread_local Workspace workspace;
+        return workspace;
     }
     // y = x w, for w packed on the right.
     void multiply_by(const Operand<T> &w, View<const A> x, Matrix<A> &y, bool add = false) {
@@ -197,7 +197,7 @@ void feed_forward(const T *x, T *y, int64_t rows, int64_t D, int64_t F, Paramete
 #pragma omp parallel
     {
         const TileUnit unit;
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
             norm(x + start * D, std::min(ROWS, rows - start), D, p.gamma, p.beta, A(p.eps), w.normed, w.h);
@@ -224,7 +224,7 @@ void feed_forward_backward(const T *x, const T *grad, T *dx, A *d_parameters, in
 #pragma omp single
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         std::array<Matrix<A>, 6> &sums = *(threads[omp_get_thread_num()] = &w.of_feed_forward);
         Matrix<A> &d_gamma = sums[0], &d_beta = sums[1];
         Matrix<A> &d_w_in = sums[2], &d_b_in = sums[3], &d_w_out = sums[4], &d_b_out = sums[5];
@@ -270,7 +270,7 @@ template <class A> void put(const Matrix<A> &from, View<A> to) {
 // One head of one sentence: w.weights = softmax(q k^T / sqrt(Dh)) over the keys that w.may admits, 0 where there is
 // none; w.dropped = dropout(weights); head = dropped v. q is (T, Dh), k and v are (S, Dh). `index` counts all heads.
 template <class T, class A = computed<T>>
-void attend(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout dropout, int64_t index) {
+void attend(Workspace<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout dropout, int64_t index) {
     const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(q.columns));
     const int64_t width = Operand<T>::whole(k.rows);
     w.right.pack(RIGHT, k, true);
@@ -296,8 +296,8 @@ void attend(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> head, Dropout d
 
 // After `attend`: the gradients at q, k and v, for the one at its head.
 template <class T, class A = computed<T>>
-void attend_backward(Work<T> &w, View<A> q, View<A> k, View<A> v, View<A> d_head, View<A> d_q, View<A> d_k, View<A> d_v,
-                     Dropout dropout, int64_t index) {
+void attend_backward(Workspace<T> &w, View<A> q, View<A> k, View<A> v, View<A> d_head, View<A> d_q, View<A> d_k,
+                     View<A> d_v, Dropout dropout, int64_t index) {
     const A scale = 1 / std::sqrt(A(q.columns));
     const int64_t width = Operand<T>::whole(k.rows);
     w.right.pack(RIGHT, d_head);
@@ -337,8 +337,8 @@ template <class A> void read_mask(Matrix<A> &may, const Mask &mask, const Sizes 
 // What both directions begin with, for n sentences from `first` on: the norm, and the projections of what attends and
 // of what is attended to.
 template <class T, class A = computed<T>>
-void project(Work<T> &w, const T *x, const T *memory, int64_t first, int64_t n, const Sizes &s, const Parameters<A> &p,
-             const Operand<T> &w_q, const Operand<T> &w_kv) {
+void project(Workspace<T> &w, const T *x, const T *memory, int64_t first, int64_t n, const Sizes &s,
+             const Parameters<A> &p, const Operand<T> &w_q, const Operand<T> &w_kv) {
     norm(x + first * s.T * s.D, n * s.T, s.D, p.gamma, p.beta, A(p.eps), w.normed, w.h);
     w.multiply_by(w_q, w.h.all(), w.q);
     if (memory) w.left.pack(LEFT, View<const T>{memory + first * s.S * s.D, n * s.S, s.D, s.D});
@@ -362,7 +362,7 @@ void attention(const T *x, const T *memory, T *y, Sizes s, Mask mask, Parameters
 #pragma omp parallel
     {
         const TileUnit unit;
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         if (!mask.b) read_mask(w.may, mask, s, 0);
 #pragma omp for schedule(static)
         for (int64_t first = 0; first < s.B; first += sentences) {
@@ -403,7 +403,7 @@ void attention_backward(const T *x, const T *memory, const T *grad, T *dx, T *d_
 #pragma omp single
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         std::array<Matrix<A>, 8> &sums = *(threads[omp_get_thread_num()] = &w.of_attention);
         Matrix<A> &d_gamma = sums[0], &d_beta = sums[1], &d_w_q = sums[2], &d_w_kv = sums[3];
         Matrix<A> &d_b_q = sums[4], &d_b_kv = sums[5], &d_w_out = sums[6], &d_b_out = sums[7];
@@ -453,7 +453,7 @@ template <class T, class A = computed<T>>
 void norm_alone(const T *x, T *y, int64_t rows, int64_t D, const A *gamma, const A *beta, double eps) {
 #pragma omp parallel
     {
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
 #pragma omp for schedule(static)
         for (int64_t start = 0; start < rows; start += ROWS) {
             norm(x + start * D, std::min(ROWS, rows - start), D, gamma, beta, A(eps), w.normed, w.h);
@@ -472,7 +472,7 @@ void norm_alone_backward(const T *x, const T *grad, T *dx, A *d_parameters, int6
     {
 #pragma omp single
         threads.resize(omp_get_num_threads());
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         std::array<Matrix<A>, 2> &sums = *(threads[omp_get_thread_num()] = &w.of_norm);
         Matrix<A> &d_gamma = sums[0], &d_beta = sums[1];
         d_gamma.clear(1, D), d_beta.clear(1, D);
@@ -495,7 +495,7 @@ void embed(const int64_t *ids, const A *table, const A *positions, T *y, int64_t
            double scale, Dropout dropout) {
 #pragma omp parallel
     {
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         w.f.resize(1, D);
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < batch * length; r++) {
@@ -514,7 +514,7 @@ void add_embed_backward(const int64_t *ids, const T *grad, A *d_table, int64_t r
                         double scale, Dropout dropout) {
 #pragma omp parallel
     {
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         const int64_t thread = omp_get_thread_num(), threads = omp_get_num_threads();
         const int64_t first = V * thread / threads, end = V * (thread + 1) / threads;
         for (int64_t r = 0; r < rows; r++) {
@@ -553,14 +553,14 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z,
                             double smoothing) {
     const A lowest = std::numeric_limits<A>::lowest() / 2, e = A(smoothing);
     std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows);
-    std::vector<Work<T> *> threads;
+    std::vector<Workspace<T> *> threads;
     std::vector<A> of_target(rows), mean(rows);
 #pragma omp parallel
     {
 #pragma omp single
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Work<T> &work = Work<T>::mine();
+        Workspace<T> &work = Workspace<T>::mine();
         threads[omp_get_thread_num()] = &work;
         Matrix<A> &top = work.top, &logits = work.u;
         top.resize(3, rows);
@@ -587,8 +587,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z,
 #pragma omp for schedule(static)
         for (int64_t r = 0; r < rows; r++) {
             A most = lowest, exponentials = 0, total = 0;
-            for (Work<T> *of : threads) most = std::max(most, of->top[0][r]), total += of->top[2][r];
-            for (Work<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - most);
+            for (Workspace<T> *of : threads) most = std::max(most, of->top[0][r]), total += of->top[2][r];
+            for (Workspace<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - most);
             z[r] = most + std::log(exponentials);
             mean[r] = total / A(V);
         }
@@ -604,13 +604,13 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
                                    int64_t rows, int64_t D, int64_t V, double smoothing, double scale) {
     const A e = A(smoothing);
     std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows), &right = packed_blocks<T>(RIGHT, rows);
-    std::vector<Work<T> *> threads;
+    std::vector<Workspace<T> *> threads;
 #pragma omp parallel
     {
 #pragma omp single
         threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Work<T> &work = Work<T>::mine();
+        Workspace<T> &work = Workspace<T>::mine();
         threads[omp_get_thread_num()] = &work;
         Matrix<A> &d_hidden = work.d_hidden, &logits = work.u, &d_words = work.d_u, &sum = work.f;
         d_hidden.clear(rows, D);
@@ -643,7 +643,7 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
         for (int64_t r = 0; r < rows; r++)
             for (int64_t c = 0; c < D; c++) {
                 A total = 0;
-                for (Work<T> *of : threads) total += of->d_hidden[r][c];
+                for (Workspace<T> *of : threads) total += of->d_hidden[r][c];
                 store(d_h + r * D + c, A(scale) * total);
             }
     }

@@ -38,7 +38,7 @@ _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+")
 _STATEMENT = re.compile(r"^ *(?:(?:for|if) \(.*\) )?([\w*][^;{}]*;)$", re.MULTILINE)  # alone on its line, or at its end
 _DECLARATION = re.compile(
     r"(?:return|const|auto|using|static|struct|template|typedef|[AT] |bool|u?int|float|double|__m|std::vector|"
-    r"(?:Linear|Work|Matrix|Buffer|View|Operand|Normed|Lanes|TileUnit|Parameters)\b)"
+    r"(?:Linear|Workspace|Matrix|Buffer|View|Operand|Normed|Lanes|TileUnit|Parameters)\b)"
 )
 
 # Mutants that do what the original does, so that no test can notice them: file, changed line, reason.

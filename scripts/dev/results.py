@@ -86,11 +86,11 @@ def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict
     return loaded
 
 
-Work = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]
+TrainingStage = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]
 
 
-def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
-    """Do a part of the training; the minutes that it took, with those of before if it was interrupted.
+def timed(stage: TrainingStage, model: RunConfig, teachers: Path, product: Path) -> float:
+    """Run a stage of the training; the minutes that it took, with those of before if it was interrupted.
 
     They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
     """
@@ -102,7 +102,7 @@ def timed(work: Work, model: RunConfig, teachers: Path, product: Path) -> float:
     began = time.perf_counter()
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            for trained, scores in work(model, teachers):
+            for trained, scores in stage(model, teachers):
                 cli.train.print_run(trained, scores)
     finally:
         minutes = before + (time.perf_counter() - began) / 60

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_compiled, random_model
-from ways import assert_same_training, batch, compiled_training, plain_training, set_dropout, small_weights, worst_step
+from modes import assert_same_training, batch, compiled_training, plain_training, set_dropout, small_weights, worst_step
 
 from minitrans import compiled
 from minitrans.model.transformer import Transformer

@@ -10,8 +10,8 @@ import torch
 from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model
 from hypothesis import given
 from hypothesis import strategies as st
+from modes import own_eps, small_weights, worst_step
 from torch import Tensor
-from ways import own_eps, small_weights, worst_step
 
 from minitrans.compiled import library, stepper
 from minitrans.compiled.library import DTYPES, call

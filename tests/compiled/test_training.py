@@ -9,8 +9,8 @@ from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import loss_of
+from modes import assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
 from torch import Tensor
-from ways import assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
 
 from minitrans.compiled import training
 from minitrans.compiled.plan import read_plan

@@ -14,7 +14,7 @@ from typing import Any
 
 import datasets
 import pytest
-from runs import parquet, write
+from commands import parquet, write
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig

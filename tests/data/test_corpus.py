@@ -11,9 +11,9 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pytest
+from commands import parquet, write
 from corpora import Pairs, config, long_pairs, printed_by, stand_in_for_the_hub, tells_memory, write_pairs
 from datasets import DatasetDict
-from runs import parquet, write
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers

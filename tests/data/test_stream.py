@@ -14,8 +14,8 @@ import datasets
 import pytest
 from corpora import Pairs, long_pairs, pairs_in, printed_by, sources, tells_memory, write_pairs
 from datasets import Dataset
+from fake_processes import run_as_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
-from several import as_processes
 from test_datamodule import fit
 from upath import UPath
 
@@ -149,7 +149,7 @@ def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Pat
     """Again and again, of buffers that they cannot share equally; only the last of a buffer may have no rows."""
     settings = config(write(tmp_path / "corpus", TRAIN[:43]))
     parts = [loader(settings, tokenizer) for _ in range(n)]
-    dealt = as_processes(n, lambda: sources(islice(parts.pop(), 10)))
+    dealt = run_as_processes(n, lambda: sources(islice(parts.pop(), 10)))
     in_turn = [batch for step in zip(*dealt, strict=True) for batch in step if batch != [[tokenizer.pad_id]]]
     assert len(in_turn) < 10 * n
     assert in_turn == sources(islice(loader(settings, tokenizer), len(in_turn)))

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from commands import CORPUS, run_readme
 from conftest import BOS, EOS, PAD, always, random_ids, random_model
-from runs import CORPUS, run_readme
 from torch import nn
 from torch.nn import functional as F
 

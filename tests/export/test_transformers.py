@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import CORPUS, run_readme
 from conftest import always, randomize
-from runs import CORPUS, run_readme
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, always, random_ids, random_targets, random_tensor, worst_deviation
-from hypothesis import given
-from hypothesis import strategies as st
-from lively import (
-    LIVELY_SEED,
+from decoding_models import (
+    DECODING_SEED,
     SOURCE_LENGTHS,
     TARGET_LIMITS,
     decoding_model,
@@ -20,6 +18,8 @@ from lively import (
     watch_choices,
     watch_steps,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from minitrans.model import decoding
@@ -42,7 +42,7 @@ from minitrans.model.transformer import Transformer
 
 S, V = 7, 11
 
-MODEL, SRC_IDS = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+MODEL, SRC_IDS = decoding_model(DECODING_SEED), decoding_sources(DECODING_SEED)
 STEPPER = CachedStepper(MODEL)
 
 MakeStepper = Callable[[Transformer], Stepper[Any]]

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 import torch
 from conftest import BOS, EOS, PAD, always
-from lively import (
-    LIVELY_SEED,
+from decoding_models import (
+    DECODING_SEED,
     SOURCE_LENGTHS,
     TARGET_LIMITS,
     decoding_model,
@@ -19,7 +19,7 @@ from minitrans.model.decoding import CachedStepper, UncachedStepper, greedy_deco
 from minitrans.model.sampling import sample
 from minitrans.model.transformer import Transformer
 
-MODEL, SRC_IDS = decoding_model(LIVELY_SEED), decoding_sources(LIVELY_SEED)
+MODEL, SRC_IDS = decoding_model(DECODING_SEED), decoding_sources(DECODING_SEED)
 STEPPER = CachedStepper(MODEL)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import results
 import yaml
-from runs import tiny_settings
+from commands import tiny_settings
 
 from minitrans import cli
 from minitrans.text.lines import read_lines

@@ -9,7 +9,7 @@ import pytest
 from minitrans.server.queue import TOGETHER, Queue
 
 
-class Work:
+class RecordingWork:
     """Work that notes what it was given together."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ def while_it_runs(test: Callable[[Queue], Awaitable[None]]) -> Callable[[], None
 
 @while_it_runs
 async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(queue: Queue) -> None:
-    one, other = Work(), Work()
+    one, other = RecordingWork(), RecordingWork()
     asked = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
     gone.cancel()
@@ -49,7 +49,7 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
 
 @while_it_runs
 async def test_what_is_too_many_lines_comes_next(queue: Queue) -> None:
-    work, many = Work(), ["x"] * TOGETHER  # a method is equal to itself, and not the same object
+    work, many = RecordingWork(), ["x"] * TOGETHER  # a method is equal to itself, and not the same object
     assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
     assert [len(lines) for lines in work.given] == [TOGETHER, TOGETHER, 1]
 
@@ -61,7 +61,7 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
     def work(lines: Sequence[str]) -> list[str]:
         loop.call_soon_threadsafe(begun.set)
         assert left.wait(20)
-        return Work()(lines)
+        return RecordingWork()(lines)
 
     for lines, told in ((["a", "b"], "['C']"), (["bad"], "bad")):
         gone, other = (queue.put(work, each) for each in (lines, ["c"]))
@@ -78,18 +78,18 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
 
 @while_it_runs
 async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: Queue) -> None:
-    asked = [queue.put(Work(), ["a"]) for _ in range(5)]
+    asked = [queue.put(RecordingWork(), ["a"]) for _ in range(5)]
     with pytest.raises(asyncio.QueueFull):
-        queue.put(Work(), ["a"])
+        queue.put(RecordingWork(), ["a"])
     asked[2].cancel()
-    assert await queue.put(Work(), ["b"]) == ["B"]
+    assert await queue.put(RecordingWork(), ["b"]) == ["B"]
 
 
 @while_it_runs
 async def test_a_failure_is_told_to_those_it_concerns_and_the_queue_goes_on(queue: Queue) -> None:
-    work = Work()
+    work = RecordingWork()
     asked = [queue.put(work, [line]) for line in ("bad", "a")]
-    later = queue.put(Work(), ["b"])
+    later = queue.put(RecordingWork(), ["b"])
     for answer in asked:
         with pytest.raises(ValueError, match="bad"):
             await answer

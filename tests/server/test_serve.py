@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from bench_serve import Served, faults, load, main, served
 from browser import needs_chromium, opened, visit
+from commands import command, refused
 from libretranslatepy import LibreTranslateAPI
-from runs import command, refused
 from starlette.testclient import TestClient
 
 from minitrans.cli.serve import listen

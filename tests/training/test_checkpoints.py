@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Trainer
-from running import assert_same_run, fail, interrupt, last_line, read_pairs, settings, start, steps_of, train
 from torch import Tensor
+from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, settings, start, steps_of, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from running import finish, last_line, read_pairs, settings, start
+from trainings import finish, last_line, read_pairs, settings, start
 
 from minitrans import cli
 from minitrans.training import distillation

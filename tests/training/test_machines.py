@@ -10,8 +10,8 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from running import assert_same_run, finish, settings, start, wait_for_checkpoint
-from runs import wait_for_the_end_of
+from commands import wait_for_the_end_of
+from trainings import assert_same_run, finish, settings, start, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"

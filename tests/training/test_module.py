@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
+from fake_processes import run_as_processes
 from losses import loss_of
-from several import as_processes
 from torch import Tensor
 
 from minitrans.data.batching import Batch
@@ -72,7 +72,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
 
 def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
     many = 2.0**25 + 1  # which float32 does not hold
-    assert as_processes(3, lambda: sum_up([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
+    assert run_as_processes(3, lambda: sum_up([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
 
 
 def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

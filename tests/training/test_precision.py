@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 import torch
 from lightning.pytorch.accelerators import MPSAccelerator
-from running import train
+from trainings import train
 
 from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import wait_for_the_end_of
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from losses import loss_of
-from running import finish, interrupt, metrics, settings, start, train
-from runs import wait_for_the_end_of
+from trainings import finish, interrupt, metrics, settings, start, train
 
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate

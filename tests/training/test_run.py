@@ -14,9 +14,9 @@ from unittest import mock
 import pytest
 import torch
 import yaml
-from running import metrics, read_pairs, settings, train, weights
-from runs import refused
-from several import as_processes
+from commands import refused
+from fake_processes import run_as_processes
+from trainings import metrics, read_pairs, settings, train, weights
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -135,7 +135,7 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
 
     first_lines = mock.Mock(wraps=Translator.translate)
     monkeypatch.setattr(Translator, "translate", lambda *args, **kwargs: first_lines(*args, **kwargs))
-    for samples in as_processes(n, validate):
+    for samples in run_as_processes(n, validate):
         assert len(set(logged.values())) == len(samples) == 3
         assert set(samples) <= set(zip(sources, translations, strict=True))
     told = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut

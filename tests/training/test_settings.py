@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from commands import tiny_settings
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
-from running import read_pairs
-from runs import tiny_settings
 from torch import Tensor
 from torch.nn import functional as F
+from trainings import read_pairs
 
 from minitrans import cli
 from minitrans.data.batching import Batch

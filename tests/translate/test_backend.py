@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+from commands import CORPUS
 from conftest import SAY_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
 from losses import loss_of
-from runs import CORPUS
 from torch import Tensor, nn
 from torch.nn import functional as F
 

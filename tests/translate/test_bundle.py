@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
+from commands import refused
 from conftest import randomize
-from runs import refused
 from safetensors.torch import load_file, save_file
 
 from minitrans import cli

@@ -10,10 +10,10 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
+from commands import CORPUS
 from conftest import ATOL, always, as_numpy, randomize
 from hypothesis import given
 from hypothesis import strategies as st
-from runs import CORPUS
 from torch import Tensor
 
 from minitrans.model import reference

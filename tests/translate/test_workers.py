@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from runs import wait_for_the_end_of
+from commands import wait_for_the_end_of
 
 from minitrans import cli
 from minitrans.errors import UserError

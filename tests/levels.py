@@ -1,11 +1,11 @@
-"""The ladder: every test is of one rung, after its folder or its file."""
+"""Every test is of one level, after its folder or its file: its marker says which."""
 
 from pathlib import Path
 
 import pytest
 
 HERE = Path(__file__).parent
-RUNGS = {
+TEST_LEVELS = {
     "unit": ["cachecheck"],
     "model": ["model", "compiled", "verify", "translate/test_backend.py"],
     "command": [
@@ -22,17 +22,17 @@ SLOWEST = [
 ]
 
 
-def rung(path: Path) -> str:
-    """On which rung of the ladder a test file stands: unit, model, command or end_to_end."""
+def level_of(path: Path) -> str:
+    """The level of a test file: unit, model, command or end_to_end."""
     parts = path.relative_to(HERE)
     names = {str(parts), *map(str, parts.parents)}
-    return next((name for name, places in RUNGS.items() if names & {*places}), "unit")
+    return next((name for name, places in TEST_LEVELS.items() if names & {*places}), "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its rung, and a slow one with more time; the slowest files come first."""
+    """Mark each test with its level, and a slow one with more time; the slowest files come first."""
     for item in items:
-        item.add_marker(rung(item.path))
+        item.add_marker(level_of(item.path))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
     places = {HERE / name: place for place, name in enumerate(SLOWEST)}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from runs import tiny_settings, wait_for_the_end_of
+from commands import tiny_settings, wait_for_the_end_of
 from safetensors.torch import load_file
 
 from minitrans import cli

@@ -17,7 +17,7 @@ import pytest
 LIBRARIES = ["torch", "lightning.pytorch", "datasets", "sacrebleu", "jsonargparse", "tensorboard", "ctranslate2"]
 
 
-def run(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
+def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
     """Run commands in the copy: their exit codes and what they printed, and standard error."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(LIBRARIES)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
+def run_as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
     """What each of n processes returns that do the same work, in the order of their ranks."""
     own, meet, told = threading.local(), threading.Barrier(n, timeout=60), [None] * n
 

@@ -11,11 +11,11 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 
 SOURCE_LENGTHS = [4, 7, 1, 6, 2, 7, 3, 5, 4]
 TARGET_LIMITS = [18, 24, 12, 22, 14, 24, 16, 20, 18]
-LIVELY_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
+DECODING_SEED = 5  # its rows end at eight different steps, some by EOS, some at their limit
 
 
 def decoding_model(seed: int, vocab_size: int = 11, max_len: int = 29) -> Transformer:
-    """A random model that seldom says what it has just been told, so that its outputs are lively and end."""
+    """A random model that seldom says what it has just been told, so that its outputs vary and end."""
     model = random_model(seed, d_model=10, vocab_size=vocab_size, max_len=max_len, tie_embeddings=False)
     with torch.no_grad():
         model.output.weight.sub_(2.0 * model.tgt_embedding.weight)
