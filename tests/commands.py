@@ -46,12 +46,12 @@ def command(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
 
 def everything(folder: Path) -> dict[str, bytes | None]:
     """All names in a folder, with what is in the files, at least in their first 16 MB."""
-    found: dict[str, bytes | None] = dict.fromkeys(str(path.relative_to(folder)) for path in folder.rglob("*"))
-    for name in found:
+    contents: dict[str, bytes | None] = dict.fromkeys(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    for name in contents:
         if (folder / name).is_file():
             with (folder / name).open("rb") as file:
-                found[name] = file.read(1 << 24)
-    return found
+                contents[name] = file.read(1 << 24)
+    return contents
 
 
 def refused(*words: str | Path, within: Path | None = None) -> str:

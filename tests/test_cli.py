@@ -162,12 +162,12 @@ def test_doubts_are_told_for_each_text_and_counted_for_a_file(
 @pytest.mark.parametrize("processes", ["1", "2"])
 def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str) -> None:
     lines = [*(tiny_run.parent / "test.en").read_text(encoding="utf-8").splitlines(), "", "I love xyzzy."]
-    found = Translator.load(tiny_run).translations(lines, 2)
-    assert {t.unsure for t in found} == {False, True}
+    translations = Translator.load(tiny_run).translations(lines, 2)
+    assert {t.unsure for t in translations} == {False, True}
     translate = "translate", tiny_run, "--beam", "2", "--processes", processes
-    want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in found]
+    want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in translations]
     assert prints(*translate, "--scores", *lines).splitlines() == want
-    assert prints(*translate, *lines).splitlines() == [t.text for t in found]
+    assert prints(*translate, *lines).splitlines() == [t.text for t in translations]
 
 
 LINES = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
@@ -373,11 +373,11 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
         prompt + b"minitrans: warning: line 1: " + unsure + b"not in the training data: xyzzy",
         prompt,
     ]
-    (found,) = Translator.load(tiny_run).translations(["I love xyzzy."])
+    (translation,) = Translator.load(tiny_run).translations(["I love xyzzy."])
     if to_terminal:
-        assert f"{found.text} (unsure)\r\n" in written.decode()
+        assert f"{translation.text} (unsure)\r\n" in written.decode()
     else:  # what is kept in a file holds translations alone
-        assert written.decode() == f"{found.text}\n"
+        assert written.decode() == f"{translation.text}\n"
 
 
 def screen(written: bytes) -> list[str]:
@@ -483,12 +483,12 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
 
 
 def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: list[str]) -> None:
-    found = json.loads(prints("evaluate", tiny_run, *own_words, "--tokenize", "none", "--json"))
+    report = json.loads(prints("evaluate", tiny_run, *own_words, "--tokenize", "none", "--json"))
     scores = "bleu bleu_signature bleu_interval chrf chrf_signature chrf_interval exact_match sentences"
     marks = "unsure unsure_precision unsure_recall unsure_wrong"
-    assert set(found) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
-    assert (found["exact_match"], found["sentences"]) == (100.0, 15)
-    assert "tok:none" in found["bleu_signature"]
+    assert set(report) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
+    assert (report["exact_match"], report["sentences"]) == (100.0, 15)
+    assert "tok:none" in report["bleu_signature"]
 
 
 def other_run(run: Path, folder: Path) -> Path:
@@ -526,13 +526,13 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, ow
 def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
     run = copy_run(tiny_run, tmp_path / "run")
     sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
-    found = Translator.load(tiny_run).translations(sources)
-    middle = sum(sorted(t.score for t in found)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
-    told = json.loads((run / "model.json").read_text())
-    (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": middle, "chrf": None}}))
-    unsure = [bool(t.unknown) or t.score < middle for t in found]
+    outputs = Translator.load(tiny_run).translations(sources)
+    middle = sum(sorted(t.score for t in outputs)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
+    sizes = json.loads((run / "model.json").read_text())
+    (run / "model.json").write_text(json.dumps(sizes | {"threshold": {"score": middle, "chrf": None}}))
+    unsure = [bool(t.unknown) or t.score < middle for t in outputs]
     wrong = [i % 3 == 0 for i in range(15)]
-    lines = "".join(f"{'x' if w else t.text}\n" for t, w in zip(found, wrong, strict=True))
+    lines = "".join(f"{'x' if w else t.text}\n" for t, w in zip(outputs, wrong, strict=True))
     (tmp_path / "ref.zh").write_text(lines, encoding="utf-8")
     both = sum(u and w for u, w in zip(unsure, wrong, strict=True))
     assert 0 < both < min(sum(unsure), sum(wrong)) <= max(sum(unsure), sum(wrong)) < 15
@@ -545,28 +545,28 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
         assert marks["unsure_wrong"] == "equal to no reference"
     told_of = f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among"
     assert told_of in prints(*evaluate)
-    (run / "model.json").write_text(json.dumps({name: told[name] for name in told if name != "threshold"}))
+    (run / "model.json").write_text(json.dumps({name: sizes[name] for name in sizes if name != "threshold"}))
     assert "unsure" not in prints(*evaluate, "--json")
 
 
 def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
     other = other_run(tiny_run, tmp_path / "other")
     runs = [str(tiny_run), str(other), str(tiny_run)]
-    found = json.loads(prints("evaluate", *runs, *own_words, "--json"))
-    assert set(found) == {"runs", "mean", "std"}
-    assert [run["run"] for run in found["runs"]] == runs
-    first, worse, same = found["runs"]
+    scores = json.loads(prints("evaluate", *runs, *own_words, "--json"))
+    assert set(scores) == {"runs", "mean", "std"}
+    assert [run["run"] for run in scores["runs"]] == runs
+    first, worse, same = scores["runs"]
     assert "bleu_p" not in first
     assert first["bleu"] == same["bleu"] > worse["bleu"]
     assert worse["bleu_p"] < 0.05 < same["bleu_p"]
-    assert found["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
-    assert set(found["mean"]) == set(found["std"]) == {"bleu", "chrf", "exact_match"}
+    assert scores["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
+    assert set(scores["mean"]) == set(scores["std"]) == {"bleu", "chrf", "exact_match"}
 
     lines = prints("evaluate", *runs, *own_words).splitlines()
     assert [line.split(": ")[0] for line in lines[:3]] == runs
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
-    mean, std = found["mean"]["bleu"], found["std"]["bleu"]
+    mean, std = scores["mean"]["bleu"], scores["std"]["bleu"]
     assert [line.split(": unsure of ")[0] for line in lines[5:8]] == runs
     assert lines[8].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
 
@@ -587,10 +587,10 @@ def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_wo
     evaluate = "evaluate", tiny_run, "--source", source, "--json"
     exact = []
     for files in ([first], [first, second], [first, second, Path(own_words[3])]):
-        found = json.loads(prints(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
-        exact.append(found["exact_match"])
+        scores = json.loads(prints(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
+        exact.append(scores["exact_match"])
     assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
-    assert (found["bleu_signature"][:9], found["bleu"]) == ("nrefs:var", pytest.approx(100))
+    assert (scores["bleu_signature"][:9], scores["bleu"]) == ("nrefs:var", pytest.approx(100))
 
 
 # -- verify -----------------------------------------------------------------------------------------------------------
@@ -617,12 +617,12 @@ def test_verify_writes_a_page_and_says_where(
 def test_one_sabotage_shows_the_claims_that_fail() -> None:
     code, out, _ = command("verify", "--sabotage", "positions.restart", "--json")
     assert code == 1
-    found = json.loads(out)
-    failed = [check["id"] for check in found["checks"]]
+    report = json.loads(out)
+    failed = [check["id"] for check in report["checks"]]
     assert {"cache.steps", "cache.chunks", "cache.score"} <= set(failed)
-    assert not any(check["passed"] for check in found["checks"])
-    assert all(check["measured"] is None or check["measured"] > check["tolerance"] for check in found["checks"])
-    assert found["sabotages"] == [
+    assert not any(check["passed"] for check in report["checks"])
+    assert all(check["measured"] is None or check["measured"] > check["tolerance"] for check in report["checks"])
+    assert report["sabotages"] == [
         {"id": "positions.restart", "fault": "Positions begin at 0 again in every step.", "caught_by": failed}
     ]
     code, out, _ = command("verify", "--sabotage", "positions.restart")

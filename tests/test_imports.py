@@ -59,8 +59,8 @@ def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
 
 
 def test_the_model_names_nothing_compiled() -> None:
-    found = {path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL.glob("*.py")}
-    assert {name: words for name, words in found.items() if words} == {}
+    words_of_file = {path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL.glob("*.py")}
+    assert {name: words for name, words in words_of_file.items() if words} == {}
     control = words_of_compiled_code("# Compiled kernels, in C++: torch.compile is none.")
     assert control == ["Compiled", "kernel", "C++"]
 

@@ -43,20 +43,20 @@ def named(chapter: str, label: str) -> list[str]:
 def unlike(lesson: str) -> list[str]:
     """Run the chapters in order; the titles of those that print something else than they show."""
     scope: dict[str, object] = {}
-    found = []
+    titles = []
     for chapter in chapters(lesson):
         (python, code), (text, shown) = blocks(chapter)
         assert (python, text) == ("python", "text")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             exec(code, scope)
         if printed.getvalue() != shown:
-            found.append(chapter.splitlines()[0])
-    return found
+            titles.append(chapter.splitlines()[0])
+    return titles
 
 
 def absent(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
-    found = []
+    names = []
     for chapter in chapters(lesson):
         read, proved, broken = (named(chapter, label) for label in LABELS)
         links = re.findall(LINK, chapter)
@@ -64,12 +64,12 @@ def absent(lesson: str) -> list[str]:
         for name, file in links:
             module = import_module(file.replace("/", "."))
             try:
-                found += [name] if attrgetter(name)(module).__module__ != module.__name__ else []
+                names += [name] if attrgetter(name)(module).__module__ != module.__name__ else []
             except AttributeError:
-                found.append(name)
-        found += [id_ for id_ in proved if id_ not in CHECK_OF]
-        found += [id_ for id_ in broken if id_ not in SABOTAGE_OF]
-    return found
+                names.append(name)
+        names += [id_ for id_ in proved if id_ not in CHECK_OF]
+        names += [id_ for id_ in broken if id_ not in SABOTAGE_OF]
+    return names
 
 
 def in_common(lesson: str, labels: tuple[str, ...]) -> list[object]:

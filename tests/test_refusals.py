@@ -349,10 +349,10 @@ def told(**changes: object) -> Given:
     """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
 
     def given(run: Path) -> None:
-        found = json.loads((run / SIZES).read_text())
+        fields = json.loads((run / SIZES).read_text())
         for name, value in changes.items():
-            found[name] = found[name] | value if name in ("model", "sha256") else value
-        (run / SIZES).write_text(json.dumps(found))
+            fields[name] = fields[name] | value if name in ("model", "sha256") else value
+        (run / SIZES).write_text(json.dumps(fields))
 
     return given
 
@@ -363,9 +363,9 @@ def sizes(**changes: object) -> Given:
 
 def weights(change: Callable[[dict[str, Tensor]], object]) -> Given:
     def given(run: Path) -> None:
-        found = load_file(run / WEIGHTS)
-        change(found)
-        save_file(found, run / WEIGHTS)
+        tensors = load_file(run / WEIGHTS)
+        change(tensors)
+        save_file(tensors, run / WEIGHTS)
 
     return given
 
@@ -381,8 +381,8 @@ def without(name: str) -> Given:
 
 def one_layer_for_a_billion(run: Path) -> None:
     """The only layer has the number of the last one, and there are to be so many."""
-    found = load_file(run / WEIGHTS)
-    save_file({name.replace("layers.0.", "layers.999999999."): found[name] for name in found}, run / WEIGHTS)
+    tensors = load_file(run / WEIGHTS)
+    save_file({name.replace("layers.0.", "layers.999999999."): tensors[name] for name in tensors}, run / WEIGHTS)
     (run / SIZES).write_text((run / SIZES).read_text().replace('"n_layers": 1', '"n_layers": 1000000000'))
 
 
@@ -425,10 +425,10 @@ DAMAGES: list[tuple[Given, str]] = [
     (sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
     (sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
     # The weights
-    (weights(lambda found: found.pop(BIAS)), f"{BIAS} differs"),
-    (weights(lambda found: found[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
-    (weights(lambda found: found[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
-    (weights(lambda found: found[BIAS].mul_(1.01)), f"{WEIGHTS} {OTHER}"),  # finite, and of the right shape
+    (weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
+    (weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
+    (weights(lambda tensors: tensors[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
+    (weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {OTHER}"),  # finite, and of the right shape
 ]
 
 # -- All of them ------------------------------------------------------------------------------------------------------

@@ -58,13 +58,13 @@ def chunk_deviation(
 ) -> Deviation:
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
     want = (case if passing is None else replace(case, model=passing)).full_pass()
-    return compare(fed_in(case, chunks, spare), want).found(f"fed in chunks of {_listed(chunks)}")
+    return compare(fed_in(case, chunks, spare), want).named(f"fed in chunks of {_listed(chunks)}")
 
 
 @check("steps", "logits, one token at a time, against the full pass")
 def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
-    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).found("fed one by one")
+    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).named("fed one by one")
 
 
 @check(
@@ -81,8 +81,8 @@ def split_deviation(case: Case[Any]) -> Deviation:
     for begin in range(length):
         for size in range(1, length - begin + 1):
             got = case.feed(case.tokens[:, begin : begin + size], case.copy_cache(cache))
-            found = compare(got, [x.narrow(-2, begin, size) for x in want])
-            deviations.append(found.found(f"as a chunk of {size} after {begin} single tokens", begin))
+            difference = compare(got, [x.narrow(-2, begin, size) for x in want])
+            deviations.append(difference.named(f"as a chunk of {size} after {begin} single tokens", begin))
         case.feed(case.tokens[:, begin : begin + 1], cache)
     return worst(deviations)
 
@@ -117,7 +117,7 @@ def length_deviation(case: Case[Any]) -> Deviation:
         long = case.with_tokens(repeated(case, length))
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
-        deviations.append(chunk_deviation(long, chunks).found(f"{prompt} tokens, and then one by one to {length}"))
+        deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
         if length <= 3 * LONG:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
@@ -184,12 +184,12 @@ def weights_deviation(case: Case[Any]) -> Deviation:
     # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
     # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
     case = case.run_in("weights")
-    found, weights = step_deviation(case), case.full_pass()[1:]
+    difference, weights = step_deviation(case), case.full_pass()[1:]
     if case.model.dtype == torch.float64 and any(
         torch.equal(w, w.float().double()) and not torch.equal(w, w.bfloat16().double()) for w in weights
     ):
-        found.computed_in = torch.float32
-    return found
+        difference.computed_in = torch.float32
+    return difference
 
 
 # -- What may be seen -------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def prefix_deviation(case: Case[Any]) -> Deviation:
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
         prefix = case.with_tokens(case.tokens[:, :n]).full_pass()
-        deviations.append(compare(prefix, [x.narrow(-2, 0, n) for x in whole]).found(f"without what follows token {n}"))
+        deviations.append(compare(prefix, [x.narrow(-2, 0, n) for x in whole]).named(f"without what follows token {n}"))
     return worst(deviations)
 
 
@@ -213,8 +213,8 @@ def future_deviation(case: Case[Any]) -> Deviation:
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
         other = case.with_others(slice(n, None)).full_pass()
-        found = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
-        deviations.append(found.found(f"with other tokens from {n} on"))
+        difference = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
+        deviations.append(difference.named(f"with other tokens from {n} on"))
     return worst(deviations)
 
 
@@ -222,11 +222,11 @@ def future_deviation(case: Case[Any]) -> Deviation:
 @torch.enable_grad()
 def future_gradient(case: Case[Any]) -> Deviation:
     """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
-    found: list[Tensor] = []
+    embedded: list[Tensor] = []
 
     def keep(module: object, inputs: object, output: Tensor) -> Tensor:
-        found.append(output.detach().requires_grad_())
-        return found[-1]
+        embedded.append(output.detach().requires_grad_())
+        return embedded[-1]
 
     memory = case.memory()
     hook = case.model.embedding().register_forward_hook(keep)
@@ -234,16 +234,16 @@ def future_gradient(case: Case[Any]) -> Deviation:
         logits = call_model(case.model.full_pass, memory, case.tokens)[0]
     finally:
         hook.remove()
-    if len(found) != 1 or found[0].shape[:2] != case.tokens.shape:
+    if len(embedded) != 1 or embedded[0].shape[:2] != case.tokens.shape:
         raise NotOfferedError("the module that is said to embed the tokens is not called exactly once with them")
-    (x,) = found
+    (x,) = embedded
     weights = torch.linspace(-1, 1, logits.size(-1), dtype=logits.dtype)  # the sum of some norms is constant
     errors = []
     for t in range(logits.size(1)):
         (gradient,) = torch.autograd.grad([(logits[:, t] * weights).sum()], x, retain_graph=True)
         size = gradient.abs().amax((0, 2))
         if not size[t] > 0:
-            return Deviation(torch.inf).found(f"token {t} has no gradient from its own position")
+            return Deviation(torch.inf).named(f"token {t} has no gradient from its own position")
         errors.append(size[t + 1 :].amax() / size.amax() if t + 1 < len(size) else size.new_zeros(()))
     return Deviation(torch.stack(errors).max())
 
@@ -281,12 +281,12 @@ def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
     padded = replace(
         case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
     )
-    deviations.append(compare(padded.full_pass()[:1], whole).found(f"with {more} more columns of padding"))
+    deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
         row = case.alone(b)
         for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
             alone = compare(got[:1], [x[b : b + 1] for x in whole])
-            deviations.append(alone.found(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
+            deviations.append(alone.named(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
     return worst(deviations)
 
 
@@ -296,7 +296,7 @@ def padding_token_deviation(case: Case[Any]) -> Deviation:
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
     other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
-    return compare(other.full_pass()[:1], case.full_pass()[:1]).found("with another token for padding")
+    return compare(other.full_pass()[:1], case.full_pass()[:1]).named("with another token for padding")
 
 
 def ragged(case: Case[Any], side: str) -> tuple[Tensor, Tensor]:
@@ -332,8 +332,8 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
         for b, n in enumerate(lengths):
             own = case.rows(slice(b, b + 1))
             want = own.with_tokens(own.tokens[:, : int(seen[b].sum())]).full_pass()[0]
-            found = deviation(got[b : b + 1, seen[b]], want)
-            deviations.append(found.found(f"prompt {b} of {n} tokens {how} padded on the {side}"))
+            difference = deviation(got[b : b + 1, seen[b]], want)
+            deviations.append(difference.named(f"prompt {b} of {n} tokens {how} padded on the {side}"))
     return worst(deviations)
 
 
@@ -360,15 +360,15 @@ def batch_deviation(case: Case[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
     turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
-    deviations = [compare(turned, whole).found("with the rows in reverse")]
+    deviations = [compare(turned, whole).named("with the rows in reverse")]
     for b in range(len(case.tokens)):
         row = case.rows(torch.tensor([b]))
         others = case.others(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
         for name, got in (("full pass", beside.full_pass()), ("steps", fed_in(beside, [1] * others.size(1)))):
-            found = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
-            deviations.append(found.found(f"row {b} beside rows of other tokens, {name}"))
+            difference = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
+            deviations.append(difference.named(f"row {b} beside rows of other tokens, {name}"))
     return worst(deviations)
 
 
@@ -404,7 +404,7 @@ def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequ
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
         got = case.feed(new, cache)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
-        deviations.append(compare(got, want).found(f"after selections of rows up to {list(rows)}", start))
+        deviations.append(compare(got, want).named(f"after selections of rows up to {list(rows)}", start))
         cache = case.select_rows(cache, torch.tensor(rows))
         kept = kept.rows(torch.tensor(rows))
     return worst(deviations)
@@ -430,9 +430,9 @@ def rollback_deviation(case: Case[Any]) -> Deviation:
                 pieces = tokens.split(1 if way == "one by one" else n + 1, 1)
                 got, *_ = [right.feed(piece, cache) for piece in pieces]
                 cache = right.drop_last(cache, n)
-                found = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
-                deviations.append(found.found(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
-                if not found <= rounding(case.model.dtype):
+                error = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
+                deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
+                if not error <= rounding(case.model.dtype):
                     break  # before a cache from which nothing is dropped is full
     return worst(deviations)
 
@@ -451,8 +451,8 @@ def fork_deviation(case: Case[Any]) -> Deviation:
     deviations = []
     for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
         want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
-        found = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
-        deviations.append(found.found(f"{name} after {half} tokens", half))
+        difference = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        deviations.append(difference.named(f"{name} after {half} tokens", half))
     return worst(deviations)
 
 
@@ -477,7 +477,7 @@ def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) 
     steps, deviations = [], []
     for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
         steps.append(case.feed(piece, cache))
-        deviations.append(compare(case.full_pass(), want).found("full pass between steps"))
+        deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
     return worst([*deviations, compare(join(steps), want)])
 
 
@@ -508,11 +508,11 @@ CHOICE = rounding(torch.float32)  # what two logits may be apart by where either
 def generated(case: Case[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
     """The prompts (B, T) and what is generated after them; with them no more than GENERATED tokens."""
     n = min(case.model.max_len or GENERATED, GENERATED) - prompts.size(1)
-    found: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
+    outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
-    if found.shape != shape or not (found[:, : prompts.size(1)] == prompts).all():
-        raise ValueError(f"{tuple(found.shape)} tokens instead of {shape}, or other prompts")
-    return found
+    if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
+        raise ValueError(f"{tuple(outputs.shape)} tokens instead of {shape}, or other prompts")
+    return outputs
 
 
 def shortfall(case: Case[Any], n_given: int) -> Deviation:
@@ -520,7 +520,7 @@ def shortfall(case: Case[Any], n_given: int) -> Deviation:
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
     best = logits[..., list(case.model.ordinary)].amax(-1, keepdim=True)
-    return deviation(chosen, best).found(start=n_given)
+    return deviation(chosen, best).named(start=n_given)
 
 
 def prompt_of(case: Case[Any], b: int) -> Case[Any]:
@@ -537,8 +537,8 @@ def generated_shortfall(case: Case[Any], ways: Sequence[str] = ("cached", "uncac
     for way in ways:
         for b in range(len(case.tokens)):
             row = prompt_of(case, b)
-            found = row.with_tokens(generated(row, row.tokens, way))
-            deviations.append(shortfall(found, row.tokens.size(1)).found(f"prompt {b} alone, {way}"))
+            output = row.with_tokens(generated(row, row.tokens, way))
+            deviations.append(shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
 
@@ -558,11 +558,11 @@ def assisted_shortfall(case: Case[Any]) -> Deviation:
 def ragged_shortfall(case: Case[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
-    found, deviations = generated(case, prompts, "cached", mask), []
+    outputs, deviations = generated(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
-        row = case.alone(b).with_tokens(found[b : b + 1, n_padding:])
-        deviations.append(shortfall(row, prompts.size(1) - n_padding).found(f"prompt {b} in a batch"))
+        row = case.alone(b).with_tokens(outputs[b : b + 1, n_padding:])
+        deviations.append(shortfall(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
     return worst(deviations)
 
 
@@ -577,5 +577,5 @@ def beams_deviation(case: Case[Any]) -> Deviation:
             beams = row.rows(torch.zeros(BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
             log_p = F.log_softmax(beams.full_pass()[0] * case.unit, -1).gather(-1, tokens[:, 1:, None])
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
-        deviations.append(deviation(*scores).found(f"prompt {b}"))
+        deviations.append(deviation(*scores).named(f"prompt {b}"))
     return worst(deviations)

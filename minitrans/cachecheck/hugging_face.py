@@ -202,14 +202,14 @@ class HuggingFace(CachedModel[State]):
 
         A cache that slides keeps the last keys alone: the others have no weight.
         """
-        found = [output.logits]
+        numbers = [output.logits]
         if self._flags:
             own = getattr(output, "decoder_attentions", None) or getattr(output, "attentions", None) or ()
-            found += [F.pad(w, (max(0, fed - w.size(-1)), 0)) for w in own if w is not None]
-            found += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
-            if len(found) == 1:
+            numbers += [F.pad(w, (max(0, fed - w.size(-1)), 0)) for w in own if w is not None]
+            numbers += [w for w in getattr(output, "cross_attentions", None) or () if w is not None]
+            if len(numbers) == 1:
                 raise NotOfferedError("it returns no attention weights")
-        return found
+        return numbers
 
     def select_rows(self, cache: State, rows: Tensor) -> State:
         """By `reorder_cache`, as beam search does."""
@@ -329,10 +329,10 @@ class DecoderOnly(HuggingFace):
             return {}
         if "attention_mask" not in self._takes:
             raise NotOfferedError("it takes no attention_mask")
-        found = {"attention_mask": mask.long()}
+        arguments = {"attention_mask": mask.long()}
         if self._way != "mask alone" and "position_ids" in self._takes:
-            found["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
-        return found
+            arguments["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :]
+        return arguments
 
     def embedding(self) -> nn.Module:
         """The only one."""
@@ -341,8 +341,8 @@ class DecoderOnly(HuggingFace):
 
 def _integers(config: Any, names: Sequence[str], least: int) -> Iterator[int]:
     """Those of the settings of these names that are whole numbers, and not smaller."""
-    found = (getattr(config, name, None) for name in names)
-    return (value for value in found if isinstance(value, int) and value >= least)
+    values = (getattr(config, name, None) for name in names)
+    return (value for value in values if isinstance(value, int) and value >= least)
 
 
 def _rows_of(memory: Any, rows: Tensor) -> Any:
@@ -418,9 +418,9 @@ def _with_random_numbers(name: str, kind: type[HuggingFace], seed: int, settings
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
-    found = (kind if config.is_encoder_decoder else DecoderOnly)(model)
-    random_case(found)  # which makes a full pass
-    return found
+    adapter = (kind if config.is_encoder_decoder else DecoderOnly)(model)
+    random_case(adapter)  # which makes a full pass
+    return adapter
 
 
 def _without(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
@@ -447,21 +447,21 @@ def _small_settings(
     fields = {field.name: field.default for field in dataclasses.fields(config_class)}
     fields = {name: value for name, value in fields.items() if aliases.get(name) not in fields}
     values = {name: vars(default).get(aliases.get(name, name)) for name in fields}
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name, value in fields.items():
         if name in given:
-            found[name] = given[name]
+            settings[name] = given[name]
         elif name.endswith(SPECIAL):
             if isinstance(value, int) and value >= VOCABULARY:
-                found[name] = VOCABULARY - 1 - len(found) % 16
+                settings[name] = VOCABULARY - 1 - len(settings) % 16
         elif isinstance(value, int) and not isinstance(value, bool):
-            found[name] = _small(name, value)
+            settings[name] = _small(name, value)
         elif fill and value is None and values[name] is None and _small(name, sys.maxsize) < sys.maxsize:
-            found[name] = _small(name, sys.maxsize)
+            settings[name] = _small(name, sys.maxsize)
     for name, part in config_class.sub_configs_defaults.items():
         if (inside := values[name]) is not None:
             more = _small_settings(type(inside), given, fill=fill, of_each=of_each)
-            found[name] = {"model_type": inside.model_type, **(part.init_kwargs or {}), **more}
+            settings[name] = {"model_type": inside.model_type, **(part.init_kwargs or {}), **more}
     lists = {name: list(value) for name, value in values.items() if isinstance(value, (list, tuple)) and value}
     kinds = {name: value for name, value in lists.items() if isinstance(value[0], str)}
     count = aliases.get("num_hidden_layers", "num_hidden_layers")
@@ -471,17 +471,17 @@ def _small_settings(
         rows = list(zip(*of_layers, strict=True))
         chosen = [i for i, row in enumerate(rows) if rows[:i].count(row) < of_each]
         chosen = [0, 1] if len(chosen) < 2 else chosen
-        found[count] = len(chosen)
+        settings[count] = len(chosen)
         for name, value in lists.items():
             if len(value) == n_layers and (name in kinds or isinstance(fields[name], (list, tuple))):
-                found[name] = [_small(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
+                settings[name] = [_small(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
         for key, own in (default.to_dict().get("per_layer_config") or {}).items():
             if (layer := int(key)) in chosen:
-                layers = found.setdefault("per_layer_config", {})
+                layers = settings.setdefault("per_layer_config", {})
                 layers[chosen.index(layer)] = {k: given.get(k, _small(k, v)) for k, v in own.items()}
     elif count in fields:  # kinds of layers that take turns
-        found[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
-    return found
+        settings[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
+    return settings
 
 
 def _small(name: str, value: int) -> int:

@@ -122,20 +122,20 @@ class Check:
             may_lack: Whether a model need not be able to do what is asked.
         """
         began = time.perf_counter()
-        found: dict[torch.dtype, Deviation] = {}
+        errors: dict[torch.dtype, Deviation] = {}
         lacking = ""
         try:
             for dtype in subjects:
                 if dtype in self.lower or dtype == next(iter(subjects)):
-                    found[dtype] = as_deviation(self._measure(subjects[dtype], may_lack))
+                    errors[dtype] = as_deviation(self._measure(subjects[dtype], may_lack))
         except NotOfferedError as error:
             lacking = str(error)
         measured = {
-            dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in found.items()
+            dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in errors.items()
         }
-        details = [x.first(measured[dtype].tolerance) for dtype, x in found.items() if not measured[dtype].passed][:1]
+        details = [x.where(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
         details += [f"part of it is computed in {name_of(x.computed_in)}, and allowed its rounding"
-                    for x in found.values() if x.computed_in]  # fmt: skip
+                    for x in errors.values() if x.computed_in]  # fmt: skip
         return Result(
             id=self.id,
             group=self.group,
@@ -246,13 +246,13 @@ class Deviation(float):
     what: str = ""
     computed_in: torch.dtype | None = None
 
-    def found(self, what: str = "", start: int = 0) -> "Deviation":
+    def named(self, what: str = "", start: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
         copy = Deviation(self)
         copy.errors, copy.start, copy.what = self.errors, self.start + start, what or self.what
         return copy
 
-    def first(self, tolerance: float) -> str:
+    def where(self, tolerance: float) -> str:
         """Where it first exceeds a tolerance, in words; empty where nothing is known of it."""
         words = [self.what] if self.what else []
         if self.errors is not None:
@@ -282,10 +282,10 @@ def deviation(a: Tensor, b: Tensor) -> Deviation:
     errors = (a.double() - b.double()).abs()
     if a.dtype != torch.float64:
         errors = errors / max(1.0, float(b.abs().max()))
-    found = Deviation(errors.max())
+    largest = Deviation(errors.max())
     if a.dim() > 2:
-        found.errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
-    return found
+        largest.errors = errors.flatten(1, -3).amax((1, -1)) if a.dim() > 3 else errors.amax(-1)
+    return largest
 
 
 def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:

@@ -36,17 +36,17 @@ def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
 
     A check that runs the model in another way is explained by what the model does when it is run in that way.
     """
-    found: dict[str, str] = {}
+    names: dict[str, str] = {}
     for pattern in PATTERNS:
         tried: dict[str, bool] = {}
         for id_ in pattern.checks:
-            if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in found:
+            if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in names:
                 way = WAYS.get(id_, "")
                 if way not in tried:
                     tried[way] = _fits(pattern, case.run_in(way) if way in case.model.variants else case)
                 if tried[way]:
-                    found[id_] = f"this looks like: {pattern.name}"
-    return found
+                    names[id_] = f"this looks like: {pattern.name}"
+    return names
 
 
 def _fits(pattern: Pattern, case: Case[Any]) -> bool:

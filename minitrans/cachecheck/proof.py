@@ -40,20 +40,20 @@ def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, Case[Any]]:
     Raises:
         NotOfferedError: It computes in none of them.
     """
-    found: dict[torch.dtype, Case[Any]] = {}
+    cases: dict[torch.dtype, Case[Any]] = {}
     errors = []
     for dtype in (torch.float64, *LOWER):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
-            first = next(iter(found.values()), None)
+            first = next(iter(cases.values()), None)
             case = random_case(moved) if first is None else replace(first, model=moved)
             case.full_pass()
-            found[dtype] = case
+            cases[dtype] = case
         except (NotOfferedError, RuntimeError, ValueError, TypeError) as error:
             errors.append(str(error))
-    if not found:
+    if not cases:
         raise NotOfferedError(errors[0])
-    return found
+    return cases
 
 
 def run(model: CachedModel[Any]) -> Report:

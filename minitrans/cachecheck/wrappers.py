@@ -113,11 +113,11 @@ def generated_wrong(model: CachedModel[Any]) -> Changed:
     """The last token that is generated from a cache, in whatever way, is another one."""
 
     def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
-        found = model.generate(memory, prompts, n, way, mask)
+        outputs = model.generate(memory, prompts, n, way, mask)
         if "uncached" not in way:
             one, other = model.ordinary[:2]
-            found[:, -1] = torch.where(found[:, -1] == one, other, one)
-        return found
+            outputs[:, -1] = torch.where(outputs[:, -1] == one, other, one)
+        return outputs
 
     return {"generate": generate}
 

@@ -52,10 +52,10 @@ def evaluate_command(args: Namespace) -> int:
     several = len(scores) > 1
     if args.json:
         runs: list[dict[str, object]] = [
-            {name: value for name, value in asdict(found).items() if value is not None}
+            {name: value for name, value in asdict(scored).items() if value is not None}
             | (asdict(marked) if marked else {})
             | {"seconds": seconds, "sentences_per_second": len(sources) / seconds}
-            for found, marked, (_, seconds) in zip(scores, marks, outputs, strict=True)
+            for scored, marked, (_, seconds) in zip(scores, marks, outputs, strict=True)
         ]
         named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
         print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
@@ -83,8 +83,8 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple
 
     with start_workers(run, args) as workers:
         began = time.perf_counter()
-        found = workers.run(partial(best, args=args), sources)
-        return found, time.perf_counter() - began
+        translations = workers.run(partial(best, args=args), sources)
+        return translations, time.perf_counter() - began
 
 
 def print_marks(name: str, marks: "Marks") -> None:

@@ -32,12 +32,12 @@ def explain_command(args: Namespace) -> int:
     from minitrans.explain.terminal import draw
     from minitrans.translate.translator import Translator
 
-    found = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
+    explanation = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
     if args.output:
-        found.save(args.output)
+        explanation.save(args.output)
         print(f"page: {args.output}", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    pictures = ("\n".join(draw(sentence, width)) + "\n" for sentence in found.sentences)
+    pictures = ("\n".join(draw(sentence, width)) + "\n" for sentence in explanation.sentences)
     sys.stdout.buffer.write("\n".join(pictures).encode())
     return 0

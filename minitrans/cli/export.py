@@ -49,8 +49,8 @@ def export_command(args: Namespace) -> int:
         scores = compare([ours, *theirs.values()], references, translator.bundle.target, args.tokenize, others)
         scored = dict(zip(["minitrans float32", *theirs], scores, strict=True))
         print_scores(list(scored.items()))
-        for name, found in theirs.items():
-            n_different = sum(a != b for a, b in zip(ours, found, strict=True))
+        for name, outputs in theirs.items():
+            n_different = sum(a != b for a, b in zip(ours, outputs, strict=True))
             print(f"{name}: {n_different} of {len(ours)} translations differ from those of minitrans")
     if args.format == "transformers" and (scored or args.license):
         measured = {Path(args.source).name: scored["transformers float32"]} if scored else {}

@@ -15,8 +15,8 @@ def train_command(config: "RunConfig") -> int:
     """Train a model on a parallel corpus and write a run folder."""
     from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
 
-    if found := train(config):  # in the first process
-        print_run(config, found)
+    if scores := train(config):  # in the first process
+        print_run(config, scores)
     return 0
 
 

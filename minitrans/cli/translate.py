@@ -111,13 +111,13 @@ def translate_command(args: Namespace) -> int:
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # not while standard output is written, which may be the same terminal
-                found = workers.run(partial(written, args=args, doubts=doubts), chunk, number)
+                outputs = workers.run(partial(written, args=args, doubts=doubts), chunk, number)
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
-            out.writelines(line.encode() + b"\n" for line, _ in found)
+            out.writelines(line.encode() + b"\n" for line, _ in outputs)
             out.flush()
-            n_unsure += sum(unsure for _, unsure in found)
+            n_unsure += sum(unsure for _, unsure in outputs)
         if n_unsure and doubts == "counted":
             logger.warning("unsure of %d of %d lines; --scores says which", n_unsure, number - numbers.start)
     return 0
@@ -135,12 +135,12 @@ def written(
     if args.sample:
         texts = translator.sample(lines, args.sample, args.seed, **how(args, first_line))
         unknown = map(translator.unknown, lines, texts)
-        found = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
+        translations = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
-        found = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
+        translations = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
     else:
-        found = [[translation] for translation in best(translator, lines, first_line, args)]
-    for number, (first, *others) in enumerate(found, first_line):
+        translations = [[translation] for translation in best(translator, lines, first_line, args)]
+    for number, (first, *others) in enumerate(translations, first_line):
         told = ["unsure"] * (first.unsure and doubts == "told")
         told += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
         if told:

@@ -153,18 +153,18 @@ def _check_module(name: str, module: nn.Module, known: Known) -> None:
             raise NotAdmittedError(f"{place} has a {direction} hook")
     if own := [each for each in vars(module) if callable(getattr(type(module), each, None))]:
         raise NotAdmittedError(f"{place} has a method {min(own)} of its own")
-    found = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
-    if others := found.keys() - known.keys():
+    parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
+    if others := parts.keys() - known.keys():
         raise NotAdmittedError(f"{place} has a part {min(others)} that is not known")
     for part, wanted in known.items():
         if part == TYPE:
             continue
-        if isinstance(wanted, dict | tuple) and part not in found:
+        if isinstance(wanted, dict | tuple) and part not in parts:
             raise NotAdmittedError(f"{place} has no {part}")
         if isinstance(wanted, dict):
-            _check_module(f"{prefix}{part}", cast(nn.Module, found[part]), wanted)
+            _check_module(f"{prefix}{part}", cast(nn.Module, parts[part]), wanted)
         elif isinstance(wanted, tuple):
-            _check_tensor(f"{prefix}{part}", cast(Tensor, found[part]), wanted)
+            _check_tensor(f"{prefix}{part}", cast(Tensor, parts[part]), wanted)
         elif (value := getattr(module, part)) != wanted:
             raise NotAdmittedError(f"{prefix}{part} is {value}, known is {wanted}")
 

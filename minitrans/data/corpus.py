@@ -112,9 +112,9 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     if "://" in config.path:  # what a stranger's run names is not asked for
         raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
     places = [Path(), run, *run.resolve().parents]  # it may have been moved, and the command be given anywhere
-    found = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
+    folder = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
     try:
-        return load_corpus(replace(config, path=str(found)))
+        return load_corpus(replace(config, path=str(folder)))
     except UserError as error:
         raise UserError(f"{error}; if the run's corpus has moved, give its place with --data") from error
 
@@ -314,7 +314,7 @@ def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: Da
     if config.deduplicate:
         faults |= repeated
     else:
-        report({fault: found & ~empty for fault, found in repeated.items()}, purpose)
+        report({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
     kept = leave_out(faults, purpose)
     if not kept.any():
         raise UserError(

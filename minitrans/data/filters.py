@@ -68,12 +68,12 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
 
 def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, BoolArray]:
     """Tell, for each other split, which of the N pairs have a source that occurs there too."""
-    found = {}
+    faults = {}
     for split, other in others.items():
         same = np.isin(hashes.sources, other.sources)
         both = np.isin(hashes.pairs, other.pairs).sum()
-        found[f"their source stands in {split} too ({both} with the same target)"] = same
-    return found
+        faults[f"their source stands in {split} too ({both} with the same target)"] = same
+    return faults
 
 
 def copies(hashes: Hashes) -> BoolArray:
@@ -124,6 +124,6 @@ def leave_out(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
 
 def report(faults: Mapping[str, BoolArray], pairs: str) -> None:
     """Count in the log what `leave_out` would leave out, but keep it."""
-    for fault, found in faults.items():
-        if found.any():
-            logger.warning("%d of %d %s pairs: %s", found.sum(), len(found), pairs, fault)
+    for fault, faulty in faults.items():
+        if faulty.any():
+            logger.warning("%d of %d %s pairs: %s", faulty.sum(), len(faulty), pairs, fault)

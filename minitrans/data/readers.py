@@ -95,7 +95,7 @@ def is_local(path: str) -> bool:
 def _open_hub(config: DataConfig) -> dict[str, Split]:
     source, target = config.columns
     try:
-        found = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
+        loaded = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
         raise UserError(
             f"data.path {config.path} is not a folder here, and could not be loaded from the hub "
@@ -103,7 +103,7 @@ def _open_hub(config: DataConfig) -> dict[str, Split]:
             f"train.{target}, or train.tsv"
         ) from error
     splits = {}
-    for split, pairs in found.items():
+    for split, pairs in loaded.items():
         rows = pairs if config.streaming else pairs.to_iterable_dataset().with_format("arrow")
         content = () if config.streaming else (pairs._fingerprint,)
         splits[split] = Split(f"{config.path}, {split}", rows, content)
@@ -153,15 +153,15 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
             f"cannot read data.path {folder}: {_reason(error)}; give a folder with train{sides[0]} and "
             f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
-    found: dict[str, dict[str, UPath]] = {}  # of each split, by ending
+    plain_files: dict[str, dict[str, UPath]] = {}  # of each split, by ending
     for path in paths:
         plain = Path(path.name.removesuffix(".gz"))
         if plain.suffix in (*sides, ".tsv", ".csv", ".jsonl", ".parquet"):
-            other = found.setdefault(plain.stem, {}).setdefault(plain.suffix, path)
+            other = plain_files.setdefault(plain.stem, {}).setdefault(plain.suffix, path)
             if other is not path:
                 raise UserError(f"{path}: there is also {other.name}; keep one of them")
     files: dict[str, list[tuple[UPath, ...]]] = {}
-    for name, endings in sorted(found.items(), key=lambda item: _in_order(item[0])):
+    for name, endings in sorted(plain_files.items(), key=lambda item: _in_order(item[0])):
         lines = [side for side in sides if side in endings]
         tables = [ending for ending in endings if ending not in sides]
         if len(lines) == 1:
@@ -173,7 +173,7 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
         part = tuple(endings[ending] for ending in lines or tables)
-        parts = files.setdefault(_split_of(name, found), [])
+        parts = files.setdefault(_split_of(name, plain_files), [])
         if parts and [*map(_format, parts[0])] != [*map(_format, part)]:
             raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
         parts.append(part)

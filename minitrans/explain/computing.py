@@ -94,17 +94,17 @@ def trace_translations(translator: Translator, texts: Sequence[str]) -> list[Tra
     Raises:
         UserError: All are blank, or there are none.
     """
-    found = []
+    traced = []
     sentences = [sentence for text in texts for sentence in translator.sentences(text)]
     translations = translator.translations(sentences, attention=True)
     for number, (text, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         if translation.attention is None:
             logger.warning("text %d is blank: it is left out", number)
         else:
-            found.append(_trace(translator.bundle, text, translation, translation.attention))
-    if not found:
+            traced.append(_trace(translator.bundle, text, translation, translation.attention))
+    if not traced:
         raise UserError("there is no text to explain; give one that is not blank")
-    return found
+    return traced
 
 
 @torch.no_grad()
@@ -189,9 +189,9 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
 
     def log_probs(attention: MultiHeadAttention) -> Tensor:
         handle = attention.w_o.register_forward_pre_hook(switch_off)
-        found = token_log_probs(model(src_ids, tgt_in), tgt_out).sum(1)
+        totals = token_log_probs(model(src_ids, tgt_in), tgt_out).sum(1)
         handle.remove()
-        return found.cpu()
+        return totals.cpu()
 
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
 

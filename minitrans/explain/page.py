@@ -47,7 +47,7 @@ class Explanation:
             "heads": config.n_heads,
             "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
         }
-        found = render(
+        page = render(
             "explain.html",
             config=config,
             languages=sentences[0].languages,
@@ -59,7 +59,7 @@ class Explanation:
             script=script,
             script_hash=script_hash(script),
         )
-        return str(found)  # no markup: a frame has to escape it
+        return str(page)  # no markup: a frame has to escape it
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file.

@@ -10,20 +10,20 @@ from minitrans.text.reading import clean
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...
 
 
-def draw(found: TracedTranslation, width: int) -> Iterator[str]:
+def draw(traced: TracedTranslation, width: int) -> Iterator[str]:
     """The text, its translation, and the last layer's cross-attention, mean of its heads.
 
     A row is a piece that was written, a column a piece of the source; columns that do not fit into a line of `width`
     characters stand below the others.
     """
-    eos = found.attention.source[-1]
+    eos = traced.attention.source[-1]
     sources, rows = (
         ["EOS" if piece == eos else _label(piece) for piece in pieces]
-        for pieces in (found.attention.source, found.attention.target[1:])
+        for pieces in (traced.attention.source, traced.attention.target[1:])
     )
-    weights = found.attention.cross[-1].float().mean(0).tolist()
+    weights = traced.attention.cross[-1].float().mean(0).tolist()
     left = max(map(cell_len, rows)) + 1
-    yield f"{clean(found.text)} → {found.translation.text}"
+    yield f"{clean(traced.text)} → {traced.translation.text}"
     for columns in _fitting([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):

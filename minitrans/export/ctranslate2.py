@@ -131,8 +131,8 @@ def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
     for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
         src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
         (ours,) = token_log_probs(outputs_alone(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
-        (found,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
-        differences.append(((ours - torch.tensor(found.log_probs)) / ours.abs().clamp(min=1.0)).abs().max())
+        (scored,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
+        differences.append(((ours - torch.tensor(scored.log_probs)) / ours.abs().clamp(min=1.0)).abs().max())
     return float(torch.stack(differences).max())
 
 
@@ -173,8 +173,8 @@ def engine_decode(
         batch_type="tokens",
     )
     ids = {piece: i for i, piece in enumerate(pieces)}
-    found = (result.hypotheses[0][:limit] for result, limit in zip(results, limits, strict=True))
-    return [[ids[piece] for piece in row] for row in found]
+    hypotheses = (result.hypotheses[0][:limit] for result, limit in zip(results, limits, strict=True))
+    return [[ids[piece] for piece in row] for row in hypotheses]
 
 
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
@@ -183,5 +183,5 @@ def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[
     reader = tokenizer.reader_of(bundle.words)
     read = [reader.read_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    found = iter(tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources)))
-    return [reader.write_line(found, line) for line in read]
+    outputs = iter(tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources)))
+    return [reader.write_line(outputs, line) for line in read]

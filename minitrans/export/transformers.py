@@ -262,7 +262,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     if not (distance := _distance(engine, model)) <= TOLERANCE:
         _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
     src_ids = random_rows(model, (24, 1, 9, 15))
-    if engine_decode(engine, bundle, src_ids) != [found.ids for found in greedy_decode(stepper, src_ids)]:
+    if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
         _refuse("greedy decoding finds other tokens")
     src_ids = random_rows(model, (9, 9))
     if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
@@ -313,12 +313,12 @@ def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> li
     """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
     reader = bundle.tokenizer.reader_of(bundle.words)
     read = [reader.read_line(line) for line in lines]
-    texts, found = [text for line in read for text, _ in line], list[str]()
+    texts, outputs = [text for line in read for text, _ in line], list[str]()
     for i in range(0, len(texts), BATCH):
         part = texts[i : i + BATCH]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
-        found += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
-    written = iter(text if source else "" for text, source in zip(found, texts, strict=True))
+        outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
+    written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
     return [reader.write_line(written, line) for line in read]
 
 

@@ -193,8 +193,8 @@ def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor, length_penalty: fl
             tokens = tokens[keep]
             cache.select_rows(keep)
     n_tokens = [min(len(ids_) + 1, limit) for ids_, limit in zip(outputs, limits, strict=True)]
-    found = zip(outputs, log_probs, n_tokens, strict=True)
-    return [Hypothesis(ids_, p, p / n**length_penalty, n) for ids_, p, n in found]
+    results = zip(outputs, log_probs, n_tokens, strict=True)
+    return [Hypothesis(ids_, p, p / n**length_penalty, n) for ids_, p, n in results]
 
 
 @torch.inference_mode()
@@ -226,12 +226,12 @@ def beam_search(
     limits = length_limits(src_ids, config)
     longest = max(limits)
     cache = stepper.begin(src_ids, longest)
-    found: list[list[Hypothesis]] = [[] for _ in limits]
+    finished: list[list[Hypothesis]] = [[] for _ in limits]
 
     def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
-        if len(found[row]) < beam and log_prob > -torch.inf:
+        if len(finished[row]) < beam and log_prob > -torch.inf:
             ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
-            found[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
+            finished[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
 
     rows = list(range(len(limits)))  # those still in the batch, R of them; each has W beginnings, at first one
     tokens = src_ids.new_full((len(rows), 1, 1 + longest), config.pad_id)  # (R, W, .)
@@ -256,11 +256,11 @@ def beam_search(
             for w, log_prob in enumerate(log_probs[r].tolist()):
                 finish(rows[r], tokens[r, w], t + 1, log_prob)
 
-        going = [r for r, row in enumerate(rows) if len(found[row]) < beam and t + 1 < limits[row]]
+        going = [r for r, row in enumerate(rows) if len(finished[row]) < beam and t + 1 < limits[row]]
         if not going:
             break
         rows = [rows[r] for r in going]
         keep = torch.tensor(going, device=order.device)
         tokens, log_probs = tokens[keep], log_probs[keep]
         cache.select_rows(parents[keep].flatten())
-    return [sorted(hypotheses, key=lambda h: h.score, reverse=True) for hypotheses in found]
+    return [sorted(hypotheses, key=lambda h: h.score, reverse=True) for hypotheses in finished]

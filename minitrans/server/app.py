@@ -143,11 +143,11 @@ class Api:
         translator = self._translator(detected["language"] if source == "auto" else source, target)
         doubting = bool(asked.get("unsure"))  # for our page: LibreTranslate has no such thing
         work: BatchFunction = translator.translations if doubting else translator.translate
-        found = iter(await self._done(request, translator, work, lines))
+        translations = iter(await self._done(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
         answer = defaultdict[str, list[Any]](list)
         for pieces in split:
-            mine = [*islice(found, len(pieces) // 2)]
+            mine = [*islice(translations, len(pieces) // 2)]
             if doubting:
                 answer["unsure"].append(any(each.unsure for each in mine))
                 answer["unknown"].append([word for each in mine for word in each.unknown])
@@ -241,7 +241,7 @@ class Api:
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
             if kind.endswith("json"):
-                found = json.loads(body)
+                params = json.loads(body)
             else:
                 form = body.decode()
                 if kind == "multipart/form-data":
@@ -249,10 +249,10 @@ class Api:
                     form = urlencode((await parser.parse()).multi_items())
                 form = f"{request.scope['query_string'].decode()}&{form}"
                 fields = parse_qs(form, keep_blank_values=True, max_num_fields=1000)
-                found = {name: values if values[1:] else values[0] for name, values in fields.items()}
+                params = {name: values if values[1:] else values[0] for name, values in fields.items()}
         except (MultiPartException, ValueError, RecursionError):
-            found = None
-        return found if isinstance(found, dict) else _refuse("the body is neither a form nor a JSON object; send one")
+            params = None
+        return params if isinstance(params, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
         for form in (str.lower, _language):  # the very one, or else the same language
@@ -267,10 +267,10 @@ class Api:
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
         """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
-        found, shares = words(text), Counter[str]()
+        tokens, shares = words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.words or ()
-            shares[source] = max(shares[source], 100 * sum(word in known for word in found) // max(1, len(found)))
+            shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))
         return [{"confidence": share, "language": code} for code, share in shares.most_common()]
 
     async def _done(
@@ -299,8 +299,8 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
 
 def _text(asked: Any, name: str) -> str:
     """A parameter that has to be there."""
-    found = asked.get(name)
-    return found if found and isinstance(found, str) else _refuse(f"Invalid request: missing {name} parameter")
+    value = asked.get(name)
+    return value if value and isinstance(value, str) else _refuse(f"Invalid request: missing {name} parameter")
 
 
 def _named(code: str) -> dict[str, Any]:

@@ -33,9 +33,9 @@ def cut(html: str) -> list[str]:
             is_text = text
     pieces += [""] * is_text
     for i in range(1, len(pieces), 2):  # the blanks around a text stay
-        found = pieces[i].strip() if unescape(pieces[i]).strip() else ""
-        before, _, after = pieces[i].partition(found) if found else (pieces[i], "", "")
-        pieces[i - 1 : i + 2] = pieces[i - 1] + before, unescape(found), after + pieces[i + 1]
+        visible = pieces[i].strip() if unescape(pieces[i]).strip() else ""
+        before, _, after = pieces[i].partition(visible) if visible else (pieces[i], "", "")
+        pieces[i - 1 : i + 2] = pieces[i - 1] + before, unescape(visible), after + pieces[i + 1]
     return pieces
 
 

@@ -53,7 +53,7 @@ class Queue:
                     continue
                 lines = [line for request in taken for line in request.lines]
                 try:
-                    found = await loop.run_in_executor(thread, taken[0].work, lines)
+                    results = await loop.run_in_executor(thread, taken[0].work, lines)
                 except Exception as error:
                     for request in taken:
                         if not request.answer.done():  # else its client has gone meanwhile
@@ -61,8 +61,8 @@ class Queue:
                     continue
                 for request in taken:
                     if not request.answer.done():
-                        request.answer.set_result(found[: len(request.lines)])
-                    found = found[len(request.lines) :]
+                        request.answer.set_result(results[: len(request.lines)])
+                    results = results[len(request.lines) :]
 
     def _take(self) -> list[_Request]:
         """The request that has waited longest, and those with equal work, as long as they are few lines."""

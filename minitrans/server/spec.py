@@ -12,13 +12,13 @@ TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form
 def _operation(summary: str, answer: dict[str, Any], **asked: dict[str, Any]) -> dict[str, Any]:
     """A path that is asked with these parameters by POST, or by GET if there are none; the format may be missing."""
     answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
-    found: dict[str, Any] = {"summary": summary, "responses": {}}
+    operation: dict[str, Any] = {"summary": summary, "responses": {}}
     for status, schema in answers.items():
-        found["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
+        operation["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
     if asked:
         schema = {"type": "object", "properties": asked, "required": [name for name in asked if name != "format"]}
-        found["requestBody"] = {"content": {each: {"schema": schema} for each in TYPES}}
-    return {"post" if asked else "get": found}
+        operation["requestBody"] = {"content": {each: {"schema": schema} for each in TYPES}}
+    return {"post" if asked else "get": operation}
 
 
 TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED}}

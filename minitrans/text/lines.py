@@ -73,10 +73,10 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
 def _lines_before(stream: BinaryIO, end: int) -> int:
     """How many lines begin before byte `end` of a file. The stream is left at the byte before that."""
     stream.seek(0)
-    found = 1 if end else 0
+    n_lines = 1 if end else 0
     while block := stream.read(min(1 << 20, max(end - 1, 0) - stream.tell())):
-        found += block.count(b"\n")
-    return found
+        n_lines += block.count(b"\n")
+    return n_lines
 
 
 def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL) -> Iterator[list[str]]:
@@ -147,4 +147,4 @@ def read_lines(path: str | Path) -> list[str]:
 
 def visible(text: str) -> str:
     r"""Text for a message or a label: what moves a cursor, breaks the line or turns it round is escaped, as `\x1b`."""
-    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

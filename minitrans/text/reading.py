@@ -263,9 +263,9 @@ class Reader:
                 read.append((word, True))
         out = []
         for may_be, group in groupby(read, key=lambda each: each[1] is not False):
-            found = list(group)
-            text = " ".join(word for word, _ in found)
-            if may_be and any(sure for _, sure in found):
+            group_words = list(group)
+            text = " ".join(word for word, _ in group_words)
+            if may_be and any(sure for _, sure in group_words):
                 stem = text.removesuffix("'s")
                 text = places.put(stem, _NAME) + text[len(stem) :]
             out.append(text)
@@ -318,19 +318,19 @@ def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
 
 def _share_words(run: str, share: Callable[[str, list[tuple[str, int]]], str]) -> str:
     """Set aside what begins with capitals and stands in the target too, as many words at once as can be."""
-    found, out = run.split(" "), []
-    while found:
-        capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, found)))
+    left, out = run.split(" "), []
+    while left:
+        capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, left)))
         for n in range(capitals, 0, -1):
-            name = " ".join(found[:n])
+            name = " ".join(left[:n])
             stem = name.removesuffix("'s")
             if (put := share(stem, [(stem, _NAME)])) != stem:
                 put += name[len(stem) :]
                 break
         else:
-            n, put = 1, found[0]
+            n, put = 1, left[0]
         out.append(put)
-        found = found[n:]
+        left = left[n:]
     return " ".join(out)
 
 

@@ -18,10 +18,10 @@ def cut(line: str, language: str) -> list[str]:
     line, start, sentences = clean(line), 0, [""]
     while start < len(line):
         window = line[start : start + LONG]  # to find the ends of quotations takes the square of the length
-        found = segment(language, window)
+        segments = segment(language, window)
         if start + LONG < len(line):
-            found = found[:-1] or [line[start:]]  # the last one may go on
-        for sentence in found:
+            segments = segments[:-1] or [line[start:]]  # the last one may go on
+        for sentence in segments:
             start += len(sentence)
             if any(map(str.isalpha, sentences[-1])):
                 sentences.append("")

@@ -65,8 +65,8 @@ class ValidationTranslations(Callback):
             logger.setLevel(level)
         translations = list(chain.from_iterable(gather(translated)))
         scores = score(translations, references, bundle.target)
-        found = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
-        pl_module.log_dict(found, sync_dist=True)  # the same numbers in all processes
+        metrics = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
+        pl_module.log_dict(metrics, sync_dist=True)  # the same numbers in all processes
         stride = max(1, len(translations) // N_SAMPLES)
         shown = map(visible, sources[::stride])
         self.samples = list(zip(shown, translations[::stride], strict=True))[:N_SAMPLES]

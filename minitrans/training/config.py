@@ -278,8 +278,8 @@ def _wrong(name: str, key: str, value: Any) -> UserError:
     section, _, field = key.rpartition(".")
     hint = get_type_hints(SECTIONS[section])[field] if section else KINDS.get(key, bool)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
-    found = [WORDS.get(kind) or WORDS.get(get_origin(kind) or kind) for kind in kinds]
-    names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(found, kinds, strict=True)]
+    described = [WORDS.get(kind) or WORDS.get(get_origin(kind) or kind) for kind in kinds]
+    names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(described, kinds, strict=True)]
     quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
     return UserError(f"{name} is {brief(value)}; it must be {' or '.join(names)}{quotes}")
 

@@ -78,13 +78,13 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     source, target = config.data.source, config.data.target
     write_corpus(config, corpus)
     for seed in SEEDS:
-        for direction, (given, found) in {"forward": (source, target), "backward": (target, source)}.items():
+        for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
             teacher = config_of_model(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
-            yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=found)))
+            yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM, length_penalty=LENGTH_PENALTY[direction])
-            translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{found}", search)
+            translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
     for seed in SEEDS:
@@ -126,8 +126,8 @@ def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sou
     """
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
     for student in students:
-        for row, found in zip(candidates, student.n_best(sources, BEAM, length_penalty=0), strict=True):
-            for text, log_p in {t.text: t.score for t in reversed(found)}.items():  # the best of equal texts
+        for row, n_best in zip(candidates, student.n_best(sources, BEAM, length_penalty=0), strict=True):
+            for text, log_p in {t.text: t.score for t in reversed(n_best)}.items():  # the best of equal texts
                 row.setdefault(text, []).append(log_p)
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
@@ -146,7 +146,7 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     sides = tokenizer.reader.read_pairs(sources, targets)
     src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in sides)
     src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
-    found = np.zeros(len(src))
+    totals = np.zeros(len(src))
     quick = choose_precision("auto", "cpu")[0] == "bf16"
     for rows in plan_batches(src_lengths, tgt_lengths, BATCH_TOKENS, None):
         batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *tokenizer.special_ids)
@@ -155,8 +155,8 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
             hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]
             chunks = zip(hidden.split(ROWS), batch.tgt_out[real].split(ROWS), strict=True)
             log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
-        found[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
-    return found
+        totals[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
+    return totals
 
 
 def config_of_model(

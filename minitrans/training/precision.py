@@ -31,9 +31,9 @@ def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
             return "fp16", "this GPU has no bfloat16"
         case "cpu":
             # torch 2.10 and before cannot tell.
-            found = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
+            capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
             for unit in _BF16_UNITS:
-                if found.get(unit):
+                if capabilities.get(unit):
                     return "bf16", f"this processor multiplies bfloat16: {unit}"
             return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_UNITS)}"
         case _:

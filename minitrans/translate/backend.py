@@ -40,8 +40,8 @@ def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype:
     Raises:
         UserError: The mode is "require", and the plain model would have to.
     """
-    found = _try_compiled(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
-    return found or partial(loss.batch_loss, model)
+    compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
+    return compiled_loss or partial(loss.batch_loss, model)
 
 
 def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
@@ -81,10 +81,10 @@ def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str 
     try:
         compiled = import_module("minitrans.compiled")
         try:
-            found = use(compiled)
+            function = use(compiled)
             _computes[work] = admitted
             say_once(logging.INFO, f"{work} in {admitted}")
-            return found
+            return function
         except compiled.NotAdmittedError as refusal:
             reason, level = str(refusal), logging.INFO if refusal.expected else logging.WARNING
     except ModuleNotFoundError as error:

@@ -205,14 +205,14 @@ def count_parameters(c: TransformerConfig) -> int:
 def _load_model(path: Path, config: TransformerConfig) -> Transformer:
     try:
         with safe_open(path, framework="pt") as file:
-            found = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
-            wrong = ["n_layers"] * (config.n_layers > len(found))  # or making so many would take for ever
+            shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
+            wrong = ["n_layers"] * (config.n_layers > len(shapes))  # or making so many would take for ever
             # What is far larger than the file is not made; of what differs by less, the weight is named.
-            wrong += ["the number of weights"] * (count_parameters(config) > 12 * sum(map(prod, found.values())))
+            wrong += ["the number of weights"] * (count_parameters(config) > 12 * sum(map(prod, shapes.values())))
             if not wrong:
                 model = Transformer(config)
                 expected = {name: list(p.shape) for name, p in model.named_parameters()}
-                wrong = sorted(name for name in {*found, *expected} if found.get(name) != expected.get(name))
+                wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             if wrong:
                 raise UserError(f"{path} does not fit {SIZES}: {wrong[0]} differs; the files come from different runs")
             with torch.no_grad():

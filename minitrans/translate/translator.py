@@ -163,8 +163,8 @@ class Translator:
             As many translations, in the same order; none holds a line break.
         """
         sources = self._sources(lines, first_line)
-        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        return self._texts(sources, [[best.ids for best, *_ in each] for each in found])
+        hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        return self._texts(sources, [[best.ids for best, *_ in each] for each in hypotheses])
 
     def translations(
         self,
@@ -183,8 +183,8 @@ class Translator:
         arguments are those of `translate`.
         """
         sources = self._sources(lines, first_line)
-        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        best = [[hypotheses[0] for hypotheses in each] for each in found]
+        hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        best = [[ranked[0] for ranked in each] for each in hypotheses]
         weights: Sequence[Attention | None] = [None] * len(lines)
         if attention:
             alone = [each[0] if len(each) == 1 else Source([], Kept({})) for each in sources]
@@ -209,11 +209,11 @@ class Translator:
         those that spell the same text, only the best is returned.
         """
         sources = self._sources(lines, first_line)
-        found = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        best: list[dict[str, Translation]] = [{} for _ in found]
-        for ranks, each, line, source in zip(best, found, lines, sources, strict=True):
+        hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
+        best: list[dict[str, Translation]] = [{} for _ in hypotheses]
+        for ranks, each, line, source in zip(best, hypotheses, lines, sources, strict=True):
             for rank in range(max(map(len, each))):  # of each sentence of the line the one of this rank, or its last
-                chosen = [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in each]
+                chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
                 (text,) = self._texts([source], [[hypothesis.ids for hypothesis in chosen]])
                 ranks.setdefault(text, self._translation(text, chosen, line, source, None, length_penalty))
         return [[*ranks.values()] for ranks in best]
@@ -262,9 +262,9 @@ class Translator:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
         return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
 
-    def _texts(self, sources: Sequence[Sequence[Source]], found: Sequence[Sequence[list[int]]]) -> list[str]:
+    def _texts(self, sources: Sequence[Sequence[Source]], target_ids: Sequence[Sequence[list[int]]]) -> list[str]:
         """The translations of lines, from the ids of that of each of their sentences."""
-        texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(found)))
+        texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
         return [self._reader.write_line(texts, [("", source.kept) for source in line]) for line in sources]
 
     def _translation(
@@ -317,8 +317,8 @@ class Translator:
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
-            found = run(lambda rows: decode(stepper, self._padded([sources[i] for i in rows])), batches)
-            for i, output in zip(chain.from_iterable(batches), chain.from_iterable(found), strict=True):
+            decoded = run(lambda rows: decode(stepper, self._padded([sources[i] for i in rows])), batches)
+            for i, output in zip(chain.from_iterable(batches), chain.from_iterable(decoded), strict=True):
                 outputs[i] = output
         in_order = iter(outputs)
         return [[next(in_order) for _ in line] for line in lines]
@@ -328,7 +328,7 @@ class Translator:
         """The weights of one full pass over each source that is not empty and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
         sources = [source.ids for source in read]
-        found: list[Attention | None] = [None] * len(sources)
+        weights: list[Attention | None] = [None] * len(sources)
         for rows in self._batches(sources, batch_tokens):
             written = [
                 [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
@@ -342,7 +342,7 @@ class Translator:
                 target = [tokenizer.bos_id, *ids]
                 pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
                 source, written_as = ([read[i].kept.places.get(piece, piece) for piece in side] for side in pieces)
-                found[i] = Attention(
+                weights[i] = Attention(
                     source=source,
                     target=written_as,
                     source_ids=sources[i],
@@ -351,7 +351,7 @@ class Translator:
                     decoder=within[:, row, :, :t, :t].clone(),
                     cross=across[:, row, :, :t, :s].clone(),
                 )
-        return found
+        return weights
 
     def _padded(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""

@@ -55,12 +55,12 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
 def numbers(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
     """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
-    found = [model.output(hidden)]
+    tensors = [model.output(hidden)]
     for trace in traces:
         if trace.self_weights is None or trace.cross_weights is None:
             raise ValueError("the layer returned no weights though asked for them")
-        found += [trace.output, trace.self_weights, trace.cross_weights]
-    return found
+        tensors += [trace.output, trace.self_weights, trace.cross_weights]
+    return tensors
 
 
 def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Case[DecoderCache]:

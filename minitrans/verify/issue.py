@@ -108,9 +108,9 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
         return text.format(model=made, tokens=tokens.tolist(), source=source, **how)
 
     case = case.rows(slice(1))
-    if {"steps", "chunks", "lengths"} & set(failed) and (found := shortest_difference(case, limit)):
+    if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_difference(case, limit)):
         cache = getattr(model, "cache_name", "past_key_values")
-        yield whole(found[0], IN_CHUNKS, chunks=found[1], cache=cache)
+        yield whole(difference[0], IN_CHUNKS, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
         yield whole(repeated(case, 3 * DRAFT), DROPPED, before=DRAFT, draft=3)
     if "padding.left" in failed:
@@ -137,5 +137,5 @@ def differences(program: str, limit: float) -> str:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:
         return ""
-    found = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", done.stdout)]
-    return done.stdout.strip() if done.returncode == 0 and any(not x <= limit for x in found) else ""
+    numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", done.stdout)]
+    return done.stdout.strip() if done.returncode == 0 and any(not x <= limit for x in numbers) else ""

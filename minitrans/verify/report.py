@@ -77,7 +77,7 @@ def print_sabotages(report: Report, console: Console) -> None:
 
 def as_json(report: Report) -> str:
     """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
-    found: dict[str, object] = {"passed": report.passed, "checks": [asdict(r) for r in report.checks]}
+    fields: dict[str, object] = {"passed": report.passed, "checks": [asdict(r) for r in report.checks]}
     if report.sabotages is not None:
-        found["sabotages"] = [asdict(s) for s in report.sabotages]
-    return json.dumps(json.loads(json.dumps(found), parse_constant=lambda _: None))
+        fields["sabotages"] = [asdict(s) for s in report.sabotages]
+    return json.dumps(json.loads(json.dumps(fields), parse_constant=lambda _: None))

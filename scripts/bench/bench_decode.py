@@ -114,8 +114,8 @@ class Ours:
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
         read = [[Source(ids, Kept({}))] for ids in sources]
-        found = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
-        return [best.ids for ((best, *_),) in found]
+        hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
+        return [best.ids for ((best, *_),) in hypotheses]
 
 
 class HuggingFace:
@@ -134,14 +134,14 @@ class HuggingFace:
         for first in range(0, len(order), HF_ROWS):
             rows = order[first : first + HF_ROWS]
             src_ids = pad(sources, rows, c.pad_id)
-            found = self.model.generate(
+            generated = self.model.generate(
                 input_ids=src_ids,
                 attention_mask=(src_ids != c.pad_id).long(),
                 num_beams=beam,
                 do_sample=False,
                 max_new_tokens=length_limit(src_ids.size(1), c.max_len),
             )
-            for i, ids in zip(rows, found[:, 1:].tolist(), strict=True):
+            for i, ids in zip(rows, generated[:, 1:].tolist(), strict=True):
                 outputs[i] = cut(ids, len(sources[i]), c)
         return outputs
 
@@ -172,8 +172,8 @@ class CTranslate2:
             max_batch_size=min(share, max(CT2_TOKENS, 8 * max(lengths))),
             batch_type="tokens",
         )
-        found = ([int(piece) for piece in result.hypotheses[0]] for result in results)
-        return [cut(ids, len(source), self.config) for ids, source in zip(found, sources, strict=True)]
+        hypotheses = ([int(piece) for piece in result.hypotheses[0]] for result in results)
+        return [cut(ids, len(source), self.config) for ids, source in zip(hypotheses, sources, strict=True)]
 
 
 def cut(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
@@ -278,7 +278,7 @@ def measure(
     rounds = iter(turns)
     next(rounds)  # prepares memory and the matrix products of these shapes as well
     first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
-    outputs = {name: [ids for _, found in passes for ids in found] for name, passes in first.items()}
+    outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
     quick = [name for name in decoders if name != NO_CACHE or sum(seconds[name][0]) < LONG]
     for name in quick:
@@ -436,8 +436,8 @@ def print_comparison(result: dict[str, Any]) -> None:
         ]
         print(table(["tokens/s at length", *BY_LENGTH, "rounds"], rows), end="\n\n")
     for key, peer in PEERS:
-        found = (f"{how} {result[f'ratio_to_{key}_{how}']:.2f}" for how in result["rounds"])
-        print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(found)}")
+        ratios = (f"{how} {result[f'ratio_to_{key}_{how}']:.2f}" for how in result["rounds"])
+        print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

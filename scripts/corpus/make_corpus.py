@@ -357,10 +357,10 @@ def write_corpus(folder: Path, splits: Splits) -> None:
 
 def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
-    draw, found = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
-    if not found:
+    draw, chosen = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
+    if not chosen:
         raise TableError(f"{name}: no line of the phrasebook")
-    for pair in Filler(draw, kinds, lines).fill_often(found[0]):
+    for pair in Filler(draw, kinds, lines).fill_often(chosen[0]):
         print(pair.en, *pair.zh, sep="\t")
 
 

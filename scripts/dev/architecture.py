@@ -43,7 +43,7 @@ def document() -> str:
 
 def rows(model: Transformer) -> list[str]:
     """A row for each part that has weights, in the order in which they compute."""
-    c, found = model.config, list[str]()
+    c, table = model.config, list[str]()
     letters = SIZES | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
 
     def shape(tensor: torch.Tensor) -> str:
@@ -53,7 +53,7 @@ def rows(model: Transformer) -> list[str]:
         output = output[0] if isinstance(output, tuple) else output
         weights = ", ".join(f"{key} {shape(parameter)}" for key, parameter in module.named_parameters())
         n = sum(parameter.numel() for parameter in module.parameters())
-        found.append(f"| `{name}` | {type(module).__name__} | {shape(output)} | {weights} | {n:,} |")
+        table.append(f"| `{name}` | {type(module).__name__} | {shape(output)} | {weights} | {n:,} |")
 
     for name, module in model.named_modules():
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
@@ -61,7 +61,7 @@ def rows(model: Transformer) -> list[str]:
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
     batch, source, target = SIZES
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))
-    return found
+    return table
 
 
 def main() -> int:

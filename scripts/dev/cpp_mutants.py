@@ -73,21 +73,21 @@ class Mutant(NamedTuple):
 def code_alone(source: str) -> str:
     """The source with blanks in the place of comments, texts and directives."""
     pattern = r"//[^\n]*|/\*.*?\*/|\"[^\"\n]*\"|^#(?:[^\n\\]|\\\n|\\.)*"
-    return re.sub(pattern, lambda found: re.sub(r"[^\n]", " ", found[0]), source, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.DOTALL | re.MULTILINE)
 
 
 def changes(code: str) -> Iterator[tuple[int, int, str]]:
     """What may be replaced, from where to where, and by what."""
-    for found in _TOKEN.finditer(code):
-        for other in TOKENS[found[0]].split():
-            yield *found.span(), f" {other} " if found[0][0] == " " else other
-    for found in _INTEGER.finditer(code):
-        yield from ((*found.span(), str(int(found[0]) + by)) for by in (1, -1))
-    for found in _FLOAT.finditer(code):
-        yield *found.span(), f"1.01 * {found[0]}"
-    for found in _STATEMENT.finditer(code):
-        if not _DECLARATION.match(found[1]):
-            yield *found.span(1), ";"
+    for match in _TOKEN.finditer(code):
+        for other in TOKENS[match[0]].split():
+            yield *match.span(), f" {other} " if match[0][0] == " " else other
+    for match in _INTEGER.finditer(code):
+        yield from ((*match.span(), str(int(match[0]) + by)) for by in (1, -1))
+    for match in _FLOAT.finditer(code):
+        yield *match.span(), f"1.01 * {match[0]}"
+    for match in _STATEMENT.finditer(code):
+        if not _DECLARATION.match(match[1]):
+            yield *match.span(1), ";"
 
 
 def mutants(file: str, source: str) -> Iterator[Mutant]:
@@ -112,13 +112,13 @@ def copy(folder: Path, mutant: Mutant | None = None) -> Path:
 
 def objects(folder: Path, changed: str = "") -> dict[str, bytes] | None:
     """What the compiler makes of those files in a folder that a change of one concerns; None where it refuses one."""
-    found = {}
+    compiled = {}
     for path in sorted(folder.glob(changed if changed.endswith(".cpp") else "*.cpp")):
         output = folder / "object.o"
         if subprocess.run([*COMPILE, str(path), "-o", str(output)], capture_output=True).returncode:
             return None
-        found[path.name] = output.read_bytes()
-    return found
+        compiled[path.name] = output.read_bytes()
+    return compiled
 
 
 def survives(folder: Path, file: str) -> bool:

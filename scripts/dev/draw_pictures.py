@@ -60,31 +60,31 @@ def masks() -> str:
     return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
 
 
-def cross_attention(found: TracedTranslation) -> str:
+def cross_attention(traced: TracedTranslation) -> str:
     """Where the decoder's last layer looked while it translated."""
-    weights = found.attention.cross[-1].mean(0)
+    weights = traced.attention.cross[-1].mean(0)
     return TEMPLATES.get_template("cross-attention.svg").render(
-        text=found.text,
-        translation=found.translation.text,
-        queries=labels(found.attention.target[1:]),
-        keys=labels(found.attention.source),
+        text=traced.text,
+        translation=traced.translation.text,
+        queries=labels(traced.attention.target[1:]),
+        keys=labels(traced.attention.source),
         may=torch.ones_like(weights, dtype=torch.bool).tolist(),
         weights=weights.tolist(),
-        n_heads=found.config.n_heads,
+        n_heads=traced.config.n_heads,
     )
 
 
-def cached_step(found: TracedTranslation) -> str:
+def cached_step(traced: TracedTranslation) -> str:
     """One step from the cache, and the same row of the full masked pass."""
-    step, length = found.steps[STEP], len(found.steps)
+    step, length = traced.steps[STEP], len(traced.steps)
     assert step.held == STEP
     assert step.source_kept
     return TEMPLATES.get_template("cached-step.svg").render(
-        pieces=labels(found.attention.target[:-1]),
-        source=labels(found.attention.source),
+        pieces=labels(traced.attention.target[:-1]),
+        source=labels(traced.attention.source),
         causal=causal_mask(length, length, 0)[0, 0].tolist(),
-        full=found.attention.decoder[-1].mean(0).tolist(),
-        cached=found.cached_decoder[-1].mean(0).tolist(),
+        full=traced.attention.decoder[-1].mean(0).tolist(),
+        cached=traced.cached_decoder[-1].mean(0).tolist(),
         t=STEP,
         difference=step.weights,
     )
@@ -105,11 +105,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
     args = parser.parse_args(argv)
-    (found,) = trace_translations(Translator.load(args.run), [SENTENCE])
+    (traced,) = trace_translations(Translator.load(args.run), [SENTENCE])
     pictures = {
         "masks": masks(),
-        "cross-attention": cross_attention(found),
-        "cached-step": cached_step(found),
+        "cross-attention": cross_attention(traced),
+        "cached-step": cached_step(traced),
         "who-computes": who_computes(),
     }
     OUTPUT.mkdir(exist_ok=True)

@@ -218,7 +218,7 @@ def measured_in(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[
 def catching(bad: Mapping[str, Found], mended: Mapping[str, Found]) -> list[str]:
     """The checks that fail where the bug is, and pass where it is mended."""
     return [
-        id_ for id_, found in bad.items() if found.wrong and mended[id_].measured is not None and not mended[id_].wrong
+        id_ for id_, check in bad.items() if check.wrong and mended[id_].measured is not None and not mended[id_].wrong
     ]
 
 
@@ -231,13 +231,13 @@ def row(bug: Bug, bad: Mapping[str, Found], mended: Mapping[str, Found]) -> str:
         return f"{start} no | {bug.missed} | – | – | {left(mended)} |"
     named = dict.fromkeys(bad[id_].detail.split(NAMED)[1] for id_ in by if NAMED in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
-    deviations = " | ".join(number(found[by[0]].measured) for found in (bad, mended))
+    deviations = " | ".join(number(results[by[0]].measured) for results in (bad, mended))
     return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {left(mended)} |"
 
 
 def left(mended: Mapping[str, Found]) -> str:
     """What fails on the mended release too."""
-    return ", ".join(f"`{id_}` {number(found.measured)}" for id_, found in mended.items() if found.wrong) or "nothing"
+    return ", ".join(f"`{id_}` {number(check.measured)}" for id_, check in mended.items() if check.wrong) or "nothing"
 
 
 INTRODUCTION = """
@@ -255,17 +255,17 @@ left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/h
 """
 
 
-def document(found: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> str:
+def document(rows: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> str:
     """The page."""
-    caught = [mended for _, bad, mended in found if catching(bad, mended)]
-    counts = {"n": len(found), "n_caught": len(caught), "n_clean": sum(left(mended) == "nothing" for mended in caught)}
+    caught = [mended for _, bad, mended in rows if catching(bad, mended)]
+    counts = {"n": len(rows), "n_caught": len(caught), "n_clean": sum(left(mended) == "nothing" for mended in caught)}
     head = INTRODUCTION.format(torch=torch.__version__.split("+")[0], **counts).lstrip()
-    return head + "".join(f"{row(*each)}\n" for each in found)
+    return head + "".join(f"{row(*each)}\n" for each in rows)
 
 
-def questions(found: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> Iterator[str]:
+def questions(rows: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> Iterator[str]:
     """What is missed without a reason, or has one without being missed."""
-    for bug, bad, mended in found:
+    for bug, bad, mended in rows:
         if bool(catching(bad, mended)) == bool(bug.missed):
             yield f"{bug.architecture} {bug.issues}: {'caught, but said to be missed' if bug.missed else 'missed'}"
 
@@ -291,12 +291,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for release, those, answer in zip(releases, asked, answers, strict=True)
         for bug, checks in zip(those, answer, strict=True)
     }
-    found = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]
+    rows = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]
     if arguments.issues:
-        print(*(row(*each) for each in found), sep="\n")
+        print(*(row(*each) for each in rows), sep="\n")
     else:
-        arguments.output.write_text(document(found), encoding="utf-8")
-    open_ = list(questions(found))
+        arguments.output.write_text(document(rows), encoding="utf-8")
+    open_ = list(questions(rows))
     print(*open_, sep="\n", end="\n" * bool(open_))
     return int(bool(open_))
 

@@ -140,14 +140,14 @@ def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict
     typed: list[tuple[str, Typed, list[str]]] = []
     for name, kind in kinds.items():
         for line, references in lines.items():
-            found = kind(line, Random(f"{name}: {line}"))
-            if found and (found.line != line or name == "clean"):
-                typed.append((name, found, references))
+            sentence = kind(line, Random(f"{name}: {line}"))
+            if sentence and (sentence.line != line or name == "clean"):
+                typed.append((name, sentence, references))
     seen: dict[str, list[Seen]] = {name: [] for name in kinds}
-    outputs = translator.translations([found.line for _, found, _ in typed])
-    for (name, found, references), output in zip(typed, outputs, strict=True):
-        right = {bare(found.before + reference + after) for reference in references for after in found.after}
-        seen[name].append(Seen(found.line, output.text, bare(output.text) in right, output.unsure))
+    outputs = translator.translations([sentence.line for _, sentence, _ in typed])
+    for (name, sentence, references), output in zip(typed, outputs, strict=True):
+        right = {bare(sentence.before + reference + after) for reference in references for after in sentence.after}
+        seen[name].append(Seen(sentence.line, output.text, bare(output.text) in right, output.unsure))
     return seen
 
 
@@ -163,13 +163,13 @@ def read_sets(*names: str) -> Lines:
 
 def read_words() -> Lines:
     """The single words of the phrasebook that training has most often, as they are first written there."""
-    found: dict[str, tuple[str, list[str]]] = {}
+    entries: dict[str, tuple[str, list[str]]] = {}
     for row in chain.from_iterable(map(read_lines, sorted(DATA.glob("phrasebook/*.tsv")))):
         line, *references = row.split("\t")
         if references and len(words(line)) == 1 and not re.search("[{ ]", line):
-            found.setdefault(words(line)[0], (line, []))[1].extend(references)
+            entries.setdefault(words(line)[0], (line, []))[1].extend(references)
     often = Counter(chain.from_iterable(map(words, read_lines(DATA / "train.en"))))
-    return dict(found[word] for word in sorted(found, key=lambda word: -often[word])[:WORDS])
+    return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:WORDS])
 
 
 def share(which: Sequence[bool]) -> str:
@@ -196,9 +196,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     seen = see(translator, {**KINDS, **TYPING, "second sentence": second(lines)}, lines)
     print(f"{len(lines)} of {len(outputs)} sentences are right as they stand\n")
     print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
-    for name, found in seen.items():
-        print(row(name, found))
-        for wrong in [each for each in found if not each.right][: args.examples]:
+    for name, sentences in seen.items():
+        print(row(name, sentences))
+        for wrong in [each for each in sentences if not each.right][: args.examples]:
             print(f"    {wrong.line}\t{wrong.output}")
         if name == [*TYPING][-1]:
             print(row("typing errors", [each for name in TYPING for each in seen[name]]))

@@ -78,14 +78,14 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
         return {"tests": [*PYTEST, *BRIEF], **proof}
     if setting == "sanitizers":
         return {"tests": [*PYTEST, "tests/compiled"]}
-    found = {"tests": [*PYTEST, *TESTS], **proof}
+    by_name = {"tests": [*PYTEST, *TESTS], **proof}
     for mode in ("require", "off"):
         for precision in ("fp32", "bf16"):
             run = str(folder / f"{mode}-{precision}")
             how = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
-            found[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
-            found[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
-    return found
+            by_name[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
+            by_name[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
+    return by_name
 
 
 def failures(setting: str, brief: bool) -> list[str]:

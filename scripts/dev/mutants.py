@@ -350,7 +350,7 @@ EQUIVALENT = {
             "there is a token for each row"
         for strict in ("", ", strict=False")
     } | {
-        f"found = zip(outputs, log_probs, n_tokens{strict})": "there is one of each for each row"
+        f"results = zip(outputs, log_probs, n_tokens{strict})": "there is one of each for each row"
         for strict in ("", ", strict=False")
     } | {
         f"n_tokens = [min(len(ids_) + 1, limit) for ids_, limit in zip(outputs, limits{strict})]":
@@ -744,8 +744,8 @@ class Executed:
         everywhere = {*chain.from_iterable(contexts.values())}
         own = {test: {test, *(f"fixture {name}" for name in names)} for test, names in self.fixtures.items()}
         return {
-            line: [test for test in own if not own[test].isdisjoint(everywhere if "" in found else found)]
-            for line, found in contexts.items()
+            line: [test for test in own if not own[test].isdisjoint(everywhere if "" in names else names)]
+            for line, names in contexts.items()
         }
 
 
@@ -762,8 +762,8 @@ def note_tests(folder: str, modules: Sequence[str], results: Path) -> int:
             import_module(f"minitrans.{module}")
         failed = pytest.main([*PYTEST_OPTIONS, str(ROOT / "tests" / folder)], plugins=[executed])
         executed.coverage.stop()
-        found = {module: executed.tests(module) for module in modules}
-        results.write_text(json.dumps([found, executed.seconds]), encoding="utf-8")
+        tests = {module: executed.tests(module) for module in modules}
+        results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
         os._exit(failed)
     finally:
         os._exit(1)

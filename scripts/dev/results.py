@@ -80,8 +80,8 @@ def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict
             "teachers": timed(distillation.make_training_data, model, teachers, teachers),
             "model": timed(distillation.train_final_model, model, teachers, run),
         }
-        found = test_scores(run, model, TOKENIZE.get(config.stem))
-        write_file(run / SCORES, json.dumps({"minutes": minutes, **found}, indent=1))
+        scores = test_scores(run, model, TOKENIZE.get(config.stem))
+        write_file(run / SCORES, json.dumps({"minutes": minutes, **scores}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
     return loaded
 
@@ -148,8 +148,8 @@ def mean_std(scores: Sequence[Scores], name: str) -> str:
     """Mean and standard deviation of a score; of one run, the score."""
     if len(scores) == 1:
         return f"{getattr(scores[0], name):.2f}"
-    found = spread(scores)
-    return f"{found['mean'][name]:.2f} ± {found['std'][name]:.2f}"
+    summary = spread(scores)
+    return f"{summary['mean'][name]:.2f} ± {summary['std'][name]:.2f}"
 
 
 if __name__ == "__main__":

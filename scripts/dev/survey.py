@@ -184,15 +184,15 @@ def listed(rows: Iterable[Row]) -> str:
 
 def reasons(rows: Iterable[Row]) -> Iterator[str]:
     """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
-    found: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
+    by_reason: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
     for row in rows:
         for result in row.results:
             if not result.offered:
-                checks, names = found[result.detail]
+                checks, names = by_reason[result.detail]
                 checks.add(result.id)
                 names += [row.entry.name] * (row.entry.name not in names)
     yield from ("| why | checks | architectures |", "|---|---|---|")
-    for why, (checks, names) in sorted(found.items(), key=lambda item: -len(item[1][1])):
+    for why, (checks, names) in sorted(by_reason.items(), key=lambda item: -len(item[1][1])):
         who = ", ".join(names) if len(names) <= SHOWN else f"{len(names)}"
         yield f"| {why.replace('|', '/')} | {', '.join(f'`{id_}`' for id_ in sorted(checks))} | {who} |"
 

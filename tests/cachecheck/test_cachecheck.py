@@ -76,11 +76,11 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
 @pytest.mark.parametrize("fault", FAULTY)
 def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
     words, ids, others = FAULTY[fault]
-    found = failed(Toy(fault))
+    results = failed(Toy(fault))
     for id_ in ids.split():
-        assert (f"this looks like: {words}" if words else "is the first that differs") in found[id_].detail
-        assert words or "this looks like" not in found[id_].detail
-    assert others is None or set(found) <= {*ids.split(), *others.split()}
+        assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail
+        assert words or "this looks like" not in results[id_].detail
+    assert others is None or set(results) <= {*ids.split(), *others.split()}
 
 
 def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
@@ -166,9 +166,9 @@ PARTS: list[tuple[str, str, str | Off]] = [
 
 @pytest.mark.parametrize(("id_", "said", "fault"), PARTS)
 def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Off) -> None:
-    found = BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
-    assert found.failed
-    assert said in f"{number(found.measured)}: {found.detail}"
+    result = BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
+    assert result.failed
+    assert said in f"{number(result.measured)}: {result.detail}"
 
 
 class EagerInFloat32(Toy):
@@ -206,10 +206,10 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one late")],
 )
 def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
-    found = failed(EagerInFloat32(fault))["weights"]
-    assert found.measured is not None
-    assert found.measured > CONTROL
-    assert words in found.detail
+    result = failed(EagerInFloat32(fault))["weights"]
+    assert result.measured is not None
+    assert result.measured > CONTROL
+    assert words in result.detail
 
 
 def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:

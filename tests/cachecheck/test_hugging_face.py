@@ -95,10 +95,10 @@ def test_a_folder_with_weights_is_measured(tmp_path: Path, capsys: Capture) -> N
     capsys.readouterr()
     assert cli.main(["verify", "--model", str(tmp_path / "model"), "--json", "--report", str(tmp_path / "page")]) == 0
     out, err = capsys.readouterr()
-    found = {check["id"]: check for check in json.loads(out)["checks"]}
-    assert found["steps"]["passed"]
-    assert found["steps"]["measured"] < 1e-12
-    assert not found["padding.left"]["offered"]
+    checks = {check["id"]: check for check in json.loads(out)["checks"]}
+    assert checks["steps"]["passed"]
+    assert checks["steps"]["measured"] < 1e-12
+    assert not checks["padding.left"]["offered"]
     assert err.splitlines() == [f"page: {tmp_path / 'page' / 'index.html'}"]
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "MarianMTModel of transformers" in page

@@ -58,17 +58,17 @@ def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
         a = torch.zeros(shape, dtype=torch.float64)
         b = a.clone()
         b[2, ..., 1, 4], b[0, ..., 2, 0], b[1, ..., 3, 3] = 0.25, 9.0, 0.5
-        found = deviation(a, b)
-        assert found == 9.0
-        assert found.first(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
-        assert found.first(0.3) == "position 2 of row 0 is the first that differs, by 9"
-        moved = found.found("fed one by one", 7)
+        largest = deviation(a, b)
+        assert largest == 9.0
+        assert largest.where(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
+        assert largest.where(0.3) == "position 2 of row 0 is the first that differs, by 9"
+        moved = largest.named("fed one by one", 7)
         assert moved == 9.0
-        assert moved.first(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
+        assert moved.where(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
         b[0, ..., 0, 0] = NAN
-        assert deviation(a, b).first(0.1) == "position 0 of row 0 is the first that differs, by NaN"
-        assert found.first(10.0) == ""
-    assert deviation(torch.zeros(2), torch.ones(2)).first(0.0) == ""
+        assert deviation(a, b).where(0.1) == "position 0 of row 0 is the first that differs, by NaN"
+        assert largest.where(10.0) == ""
+    assert deviation(torch.zeros(2), torch.ones(2)).where(0.0) == ""
 
 
 def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
@@ -100,9 +100,9 @@ def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
 
 
 def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_what_is_known_is_kept() -> None:
-    known = Deviation(2.0).found("so and so")
+    known = Deviation(2.0).named("so and so")
     assert worst([1.0, known, 0.5]) == 2.0
-    assert worst([1.0, known, 0.5]).first(0.0) == "so and so"
+    assert worst([1.0, known, 0.5]).where(0.0) == "so and so"
     assert worst([]) == worst([INF, known]) == INF
     assert math.isnan(worst([INF, NAN, known]))
 
@@ -127,18 +127,18 @@ def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> No
 
 @pytest.mark.parametrize("wrong", [torch.float64, *LOWER])
 def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
-    found = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER)
-    assert not found.passed
-    assert {name: m.measured for name, m in found.by_dtype.items()} == {
+    result = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER)
+    assert not result.passed
+    assert {name: m.measured for name, m in result.by_dtype.items()} == {
         name_of(dtype): dtype == wrong for dtype in (torch.float64, *LOWER)
     }
 
 
 def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "minitrans"):
-        found = outcome(lambda dtype: 1 / 0, 0.5, torch.float32)
-    assert not found.passed
-    assert found.measured == found.lower["float32"].measured == INF
+        result = outcome(lambda dtype: 1 / 0, 0.5, torch.float32)
+    assert not result.passed
+    assert result.measured == result.lower["float32"].measured == INF
     assert "x raised" in caplog.text
     assert "ZeroDivisionError: division by zero" in caplog.text
 
@@ -149,9 +149,9 @@ def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
 
 
 def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
-    found = outcome(lambda dtype: 1e-30, 0.0, *LOWER)
-    assert not found.passed
-    assert [m.tolerance for m in found.lower.values()] == [0.0, 0.0]
+    result = outcome(lambda dtype: 1e-30, 0.0, *LOWER)
+    assert not result.passed
+    assert [m.tolerance for m in result.lower.values()] == [0.0, 0.0]
     for check in CHECKS:
         for dtype in check.lower:
             rounding = ROUNDINGS[dtype] * torch.finfo(dtype).eps
@@ -160,11 +160,11 @@ def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
 
 def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() -> None:
     assert FLOAT64 == 1e-12
-    found = outcome(lambda dtype: 0.25, 0.5, *LOWER)
-    assert (found.id, found.group, found.claim, found.what) == ("x", "A chapter", "A claim.", "what")
-    assert (found.measured, found.tolerance, found.passed) == (0.25, 0.5, False)
-    assert found.lower == {"float32": Measurement(0.25, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
-    assert 0.0 <= found.seconds < 10.0
+    result = outcome(lambda dtype: 0.25, 0.5, *LOWER)
+    assert (result.id, result.group, result.claim, result.what) == ("x", "A chapter", "A claim.", "what")
+    assert (result.measured, result.tolerance, result.passed) == (0.25, 0.5, False)
+    assert result.lower == {"float32": Measurement(0.25, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
+    assert 0.0 <= result.seconds < 10.0
 
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
@@ -214,18 +214,18 @@ def test_a_report_passes_if_all_checks_do_every_fault_is_caught_and_no_check_is_
 
 def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
     lacking = Mock(side_effect=NotOfferedError("there is no encoder"))
-    found = outcome(lacking, may_lack=True)
-    assert (found.passed, found.failed, found.offered, found.measured) == (False, False, False, None)
-    assert found.detail == "there is no encoder"
-    found = outcome(lacking)
-    assert (found.passed, found.failed, found.offered, found.measured) == (False, True, True, INF)
+    measured = outcome(lacking, may_lack=True)
+    assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, False, False, None)
+    assert measured.detail == "there is no encoder"
+    measured = outcome(lacking)
+    assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, True, True, INF)
 
 
 def test_where_there_is_no_float64_the_first_dtype_is_measured() -> None:
     measure = Mock(return_value=1e-6)
     check = Check("x", "A chapter", "A claim.", "what", 1e-12, (), measure)
-    found = check.run({torch.float32: "float32", torch.bfloat16: "bfloat16"})
+    measured = check.run({torch.float32: "float32", torch.bfloat16: "bfloat16"})
     measure.assert_called_once_with("float32")
-    assert found.measured is None
-    assert found.passed
-    assert list(found.by_dtype) == ["float32"]
+    assert measured.measured is None
+    assert measured.passed
+    assert list(measured.by_dtype) == ["float32"]

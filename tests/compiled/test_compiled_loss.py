@@ -40,12 +40,12 @@ def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of
 def test_products_in_bfloat16_leave_a_loss_in_float32(smoothing: float) -> None:
     hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
     low, high = hidden.detach().bfloat16().requires_grad_(), (0.3 * weight).detach().float().requires_grad_()
-    found = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
-    assert [x.dtype for x in found] == [torch.float32, torch.bfloat16, torch.float32]
+    lower = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
+    assert [x.dtype for x in lower] == [torch.float32, torch.bfloat16, torch.float32]
     rounded = low.detach().double().requires_grad_(), high.detach().bfloat16().double().requires_grad_()
     want = with_gradients(plain_loss, *rounded, tgt_out, smoothing)
-    assert_close(found[:1], want[:1], 1e-3)
-    assert_close(found[1:], want[1:], 2e-2)
+    assert_close(lower[:1], want[:1], 1e-3)
+    assert_close(lower[1:], want[1:], 2e-2)
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)

@@ -37,10 +37,10 @@ LINEARS = {
 
 def tensors(plan: Plan) -> list[Tensor]:
     """All that are listed, in order."""
-    found = [plan.source, plan.target, plan.output]
+    listed = [plan.source, plan.target, plan.output]
     for stack, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
-        found += [*(tensor for part in stack for tensor in part.parameters), norm.weight, norm.bias]
-    return found
+        listed += [*(tensor for part in stack for tensor in part.parameters), norm.weight, norm.bias]
+    return listed
 
 
 # -- What is listed -------------------------------------------------------------------------------------------------

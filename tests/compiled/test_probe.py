@@ -33,7 +33,7 @@ def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **
     return model
 
 
-def found(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
+def differences(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
     """What differs in training and in decoding; nothing where nothing does."""
     reasons = []
     for look in (probe.check_training, probe.check_steps):
@@ -87,8 +87,8 @@ EPS: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-
 @pytest.mark.parametrize("sizes", [*SIZES, *({"eps": eps} for eps in EPS)], ids=str)
 def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     model = model_of(dtype, **sizes)
-    assert found(dtype, model) == ("", "")
-    assert found(dtype, model.eval()) == ("", "")
+    assert differences(dtype, model) == ("", "")
+    assert differences(dtype, model.eval()) == ("", "")
 
 
 # -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
@@ -98,10 +98,10 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 @pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.probe], ids=lambda sabotage: sabotage.id)
 def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage, dtype: torch.dtype) -> None:
     with sabotage.applied():
-        reasons = found(dtype, model_of(dtype, (1e-3,)))
+        reasons = differences(dtype, model_of(dtype, (1e-3,)))
     assert [where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason] == sabotage.probe
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
-    assert found(dtype) == ("", "")
+    assert differences(dtype) == ("", "")
 
 
 # -- Faults of compiled code, in each dtype ---------------------------------------------------------------------------
@@ -141,7 +141,7 @@ def test_a_kernel_that_is_slightly_wrong_is_noticed(
         return slightly(results, which, SLIGHTLY[dtype]) if of.dtype == dtype else results
 
     monkeypatch.setattr(kernels, name, wrong)
-    in_training, in_decoding = found(dtype)
+    in_training, in_decoding = differences(dtype)
     assert f"({str(dtype).removeprefix('torch.')}, relative to their size; at most " in in_training
     assert not in_decoding
 
@@ -150,8 +150,8 @@ def test_a_kernel_that_is_slightly_wrong_is_noticed(
 @pytest.mark.parametrize(
     ("what", "name", "wrong"),
     [
-        ("off by 1.0e+00 in the hidden states", "hidden_states", lambda found: (found[0] * 2, found[1])),
-        ("not finite in the hidden states", "hidden_states", lambda found: (found[0] * math.inf, found[1])),
+        ("off by 1.0e+00 in the hidden states", "hidden_states", lambda output: (output[0] * 2, output[1])),
+        ("not finite in the hidden states", "hidden_states", lambda output: (output[0] * math.inf, output[1])),
         ("off by 1.0e+00 in the loss", "batch_loss", lambda loss: loss + loss.detach()),
         ("in the gradient", "batch_loss", lambda loss: loss * 2 - loss.detach()),
     ],
@@ -166,7 +166,7 @@ def test_what_is_wrong_by_its_own_size_is_noticed(
         return wrong(exact(*arguments)) if arguments[-1] == dtype else exact(*arguments)
 
     monkeypatch.setattr(training, name, computed)
-    in_training, in_decoding = found(dtype)
+    in_training, in_decoding = differences(dtype)
     assert f"{what} " in in_training
     assert f"({str(dtype).removeprefix('torch.')}, " in in_training
     assert not in_decoding
@@ -206,7 +206,7 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(
         return log_p, ids
 
     monkeypatch.setattr(CompiledStepper, "next_tokens", wrong)
-    in_training, in_decoding = found(dtype)
+    in_training, in_decoding = differences(dtype)
     assert not in_training
     assert what in in_decoding
 
@@ -218,5 +218,5 @@ def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> N
     compared = Mock(wraps=probe._refuse_differences)
     monkeypatch.setattr(probe, "_refuse_differences", compared)
     for n in (1, 2):
-        assert found(torch.float32) == ("", "")
+        assert differences(torch.float32) == ("", "")
         assert [call.args[1] for call in compared.mock_calls] == [torch.float64, torch.float32] * 2 * n

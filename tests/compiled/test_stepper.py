@@ -74,11 +74,11 @@ def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max
     fast, plain = compiled(model), CachedStepper(model)
 
     def outputs(stepper: Stepper[Any]) -> list[list[Hypothesis]]:
-        return [*([found] for found in greedy_decode(stepper, src_ids)), *beam_search(stepper, src_ids, beam)]
+        return [*([hypothesis] for hypothesis in greedy_decode(stepper, src_ids)), *beam_search(stepper, src_ids, beam)]
 
-    for found, want in zip(outputs(fast), outputs(plain), strict=True):
-        assert [h.ids for h in found] == [h.ids for h in want]
-        assert [h.score for h in found] == pytest.approx([h.score for h in want], abs=1e-12)
+    for got, want in zip(outputs(fast), outputs(plain), strict=True):
+        assert [h.ids for h in got] == [h.ids for h in want]
+        assert [h.score for h in got] == pytest.approx([h.score for h in want], abs=1e-12)
 
 
 def bits(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
@@ -108,8 +108,8 @@ def test_several_threads_may_use_one_stepper() -> None:
     batches = [random_ids(seed, LENGTHS, max(LENGTHS)) for seed in range(6)]
     want = [greedy_decode(fast, batch) for batch in batches]
     with ThreadPoolExecutor(3) as pool:
-        found = pool.map(lambda _: [greedy_decode(fast, batch) for _ in range(10) for batch in batches], range(3))
-    assert list(found) == [want * 10] * 3
+        decoded = pool.map(lambda _: [greedy_decode(fast, batch) for _ in range(10) for batch in batches], range(3))
+    assert list(decoded) == [want * 10] * 3
 
 
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:

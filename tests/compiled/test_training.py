@@ -59,11 +59,11 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
     config = TransformerConfig(50, PAD, BOS, EOS, d_model=64, n_heads=4, d_ff=128, n_layers=2, max_len=50, dropout=0.1)
     model, ids = Transformer(config).train(), batch([9, 4], [12, 12])
     exact = plain_training(model.double(), ids)
-    found = compiled_training(model.float(), ids, torch.bfloat16)
+    lower = compiled_training(model.float(), ids, torch.bfloat16)
     with torch.autocast("cpu", torch.bfloat16):
         plain = plain_training(model, ids)
-    assert [x.dtype for x in found] == [torch.bfloat16, *[torch.float32] * (len(found) - 1)]
-    for a, b, truth in zip(found, plain, exact, strict=True):
+    assert [x.dtype for x in lower] == [torch.bfloat16, *[torch.float32] * (len(lower) - 1)]
+    for a, b, truth in zip(lower, plain, exact, strict=True):
         errors = [((x.double() - truth).norm() / truth.norm()).item() for x in (a, b)]
         assert errors[0] <= 1.5 * errors[1] + 0.01
 
@@ -80,11 +80,11 @@ def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> No
     """What `sum` sends back is a single element, seen at every place, and can be added to."""
     model = random_model(4).train()
     plain = model.hidden(*SENTENCES[:2]), model.output.weight
-    found, want = (
+    got, want = (
         torch.autograd.grad(hidden.square().sum() + output_too * output.sum(), model.src_embedding.weight)[0]
         for hidden, output in (hidden_states(model, *SENTENCES[:2]), plain)
     )
-    assert_close([found], [want], 1e-11)
+    assert_close([got], [want], 1e-11)
 
 
 def test_the_gradient_of_a_tied_table_passes_both_embeddings() -> None:

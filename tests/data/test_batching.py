@@ -146,8 +146,8 @@ def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_pla
 
 def test_pad_sequences() -> None:
     for rows, padded in (([[5, 6], [], [7]], [[5, 6], [9, 9], [7, 9]]), ([[], []], [[], []])):
-        found = pad_sequences(rows, pad_id=9)
-        assert (found.dtype, found.tolist()) == (torch.int64, padded)
+        ids = pad_sequences(rows, pad_id=9)
+        assert (ids.dtype, ids.tolist()) == (torch.int64, padded)
     assert pad_sequences([], pad_id=9).shape == (0, 0)
 
 
@@ -183,5 +183,5 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
 @pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
 def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
     joined, expected = Rows.joined([Rows.of(part) for part in parts]), Rows.of([row for part in parts for row in part])
-    for found, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
-        assert (found.dtype, found.tolist()) == (right.dtype, right.tolist())
+    for got, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
+        assert (got.dtype, got.tolist()) == (right.dtype, right.tolist())

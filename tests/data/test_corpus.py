@@ -137,8 +137,8 @@ def test_why_text_files_are_not_left_to_datasets(
 ) -> None:
     """Each of these loses or changes text without a word. Once `datasets` does better, our readers may go."""
     write(tmp_path, {"file": content})
-    found = datasets.load_dataset(builder, data_files=str(tmp_path / "file"), streaming=True, **options)["train"]
-    assert [(row.get("en"), row.get("zh")) for row in found] == rows
+    pairs = datasets.load_dataset(builder, data_files=str(tmp_path / "file"), streaming=True, **options)["train"]
+    assert [(row.get("en"), row.get("zh")) for row in pairs] == rows
 
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

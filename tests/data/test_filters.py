@@ -50,7 +50,7 @@ def test_a_pair_is_not_its_own_reverse() -> None:
 def test_sources_that_stand_elsewhere() -> None:
     train = hash_pairs(table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
     others = {"valid": hash_pairs(table([("c", "3"), ("a", "2")])), "test": hash_pairs(table([("e", "d")]))}
-    assert {fault: found.tolist() for fault, found in repeated_sources(train, others).items()} == {
+    assert {fault: pairs.tolist() for fault, pairs in repeated_sources(train, others).items()} == {
         "their source stands in valid too (1 with the same target)": [True, False, True, False],
         "their source stands in test too (0 with the same target)": [False] * 4,
     }
@@ -70,8 +70,8 @@ def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> N
     one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])
     for src, tgt in ((one, other), (other, one)):
         for settings, expected in ((config("x", **limits), too_long | wrong), (None, too_long)):
-            found = wrong_lengths(src, tgt, 9, settings)
-            assert {fault: pairs.astype(int).tolist() for fault, pairs in found.items()} == expected
+            faults = wrong_lengths(src, tgt, 9, settings)
+            assert {fault: pairs.astype(int).tolist() for fault, pairs in faults.items()} == expected
 
 
 def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFixture) -> None:

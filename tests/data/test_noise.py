@@ -45,9 +45,9 @@ def batches(module: TranslationDataModule) -> Iterator[tuple[int, Ids]]:
             yield epoch, [pair for pair in zip(*sides, strict=True) if pair[0]]
 
 
-def epochs(found: Iterable[tuple[int, Ids]]) -> list[Ids]:
+def epochs(batches: Iterable[tuple[int, Ids]]) -> list[Ids]:
     """The pairs of the first two epochs, sorted."""
-    groups = groupby(islice(found, 100), lambda batch: batch[0])
+    groups = groupby(islice(batches, 100), lambda batch: batch[0])
     return [sorted(chain(*(pairs for _, pairs in group))) for _, group in groups][:2]
 
 
@@ -126,9 +126,9 @@ def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> No
 def test_shares_are_those_of_the_pairs() -> None:
     """Changed pairs are changed again: a kind comes before the end as often as its share is of both."""
     for shares, lowered, listed in (({"lower": 0.3}, 0.3, 0), ({"item": 0.3, "lower": 0.1}, 0.1 / 0.7, 0.3 / 0.9)):
-        found = noisy(TOKENIZER, TRAIN[:1] * 3000, shares)
-        assert np.mean(["a hat" in source for source, _ in found]) == pytest.approx(lowered, abs=0.03)
-        assert np.mean([target != TRAIN[0][1] for _, target in found]) == pytest.approx(listed, abs=0.03)
+        pairs = noisy(TOKENIZER, TRAIN[:1] * 3000, shares)
+        assert np.mean(["a hat" in source for source, _ in pairs]) == pytest.approx(lowered, abs=0.03)
+        assert np.mean([target != TRAIN[0][1] for _, target in pairs]) == pytest.approx(listed, abs=0.03)
 
 
 def test_what_would_be_longer_or_empty_is_not_changed() -> None:
@@ -146,9 +146,9 @@ def test_what_is_set_aside_stays_so() -> None:
     tokenizer = Tokenizer.train(["Tom has 12 cats.", "有只猫。"], TokenizerConfig(400, placeholders=True))
     (source,), (target,) = tokenizer.reader.read_pairs(["Tom has 12 cats."], ["Tom有12只猫。"])
     for kind in ("other_end", "quotes", "emoji", "item"):
-        found = noisy(tokenizer, [(source, target)] * 50, {kind: 0.1})
-        assert {*found} > {(source, target)}
-        for sides in found:
+        pairs = noisy(tokenizer, [(source, target)] * 50, {kind: 0.1})
+        assert {*pairs} > {(source, target)}
+        for sides in pairs:
             one, other, places = ({*text} & {*PLACEHOLDERS} for text in (*sides, source))
             assert one == other >= places
             assert (one == places) == (kind in ("other_end", "quotes") or sides == (source, target))

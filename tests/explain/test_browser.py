@@ -30,8 +30,8 @@ def saved(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[tuple["Page", list[str], list[str]]]:
-    with opened() as found:
-        yield found
+    with opened() as page:
+        yield page
 
 
 @pytest.fixture

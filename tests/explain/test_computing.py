@@ -18,12 +18,12 @@ TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
 
 
 @pytest.fixture(scope="module")
-def found(translator: Translator) -> list[TracedTranslation]:
+def traced(translator: Translator) -> list[TracedTranslation]:
     return trace_translations(translator, TEXTS)
 
 
-def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(found: list[TracedTranslation]) -> None:
-    for each in found:
+def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: list[TracedTranslation]) -> None:
+    for each in traced:
         pieces = each.attention.target[1:]
         assert [step.likeliest[0][0] for step in each.steps] == pieces
         assert [step.likeliest[0][1] for step in each.steps] == pytest.approx([step.taken for step in each.steps])
@@ -52,8 +52,8 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
 
 
-def test_the_cache_gives_what_the_full_pass_gives(found: list[TracedTranslation]) -> None:
-    for each in found:
+def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation]) -> None:
+    for each in traced:
         assert each.forbidden == 0
         assert each.n_padded == 2
         assert each.cached_decoder.shape == each.attention.decoder.shape
@@ -88,10 +88,10 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
     def losing(
         self: Transformer, ids: torch.Tensor, memory: Any, src_mask: Any, cache: Any = None, **named: Any
     ) -> Any:
-        found = run(self, ids, memory, src_mask, cache, **named)
+        outputs = run(self, ids, memory, src_mask, cache, **named)
         if cache is not None:
             getattr(cache.layers[0].source, name).add_(1.0)
-        return found
+        return outputs
 
     monkeypatch.setattr(Transformer, "run_decoder", losing)
     (each,) = trace_translations(translator, TEXTS[:1])
@@ -109,11 +109,11 @@ def test_what_no_mask_forbids_any_more_shows(
     run = getattr(Transformer, f"run_{part}")
 
     def seeing_all(self: Transformer, *arguments: Any, **named: Any) -> tuple[Any, ...]:
-        *found, traces = run(self, *arguments, **named)
+        *outputs, traces = run(self, *arguments, **named)
         name = f"{kind}_weights"
         if named.get("need_weights") and (len(arguments) > 3) == cached:
             traces = [trace._replace(**{name: torch.full_like(getattr(trace, name), 2.0)}) for trace in traces]
-        return *found, traces
+        return *outputs, traces
 
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
     (each,) = trace_translations(translator, TEXTS[:1])
@@ -121,8 +121,8 @@ def test_what_no_mask_forbids_any_more_shows(
     assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
 
 
-def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, found: list[TracedTranslation]) -> None:
-    model, each = translator.bundle.model, found[0]
+def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
+    model, each = translator.bundle.model, traced[0]
     for kind in KINDS:
         assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
         side, name = ("encoder" if kind == "encoder" else "decoder"), ("cross_attn" if kind == "cross" else "self_attn")

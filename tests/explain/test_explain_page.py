@@ -31,8 +31,8 @@ def explanation(translator: Translator) -> Explanation:
 
 def data_of(html: str) -> dict[str, Any]:
     """The numbers that the page holds."""
-    (found,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    data: dict[str, Any] = json.loads(found)
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    data: dict[str, Any] = json.loads(text)
     return data
 
 

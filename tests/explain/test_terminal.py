@@ -16,22 +16,22 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture(scope="module")
-def found(translator: Translator) -> TracedTranslation:
+def traced(translator: Translator) -> TracedTranslation:
     return minitrans.explain(translator, "I love you.").sentences[0]
 
 
 def with_weights(
-    found: TracedTranslation, source: list[str], target: list[str], cross: torch.Tensor
+    traced: TracedTranslation, source: list[str], target: list[str], cross: torch.Tensor
 ) -> TracedTranslation:
-    attention = found.attention._replace(source=source, target=target, cross=cross)
-    return replace(found, text="a\x1b[2Jb", translation=found.translation._replace(text="译", attention=attention))
+    attention = traced.attention._replace(source=source, target=target, cross=cross)
+    return replace(traced, text="a\x1b[2Jb", translation=traced.translation._replace(text="译", attention=attention))
 
 
-def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: TracedTranslation) -> None:
+def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: TracedTranslation) -> None:
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
-    drawn = with_weights(found, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
+    drawn = with_weights(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
     assert list(draw(drawn, 80)) == [
         "a [2Jb → 译",
         "     ␣I saw ? EOS",
@@ -41,19 +41,19 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(found: Traced
     ]
 
 
-def test_columns_that_do_not_fit_stand_below(found: TracedTranslation) -> None:
+def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
-    drawn = with_weights(found, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
+    drawn = with_weights(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
     assert list(draw(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
     assert list(draw(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 
 
 def test_the_command_prints_each_text(
-    tiny_run: Path, found: TracedTranslation, capsys: Capture, caplog: pytest.LogCaptureFixture
+    tiny_run: Path, traced: TracedTranslation, capsys: Capture, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert cli.main(["explain", str(tiny_run), "I love you.", " ", "I love you."]) == 0
     captured = capsys.readouterr()
-    one = "\n".join(draw(found, 10_000)) + "\n"
+    one = "\n".join(draw(traced, 10_000)) + "\n"
     assert captured.out == f"{one}\n{one}"
     assert caplog.messages == ["text 2 is blank: it is left out"]
 

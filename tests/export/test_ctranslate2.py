@@ -75,15 +75,15 @@ def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
     ],
 )
 def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, Any], tmp_path: Path) -> None:
-    found = []
+    taken = []
     for seed in range(8):
         (folder := tmp_path / str(seed)).mkdir()
         model = random_model(seed, **sizes).float()
         sources = sources_of(seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9])  # the longest that there may be is among them
         outputs = engine_decode(engine_of(model, folder), PIECES, MAX_LEN, sources)
         assert outputs == ours(model, sources)
-        found += outputs
-    assert len({tuple(ids) for ids in found}) > 10
+        taken += outputs
+    assert len({tuple(ids) for ids in taken}) > 10
 
 
 def with_another_eps() -> Transformer:
@@ -109,9 +109,9 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
     model: Transformer, lengths: list[int], expected: list[list[int]] | None, tmp_path: Path
 ) -> None:
     sources = sources_of(1, lengths)
-    found = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
-    assert found == ours(model, sources)
-    assert expected is None or found == expected
+    outputs = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
+    assert outputs == ours(model, sources)
+    assert expected is None or outputs == expected
 
 
 def test_nothing_and_empty_sources_are_not_decoded(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     texts = [text for line in lines for text, _ in tokenizer.reader.read_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
-    found = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
+    ids = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
     expected = [translation.text for translation in translator.translations(lines, 5)]
-    assert tokenizer.decode_batch(found) == expected
+    assert tokenizer.decode_batch(ids) == expected
     assert expected != translator.translate(lines)
     assert len(lines) > 80
 
@@ -134,9 +134,9 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, s
     tokenizer = tokenizer_of(model_type, size=size)
     fast = fast_tokenizer(tokenizer)
     expected = tokenizer.encode_batch(map(plain, lines))
-    found = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
-    assert [line for line, ours, theirs in zip(lines, expected, found, strict=True) if ours != theirs] == []
-    assert [clean(text) for text in fast.decode_batch(found)] == tokenizer.decode_batch(expected)
+    encoded = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
+    assert [line for line, ours, theirs in zip(lines, expected, encoded, strict=True) if ours != theirs] == []
+    assert [clean(text) for text in fast.decode_batch(encoded)] == tokenizer.decode_batch(expected)
 
 
 # -- the card -------------------------------------------------------------------------------------------------------
@@ -227,8 +227,8 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     always(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
-    found = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
-    assert found == [[300] * 14]
+    ids = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
+    assert ids == [[300] * 14]
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

@@ -29,10 +29,10 @@ def fill(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
     return written
 
 
-def assert_holds(found: KeyValues, k: Tensor, v: Tensor) -> None:
+def assert_holds(stored: KeyValues, k: Tensor, v: Tensor) -> None:
     """The first slots are these, exactly."""
-    assert torch.equal(found.k[:, :, : k.size(2)], k)
-    assert torch.equal(found.v[:, :, : v.size(2)], v)
+    assert torch.equal(stored.k[:, :, : k.size(2)], k)
+    assert torch.equal(stored.v[:, :, : v.size(2)], v)
 
 
 # Buffers

@@ -74,7 +74,7 @@ def selections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
 
 
 def greedy_ids(stepper: Stepper[Any], src_ids: Tensor) -> list[list[int]]:
-    return [found.ids for found in greedy_decode(stepper, src_ids)]
+    return [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]
 
 
 # Length limits and the choice of a token
@@ -267,7 +267,7 @@ def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_pena
     """The same for one row without padding, from the whole vocabulary and full passes, without a cache."""
     limit = length_limit(len(source), model.config.max_len)
     beginnings: list[tuple[float, list[int]]] = [(0.0, [])]
-    found: list[tuple[float, list[int]]] = []
+    ended: list[tuple[float, list[int]]] = []
     for t in range(1, limit + 1):
         tgt_in = torch.tensor([[BOS, *ids] for _, ids in beginnings])
         log_ps = model(source.expand(len(tgt_in), -1), tgt_in)[:, -1].log_softmax(-1).tolist()
@@ -275,37 +275,37 @@ def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_pena
         for (log_prob, ids), log_p in zip(beginnings, log_ps, strict=True):
             candidates += [(log_prob + p, [*ids, i]) for i, p in enumerate(log_p) if i not in (PAD, BOS)]
         candidates.sort(key=lambda candidate: -candidate[0])
-        found += [candidate for candidate in candidates[:beam] if candidate[1][-1] == EOS]
+        ended += [candidate for candidate in candidates[:beam] if candidate[1][-1] == EOS]
         beginnings = [candidate for candidate in candidates if candidate[1][-1] != EOS][:beam]
         if t == limit:
-            found += beginnings
-        if len(found) >= beam:
+            ended += beginnings
+        if len(ended) >= beam:
             break
     hypotheses = [
-        Hypothesis([i for i in ids if i != EOS], p, p / len(ids) ** length_penalty, len(ids)) for p, ids in found[:beam]
+        Hypothesis([i for i in ids if i != EOS], p, p / len(ids) ** length_penalty, len(ids)) for p, ids in ended[:beam]
     ]
     return sorted(hypotheses, key=lambda h: -h.score)
 
 
-def assert_same(found: list[Hypothesis], want: list[Hypothesis]) -> None:
-    assert [h.ids for h in found] == [h.ids for h in want]
-    for one, other in zip(found, want, strict=True):
+def assert_same(got: list[Hypothesis], want: list[Hypothesis]) -> None:
+    assert [h.ids for h in got] == [h.ids for h in want]
+    for one, other in zip(got, want, strict=True):
         assert one[1:] == pytest.approx(other[1:], rel=1e-11)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 20])
 def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
-    for source, found in zip(SRC_IDS, beam_search(STEPPER, SRC_IDS, beam, length_penalty), strict=True):
-        assert len(found) == beam
-        assert_same(found, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
+    for source, hypotheses in zip(SRC_IDS, beam_search(STEPPER, SRC_IDS, beam, length_penalty), strict=True):
+        assert len(hypotheses) == beam
+        assert_same(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
 def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int) -> None:
     model, src_ids = decoding_model(seed, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4)
-    for source, found in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
-        assert_same(found, plain_beam_search(model, source[source != PAD], beam, 1.0))
+    for source, hypotheses in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
+        assert_same(hypotheses, plain_beam_search(model, source[source != PAD], beam, 1.0))
 
 
 @torch.no_grad()
@@ -320,15 +320,15 @@ def test_beams_for_everything_find_the_best_there_is(length_penalty: float) -> N
     for seed in range(5):
         model = decoding_model(seed, vocab_size=6, max_len=3)
         source = torch.tensor([0, 2])
-        (found,) = beam_search(CachedStepper(model), source[None], 40, length_penalty)
+        (hypotheses,) = beam_search(CachedStepper(model), source[None], 40, length_penalty)
         words = [i for i in range(6) if i not in (PAD, BOS, EOS)]
         outputs = [list(ids) for n in range(4) for ids in itertools.product(words, repeat=n)]
         scores = {}
         for ids in outputs:
             tgt_out = ids if len(ids) == 3 else [*ids, EOS]
             scores[tuple(ids)] = teacher_forced(model, source, tgt_out) / len(tgt_out) ** length_penalty
-        assert {tuple(h.ids): h.score for h in found} == pytest.approx(scores)
-        assert tuple(found[0].ids) == max(scores, key=lambda ids: scores[ids])
+        assert {tuple(h.ids): h.score for h in hypotheses} == pytest.approx(scores)
+        assert tuple(hypotheses[0].ids) == max(scores, key=lambda ids: scores[ids])
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
@@ -338,7 +338,7 @@ def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> No
     if seed is None:  # all tokens are as likely
         torch.nn.init.zeros_(model.output.weight)
     stepper, src_ids = CachedStepper(model), decoding_sources(seed or 0)
-    assert [[h.ids for h in found] for found in beam_search(stepper, src_ids, 1)] == [
+    assert [[h.ids for h in row] for row in beam_search(stepper, src_ids, 1)] == [
         [ids] for ids in greedy_ids(stepper, src_ids)
     ]
 
@@ -348,12 +348,12 @@ def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> No
 def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepper: MakeStepper) -> None:
     """Of rows that end at different steps, by EOS or at their limit; of one beam, what greedy decoding finds."""
     stepper = make_stepper(MODEL)
-    greedy = [[found] for found in greedy_decode(stepper, SRC_IDS, 0.6)]
+    greedy = [[row] for row in greedy_decode(stepper, SRC_IDS, 0.6)]
     hypotheses = greedy if beam == 1 else beam_search(stepper, SRC_IDS, beam, 0.6)
-    for source, limit, found in zip(SRC_IDS, TARGET_LIMITS, hypotheses, strict=True):
-        assert len({tuple(h.ids) for h in found}) == beam
-        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-        for h in found:
+    for source, limit, row in zip(SRC_IDS, TARGET_LIMITS, hypotheses, strict=True):
+        assert len({tuple(h.ids) for h in row}) == beam
+        assert [h.score for h in row] == sorted((h.score for h in row), reverse=True)
+        for h in row:
             tgt_out = h.ids if len(h.ids) == limit else [*h.ids, EOS]
             assert h.log_prob == pytest.approx(teacher_forced(MODEL, source[source != PAD], tgt_out), rel=1e-11)
             assert h.score == pytest.approx(h.log_prob / len(tgt_out) ** 0.6, rel=1e-12)
@@ -361,8 +361,8 @@ def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepp
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 20])
 def test_beam_search_finds_the_same_without_a_cache(beam: int, selections: list[tuple[str, list[int]]]) -> None:
-    found, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPERS))
-    for one, other in zip(found, want, strict=True):
+    got, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPERS))
+    for one, other in zip(got, want, strict=True):
         assert_same(one, other)
     steps = {kind: [rows for whose, rows in selections if whose == kind] for kind in ("Prefixes", "DecoderCache")}
     assert steps["Prefixes"] == steps["DecoderCache"]
@@ -371,13 +371,13 @@ def test_beam_search_finds_the_same_without_a_cache(beam: int, selections: list[
 
 def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = watch_steps(monkeypatch)
-    found = beam_search(STEPPER, SRC_IDS, 3, length_penalty=1.0)
+    rows = beam_search(STEPPER, SRC_IDS, 3, length_penalty=1.0)
     together, ends = fed.copy(), []
-    for source, hypotheses in zip(SRC_IDS, found, strict=True):
+    for source, hypotheses in zip(SRC_IDS, rows, strict=True):
         fed.clear()
         assert_same(hypotheses, beam_search(STEPPER, source[source != PAD][None], 3)[0])
         ends.append(len(fed))
-    assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in found]  # the longest one's
+    assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in rows]  # the longest one's
     assert len(set(ends)) >= 3
     assert together == [(9, 1), *((3 * sum(n > t for n in ends), 1) for t in range(1, max(ends)))]
 
@@ -392,5 +392,5 @@ def test_a_row_ends_at_its_limit_with_fewer_hypotheses_than_beams(monkeypatch: p
 
 def test_a_vocabulary_smaller_than_the_beams_gives_what_there_is() -> None:
     stepper = CachedStepper(decoding_model(0, vocab_size=6, max_len=1))
-    (found,) = beam_search(stepper, torch.tensor([[0]]), 50)
-    assert sorted(h.ids for h in found) == [[], [0], [2], [4]]
+    (hypotheses,) = beam_search(stepper, torch.tensor([[0]]), 50)
+    assert sorted(h.ids for h in hypotheses) == [[], [0], [2], [4]]

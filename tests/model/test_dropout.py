@@ -46,13 +46,13 @@ def test_whatever_its_size_one_seed_from_the_generator_says_what_is_dropped(n: i
     torch.manual_seed(5)
     draw_seed()
     after = torch.get_rng_state()
-    found = []
+    dropped = []
     for _ in range(2):
         torch.manual_seed(5)
-        found.append(dropout(torch.ones(n), 0.5, training=True))
-        assert found[-1].shape == (n,)
+        dropped.append(dropout(torch.ones(n), 0.5, training=True))
+        assert dropped[-1].shape == (n,)
         assert torch.equal(torch.get_rng_state(), after)
-    assert torch.equal(*found)
+    assert torch.equal(*dropped)
 
 
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**63 - 1, -(2**63), 123456789])

@@ -55,8 +55,8 @@ CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions
 def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
     """The model's own, and that on compiled kernels; what one of them alone has to do is tested by itself."""
     home = "minitrans.model.loss" if request.param == "plain" else "minitrans.compiled.training"
-    found: LinearLoss = import_module(home).linear_cross_entropy
-    return found
+    function: LinearLoss = import_module(home).linear_cross_entropy
+    return function
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
@@ -66,12 +66,12 @@ def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
     lengths: list[int], padded: int, smoothing: float, linear_loss: LinearLoss
 ) -> None:
     hidden, weight, tgt_out = random_case(lengths, padded)
-    found = with_gradients(linear_loss, hidden, weight, tgt_out, smoothing)
-    assert_close(found, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
-    assert torch.equal(found[1].eq(0.0).all(-1), tgt_out == PAD)
+    got = with_gradients(linear_loss, hidden, weight, tgt_out, smoothing)
+    assert_close(got, with_gradients(plain_loss, hidden, weight, tgt_out, smoothing))
+    assert torch.equal(got[1].eq(0.0).all(-1), tgt_out == PAD)
     other = torch.where((tgt_out == PAD)[..., None], math.nan, hidden.detach()).requires_grad_()
-    assert_equal(with_gradients(linear_loss, other, weight, tgt_out, smoothing), found)
-    assert_equal(with_gradients(linear_loss, hidden, weight, tgt_out, smoothing), found)  # the same every time
+    assert_equal(with_gradients(linear_loss, other, weight, tgt_out, smoothing), got)
+    assert_equal(with_gradients(linear_loss, hidden, weight, tgt_out, smoothing), got)  # the same every time
 
 
 def test_padding_alone_costs_nothing_and_moves_nothing(linear_loss: LinearLoss) -> None:
@@ -119,8 +119,8 @@ def test_it_has_a_second_derivative() -> None:
 def test_the_smallest_vocabularies(v: int, n: int, linear_loss: LinearLoss) -> None:
     hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
     tgt_out = torch.tensor([[i % v for i in ids]])
-    found, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_loss, plain_loss))
-    for one, other in zip(found, want, strict=True):
+    got, want = (with_gradients(of, hidden, weight, tgt_out) for of in (linear_loss, plain_loss))
+    for one, other in zip(got, want, strict=True):
         assert (one - other).abs().max() <= 1e-12 * n
 
 
@@ -139,12 +139,12 @@ def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) ->
 def test_products_in_half_precision_leave_a_loss_in_float32(lower: torch.dtype, smoothing: float) -> None:
     hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
     low, high = (hidden.detach().to(lower).requires_grad_(), (0.3 * weight).detach().float().requires_grad_())
-    found = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
-    assert [x.dtype for x in found] == [torch.float32, lower, torch.float32]
+    got = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
+    assert [x.dtype for x in got] == [torch.float32, lower, torch.float32]
     rounded = (low.detach().double().requires_grad_(), high.detach().to(lower).double().requires_grad_())
     want = with_gradients(plain_loss, *rounded, tgt_out, smoothing)
-    assert_close(found[:1], want[:1], 1e-3)
-    assert_close(found[1:], want[1:], 2e-2)
+    assert_close(got[:1], want[:1], 1e-3)
+    assert_close(got[1:], want[1:], 2e-2)
 
 
 def test_under_autocast_the_products_are_in_its_dtype() -> None:
@@ -155,9 +155,9 @@ def test_under_autocast_the_products_are_in_its_dtype() -> None:
     for first in (low, high[0]):
         with torch.autocast("cpu", torch.bfloat16):
             loss = linear_cross_entropy(first, high[1], tgt_out, PAD, 0.1)
-        found = loss.detach(), *torch.autograd.grad(loss, (first, high[1]))
-        assert [x.dtype for x in found] == [torch.float32, first.dtype, torch.float32]
-        assert_equal(found, want)
+        got = loss.detach(), *torch.autograd.grad(loss, (first, high[1]))
+        assert [x.dtype for x in got] == [torch.float32, first.dtype, torch.float32]
+        assert_equal(got, want)
 
 
 @pytest.mark.parametrize(("dtype", "enabled"), [(torch.bfloat16, True), (torch.float16, True), (torch.bfloat16, False)])
@@ -202,11 +202,11 @@ def test_the_loss_of_a_batch_is_the_plain_one_of_the_models_logits(smoothing: fl
         linear_cross_entropy(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, smoothing),
         label_smoothed_cross_entropy(model(src_ids, tgt_in), tgt_out, PAD, smoothing),
     ]
-    found, from_hidden, plain = ([loss.detach(), *torch.autograd.grad(loss, [*model.parameters()])] for loss in losses)
-    assert found[0].shape == ()
-    assert found[0].item() == pytest.approx(formula(model(src_ids, tgt_in), tgt_out, smoothing), rel=1e-12)
-    assert_equal(found, from_hidden)
-    for one, other in zip(found, plain, strict=True):
+    got, from_hidden, plain = ([loss.detach(), *torch.autograd.grad(loss, [*model.parameters()])] for loss in losses)
+    assert got[0].shape == ()
+    assert got[0].item() == pytest.approx(formula(model(src_ids, tgt_in), tgt_out, smoothing), rel=1e-12)
+    assert_equal(got, from_hidden)
+    for one, other in zip(got, plain, strict=True):
         assert (one - other).abs().max() <= 1e-12 * max(1.0, other.abs().max().item())
 
 
@@ -215,8 +215,8 @@ def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
     model.dropout.p = 0.5
     src_ids, tgt_in, tgt_out = batch()
     torch.manual_seed(0)
-    found = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
+    losses = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
     torch.manual_seed(0)
     want = [plain_loss(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, 0.1) for _ in range(2)]
-    assert_close(found, want)
-    assert abs(found[0] - found[1]) > 1e-3
+    assert_close(losses, want)
+    assert abs(losses[0] - losses[1]) > 1e-3

@@ -44,7 +44,7 @@ def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> No
 
 
 def test_one_sampled_from_is_the_greedy_one_and_all_is_made_on_the_device_of_the_source() -> None:
-    greedy = [found.ids for found in greedy_decode(STEPPER, SRC_IDS)]
+    greedy = [hypothesis.ids for hypothesis in greedy_decode(STEPPER, SRC_IDS)]
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert sample(STEPPER, SRC_IDS, 1, seed=7) == greedy
 

@@ -137,12 +137,12 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
     decoders = Mock()
     decoders.a.side_effect = decoders.b.side_effect = lambda batch, beam: [[7]] * len(batch)
     batches = [sources[:2], sources[2:3]]
-    *_, found = bench_decode.measure({"a": decoders.a, "b": decoders.b}, batches, range(4), beam=4)
+    *_, timings = bench_decode.measure({"a": decoders.a, "b": decoders.b}, batches, range(4), beam=4)
     calls = [(name, len(batch), beam) for name, (batch, beam), _ in decoders.mock_calls]
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
-    assert found["a"].outputs == [[7]] * 3
-    assert len(found["a"].seconds) == 2
+    assert timings["a"].outputs == [[7]] * 3
+    assert len(timings["a"].seconds) == 2
 
 
 def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: Ids) -> None:
@@ -154,9 +154,9 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
     decoders: Any = {name: name for name in (HF, bench_decode.NO_CACHE)}
-    *_, found = bench_decode.measure(decoders, [sources], range(4))
+    *_, timings = bench_decode.measure(decoders, [sources], range(4))
     assert (calls.count(HF), calls.count(bench_decode.NO_CACHE)) == (4, 1)
-    assert found[bench_decode.NO_CACHE] == ([9.0], [[7]])
+    assert timings[bench_decode.NO_CACHE] == ([9.0], [[7]])
 
 
 @needs_peers

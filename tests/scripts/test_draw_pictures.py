@@ -16,7 +16,7 @@ NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
 
 
 @pytest.fixture(scope="module")
-def found(tiny_run: Path) -> TracedTranslation:
+def traced(tiny_run: Path) -> TracedTranslation:
     return trace_translations(Translator.load(tiny_run), [SENTENCE])[0]
 
 
@@ -41,17 +41,17 @@ def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPa
     assert masks() != before
 
 
-def test_cross_attention_has_a_cell_for_each_pair_of_pieces(found: TracedTranslation) -> None:
-    weights = found.attention.cross[-1].mean(0)
-    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(cross_attention(found), "w")]
+def test_cross_attention_has_a_cell_for_each_pair_of_pieces(traced: TracedTranslation) -> None:
+    weights = traced.attention.cross[-1].mean(0)
+    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(cross_attention(traced), "w")]
     assert drawn == pytest.approx(weights.flatten().tolist(), abs=0.005)
 
 
-def test_the_step_is_the_row_of_the_full_pass(found: TracedTranslation) -> None:
-    picture = cached_step(found)
+def test_the_step_is_the_row_of_the_full_pass(traced: TracedTranslation) -> None:
+    picture = cached_step(traced)
     drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(picture, "w")]
     of_step, of_full = drawn[-2 * (STEP + 1) : -(STEP + 1)], drawn[-(STEP + 1) :]
-    assert of_step == pytest.approx(found.cached_decoder[-1].mean(0)[STEP, : STEP + 1].tolist(), abs=0.005)
+    assert of_step == pytest.approx(traced.cached_decoder[-1].mean(0)[STEP, : STEP + 1].tolist(), abs=0.005)
     assert of_full == of_step
     assert len(shapes(picture, "new")) == 2  # one key and one value
 

@@ -77,8 +77,8 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     bug = Bug([1], "nothing", "gpt2", "0", "0", sizes)
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
-    (found,) = history.measured_in("0", [bug], tmp_path)
-    assert set(found) == IDS
-    assert [id_ for id_, each in found.items() if each.wrong] == ["padding.left-mask-alone"]
-    assert found["steps"].passed
-    assert found["rollback"].passed
+    (checks,) = history.measured_in("0", [bug], tmp_path)
+    assert set(checks) == IDS
+    assert [id_ for id_, each in checks.items() if each.wrong] == ["padding.left-mask-alone"]
+    assert checks["steps"].passed
+    assert checks["rollback"].passed

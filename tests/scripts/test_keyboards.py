@@ -38,8 +38,8 @@ def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str
 
 def drawn(kind: Kind, line: str) -> set[Typed | None]:
     """All that a kind makes of a line, its additions in tuples."""
-    found = [kind(line, Random(seed)) for seed in range(500)]
-    return {each and each._replace(after=tuple(each.after)) for each in found}
+    sentences = [kind(line, Random(seed)) for seed in range(500)]
+    return {each and each._replace(after=tuple(each.after)) for each in sentences}
 
 
 def lines(*typed: str) -> set[Typed]:
@@ -90,20 +90,20 @@ def test_bare_tells_wrong_from_right() -> None:
 def translations(sources: Sequence[str]) -> list[Translation]:
     """A translator that reads no capitals, nor a line that ends in ??, and copies emoji and numbers, but not 😊."""
     known = {**EVERYDAY, "hello": "你好", "go": "走"}
-    found = []
+    outputs = []
     for source in sources:
         if source == "Unknown words":
-            found.append(Translation("生", 0.0))
+            outputs.append(Translation("生", 0.0))
         elif source.endswith("??"):
-            found.append(Translation("?", 0.0, unsure=True))
+            outputs.append(Translation("?", 0.0, unsure=True))
         elif source.isupper():
-            found.append(Translation("大写", 0.0))
+            outputs.append(Translation("大写", 0.0))
         else:
             text = bare(source.replace("😊", ""))
             for english, chinese in known.items():
                 text = text.replace(bare(english), chinese)
-            found.append(Translation(known.get(source, text), 0.0))
-    return found
+            outputs.append(Translation(known.get(source, text), 0.0))
+    return outputs
 
 
 def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -127,16 +127,16 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     first, _, *table = capsys.readouterr().out.splitlines()
     assert first == "3 of 4 sentences are right as they stand"
     middle = table.index("")
-    found = {line[:22].strip(): line[22:].split() for line in table[1:middle] if not line.startswith("    ")}
-    assert found["lower case"] == found["no end mark"] == found["second sentence"] == ["3", "100.0%", "-"]
-    assert found["capitals"] == ["3", "0.0%", "0.0%"]
-    assert found["!! or ??"] == ["3", "66.7%", "100.0%"]
-    assert found["stop for ?"] == found["no apostrophes"] == found["no blank after comma"] == ["1", "100.0%", "-"]
-    assert found["number before"] == ["3", "100.0%", "-"]
-    assert all(found[name] == ["1", "0.0%", "0.0%"] for name in TYPING)
-    assert found["typing errors"] == ["4", "0.0%", "0.0%"]
-    total = found["all"]
-    kinds = {name: cells for name, cells in found.items() if name not in ("typing errors", "all")}
+    shown = {line[:22].strip(): line[22:].split() for line in table[1:middle] if not line.startswith("    ")}
+    assert shown["lower case"] == shown["no end mark"] == shown["second sentence"] == ["3", "100.0%", "-"]
+    assert shown["capitals"] == ["3", "0.0%", "0.0%"]
+    assert shown["!! or ??"] == ["3", "66.7%", "100.0%"]
+    assert shown["stop for ?"] == shown["no apostrophes"] == shown["no blank after comma"] == ["1", "100.0%", "-"]
+    assert shown["number before"] == ["3", "100.0%", "-"]
+    assert all(shown[name] == ["1", "0.0%", "0.0%"] for name in TYPING)
+    assert shown["typing errors"] == ["4", "0.0%", "0.0%"]
+    total = shown["all"]
+    kinds = {name: cells for name, cells in shown.items() if name not in ("typing errors", "all")}
     assert [*kinds] == [*KINDS, *TYPING, "second sentence"]
     assert int(total[0]) == sum(int(n) for n, *_ in kinds.values())
     wrong = sum(round(int(n) * (100 - float(right[:-1])) / 100) for n, right, _ in kinds.values() if right != "-")

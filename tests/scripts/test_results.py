@@ -49,11 +49,11 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
         config = yaml.safe_load((run / "config.yaml").read_text())
         assert (config["seed"], config["data"]["path"]) == (seed, str(tmp_path / "runs/tiny-teachers/corpus"))
         translator = Translator.load(run)
-        found = json.loads((run / results.SCORES).read_text())
-        assert found["parameters"] == sum(p.numel() for p in translator.bundle.model.parameters())
+        saved = json.loads((run / results.SCORES).read_text())
+        assert saved["parameters"] == sum(p.numel() for p in translator.bundle.model.parameters())
         for beam in (1, 5):
             outputs = translator.translate(read_lines(str(tmp_path / "tiny/test.en")), beam=beam)
-            assert found["scores"]["test"][str(beam)]["chrf"] == score(outputs, references, "zh").chrf
+            assert saved["scores"]["test"][str(beam)]["chrf"] == score(outputs, references, "zh").chrf
     # Once more: nothing is trained, nothing is translated.
     for path in (tmp_path / "runs").glob("*/model.*"):
         path.write_bytes(b"")

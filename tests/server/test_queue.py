@@ -68,8 +68,8 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
         await begun.wait()
         gone.cancel()
         left.set()
-        (found,) = await asyncio.gather(other, return_exceptions=True)
-        assert str(found) == told
+        (answer,) = await asyncio.gather(other, return_exceptions=True)
+        assert str(answer) == told
         begun.clear()
         left.clear()
     left.set()

@@ -57,9 +57,9 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
         for kind in KINDS:
             answer = client.post("/translate", **asked_with(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
-    found = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
+    response = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
     detected = [{"confidence": 100, "language": "en"}]
-    assert found.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
+    assert response.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
     counts = client.get("/metrics").text
     assert 'minitrans_requests_total{status="200"} 14\n' in counts
@@ -138,10 +138,10 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
     german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
     wordless = replace(translator.bundle, target="fr", words=None)
     with TestClient(Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)) as server:
-        found = server.post("/detect", json={"q": "Ich liebe sie"}).json()
-        assert found == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]
+        detected = server.post("/detect", json={"q": "Ich liebe sie"}).json()
+        assert detected == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]
         answer = server.post("/translate", json={"q": "Ich liebe sie", "source": "auto", "target": "zh"}).json()
-        assert answer["detectedLanguage"] == found[0]
+        assert answer["detectedLanguage"] == detected[0]
         mixed = {"q": ["I", "Ich liebe dich", "you"], "source": "auto", "target": "zh"}  # of all texts together
         answer = server.post("/translate", json=mixed).json()
         assert answer["detectedLanguage"] == [{"confidence": 60, "language": "de"}] * 3
@@ -329,10 +329,10 @@ def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> Non
 def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Signals) -> None:
     with served(tiny_run, "--char-limit", "100000") as server:
         address = f"http://127.0.0.1:{server.port}"
-        found: list[str] = []
+        answers: list[str] = []
 
         def ask() -> None:
-            found.append(LibreTranslateAPI(address).translate("I love you.\n" * 2000, "en", "zh"))
+            answers.append(LibreTranslateAPI(address).translate("I love you.\n" * 2000, "en", "zh"))
 
         asking = [threading.Thread(target=ask) for _ in range(2)]
         for thread in asking:
@@ -347,7 +347,7 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
         for thread in asking:
             thread.join(60)
         assert server.process.wait(60) == 0
-    assert [text.count("\n") for text in found] == [2000, 2000]
+    assert [text.count("\n") for text in answers] == [2000, 2000]
 
 
 # -- the page -------------------------------------------------------------------------------------------------------

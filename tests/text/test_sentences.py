@@ -30,6 +30,6 @@ def test_a_line_is_cut_where_its_sentences_end(language: str, sentences: list[st
 
 @given(st.lists(st.sampled_from([*"aB1 .!?。“”\"'()\n\r\u2028\ud800\u0301", "Mr. ", "“" * 99, "x" * 999])).map("".join))
 def test_nothing_is_lost(line: str) -> None:
-    found = cut(line, "en")
-    assert " ".join(found).replace(" ", "") == clean(line).replace(" ", "")
-    assert all(sentence == clean(sentence) for sentence in found)
+    sentences = cut(line, "en")
+    assert " ".join(sentences).replace(" ", "") == clean(line).replace(" ", "")
+    assert all(sentence == clean(sentence) for sentence in sentences)

@@ -66,9 +66,9 @@ def test_words_are_counted_until_they_are_too_many(
 ) -> None:
     monkeypatch.setattr(module, "MOST", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
-        found = count_words(count_words(Counter(), ["a B c", "b b"]), ["D a"])
-        assert found == {"a": 2, "b": 3, "c": 1, "d": 1}
+        counts = count_words(count_words(Counter(), ["a B c", "b b"]), ["D a"])
+        assert counts == {"a": 2, "b": 3, "c": 1, "d": 1}
         assert not caplog.messages
-        assert count_words(found, ["e"]) is None
+        assert count_words(counts, ["e"]) is None
         assert count_words(None, ["e"]) is None
     assert caplog.messages == ["more than 4 different words are in the training data: the run keeps none of them"]

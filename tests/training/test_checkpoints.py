@@ -373,15 +373,15 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert train(corpus, tmp_path / "run", *flags) == 2
     assert steps_of(tmp_path / "run") == [7]
     error = last_line(capsys)
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
         r"step-7.ckpt; check these lines, or train again with a lower training.learning_rate",
         error,
     )
-    assert found is not None, error
-    assert (found[1] == "nan") == (of == "loss")
-    lines = [int(number) for number in found[2].split(", ")]
+    assert match is not None, error
+    assert (match[1] == "nan") == (of == "loss")
+    lines = [int(number) for number in match[2].split(", ")]
     assert lines == sorted(lines)
     sides = batches[0].src_ids, batches[0].tgt_out
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")

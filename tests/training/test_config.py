@@ -47,10 +47,10 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
 def test_print_config_prints_the_merged_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
         cli.main(["train", *MINIMAL, "--model.d_ff", "77", "--print-config"])
-    found = yaml.safe_load(capsys.readouterr().out)
-    assert found["model"]["d_ff"] == 77
-    assert found["training"]["label_smoothing"] == 0.1
-    assert found["compiled"] == "auto"
+    config = yaml.safe_load(capsys.readouterr().out)
+    assert config["model"]["d_ff"] == 77
+    assert config["training"]["label_smoothing"] == 0.1
+    assert config["compiled"] == "auto"
 
 
 @pytest.mark.parametrize(

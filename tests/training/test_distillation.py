@@ -28,8 +28,8 @@ def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
 
 
 def saved(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    return config
 
 
 class Distilled(NamedTuple):
@@ -52,22 +52,22 @@ def two_seeds() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> Distilled:
     """Made once; tests copy what they change."""
-    found = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
+    noted = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
 
     def noting(self: Translator, lines: list[str], **how: Any) -> Any:
-        found.asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
+        noted.asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
         return translate(self, lines, **how)
 
     def loading(run: Path, **how: Any) -> Translator:
-        found.loaded.append(how["compiled"])
+        noted.loaded.append(how["compiled"])
         return load(run, **how)
 
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
         patch.setattr(Translator, "translate", noting)
         patch.setattr(Translator, "load", loading)
-        assert distill(few_sentences, found.run, "--seed", "7") == 0
-        return found._replace(out=out.getvalue())
+        assert distill(few_sentences, noted.run, "--seed", "7") == 0
+        return noted._replace(out=out.getvalue())
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
@@ -83,15 +83,15 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert read_pairs(corpus, "valid") == read_pairs(few_sentences, "valid")
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
 
-    def found(direction: str, name: str, sentences: list[str]) -> list[str]:
+    def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
         penalty = distillation.LENGTH_PENALTY[direction]
         return Translator.load(folder / name).translate(sentences, beam=distillation.BEAM, length_penalty=penalty)
 
     names = ["train"]
     for seed in (1, 2):
         forward, backward = f"forward{seed}", f"backward{seed}"
-        assert read_pairs(corpus, forward) == (sources, found("forward", forward, sources))
-        assert read_pairs(corpus, backward) == (found("backward", backward, targets), targets)
+        assert read_pairs(corpus, forward) == (sources, translated("forward", forward, sources))
+        assert read_pairs(corpus, backward) == (translated("backward", backward, targets), targets)
         for name in (forward, backward):
             assert saved(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
             assert saved(folder / name)["seed"] == seed
@@ -141,14 +141,14 @@ SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "Sh
 @pytest.mark.usefixtures("exact")
 def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> None:
     translator = Translator.load(tiny_run)
-    found = [
+    pairs = [
         (source, translation)
         for source, translations in zip(SOURCES, translator.n_best(SOURCES, 4, length_penalty=0), strict=True)
         for translation in translations
         if source
     ]
-    scores = distillation.log_probs(translator, [source for source, _ in found], [t.text for _, t in found])
-    near = np.isclose(scores, [t.score for _, t in found], rtol=1e-4)
+    scores = distillation.log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
+    near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
     assert near.mean() > 0.7  # pieces that spell the same are others now and then
 
 
@@ -160,17 +160,17 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
 
     class Student(NamedTuple):
         bundle: Bundle
-        found: list[list[Translation]]
+        n_best_list: list[list[Translation]]
 
         def n_best(self, lines: list[str], beam: int, length_penalty: float) -> list[list[Translation]]:
             assert (lines, beam, length_penalty) == (["a b", ""], distillation.BEAM, 0)
-            return self.found
+            return self.n_best_list
 
     lists = ({"x": -1.0, "y": -2.0}, {"y": -2.5, "z": -3.0}, {"y": -4.0, "z": -2.0})
     students = [
-        Student(bundle, [[Translation(*each) for each in found.items()], [Translation("", 0)]]) for found in lists
+        Student(bundle, [[Translation(*each) for each in scores.items()], [Translation("", 0)]]) for scores in lists
     ]
-    students[0].found[0].append(Translation("x", -9.0))  # once more, in other pieces
+    students[0].n_best_list[0].append(Translation("x", -9.0))  # once more, in other pieces
     backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
     monkeypatch.setattr(distillation, "log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets]))
 

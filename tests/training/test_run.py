@@ -69,23 +69,23 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
     pairs = list(zip(*bundle.tokenizer.reader.read_pairs(*read_pairs(corpus, "train")), strict=True))
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
     assert len(short) < len(pairs)  # those that the model cannot take are left out
-    found = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
+    listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
     counts = Counter(word for source, _ in short for word in words(source))
-    assert found == sorted(counts, key=lambda word: (-counts[word], word))
-    assert bundle.words == {word: i for i, word in enumerate(found)}
+    assert listed == sorted(counts, key=lambda word: (-counts[word], word))
+    assert bundle.words == {word: i for i, word in enumerate(listed)}
 
 
 def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
     sources, references = read_pairs(corpus, "valid")
     translator = Translator.load(tiny_run)
-    found, told = (
+    chosen, saved = (
         choose_threshold(translator.translations(sources), [[line] for line in references]),
         translator.bundle.threshold,
     )
-    assert told is not None
-    assert found is not None
-    assert told.score == pytest.approx(found.score, abs=1e-4)
-    assert told.chrf == found.chrf
+    assert saved is not None
+    assert chosen is not None
+    assert saved.score == pytest.approx(chosen.score, abs=1e-4)
+    assert saved.chrf == chosen.chrf
 
 
 @pytest.mark.parametrize(("max_steps", "validated"), [(3, [2]), (23, [19, 22])])

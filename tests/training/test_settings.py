@@ -125,9 +125,9 @@ def trained(run: Run, s: Settings, steps: int = 6) -> tuple[Transformer, Transfo
     return model, average
 
 
-def deviation(found: Weights, model: Transformer) -> float:
+def deviation(weights: Weights, model: Transformer) -> float:
     parameters = dict(model.named_parameters())
-    return worst_deviation([found[name] for name in parameters], [p.detach() for p in parameters.values()])
+    return worst_deviation([weights[name] for name in parameters], [p.detach() for p in parameters.values()])
 
 
 @pytest.mark.parametrize(

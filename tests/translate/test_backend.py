@@ -243,15 +243,15 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
             module.p = p
         elif isinstance(module, MultiHeadAttention):
             module.dropout = p
-    found = loss_and_gradients(model, "require")
+    compiled = loss_and_gradients(model, "require")
     after = torch.get_rng_state()
-    assert worst_deviation(found, loss_and_gradients(model, "off")) < 1e-11
+    assert worst_deviation(compiled, loss_and_gradients(model, "off")) < 1e-11
     assert torch.equal(torch.get_rng_state(), after)  # as many random numbers have been drawn
     of_batch = loss_of(model.train(not training), "require")  # the mode is that at each batch
     model.train(training)
     with torch.no_grad():
         torch.manual_seed(7)
-        assert torch.equal(of_batch(*IDS, 0.1), found[0])
+        assert torch.equal(of_batch(*IDS, 0.1), compiled[0])
     assert all(module.training == training for module in model.modules())
 
 
@@ -283,8 +283,8 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
     with AROUND[around]():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        found, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
-    assert found.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
+        compiled, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
+    assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
     rows = stepper.begin(IDS[0], 1)
     plain_stepper = CachedStepper(model)
     with torch.no_grad():
@@ -319,12 +319,12 @@ def bundle(tokenizer: Tokenizer) -> Bundle:
 
 @needs_compiled
 def test_translations_are_the_same_in_every_mode(bundle: Bundle) -> None:
-    found = [Translator(bundle, mode) for mode in MODES]
-    assert [translator.compiled for translator in found] == [True, False, True]
-    outputs = [translator.translate(LINES) for translator in found]
+    translators = [Translator(bundle, mode) for mode in MODES]
+    assert [translator.compiled for translator in translators] == [True, False, True]
+    outputs = [translator.translate(LINES) for translator in translators]
     assert outputs[0] == outputs[1] == outputs[2]
     assert len(set(outputs[0])) > 3
-    assert outputs[0] == found[0].translate(LINES, use_cache=False)
+    assert outputs[0] == translators[0].translate(LINES, use_cache=False)
 
 
 def gelu(self: FeedForward, x: Tensor) -> Tensor:

@@ -75,11 +75,11 @@ def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(ru
     model = randomize(Transformer(replace(bundle.model.config, tie_embeddings=False)), 3).float()
     save_bundle(tmp_path, replace(bundle, model=model))
     names = ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
-    found, saved = load_bundle(tmp_path).model.state_dict(), load_file(tmp_path / WEIGHTS)
+    loaded, saved = load_bundle(tmp_path).model.state_dict(), load_file(tmp_path / WEIGHTS)
     for name in names:
-        assert torch.equal(found[name], model.state_dict()[name]), name
-        assert torch.equal(saved[name], found[name]), name
-    assert len({found[name].sum().item() for name in names}) == 3
+        assert torch.equal(loaded[name], model.state_dict()[name]), name
+        assert torch.equal(saved[name], loaded[name]), name
+    assert len({loaded[name].sum().item() for name in names}) == 3
 
 
 def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
@@ -110,8 +110,8 @@ def test_weights_of_any_dtype_become_float32(run: Path, tmp_path: Path) -> None:
 
 
 def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found, bias = load_file(run / WEIGHTS), "encoder.norm.bias"
-    save_file(found | {bias: found[bias][:-1].clone()}, run / WEIGHTS)
+    weights, bias = load_file(run / WEIGHTS), "encoder.norm.bias"
+    save_file(weights | {bias: weights[bias][:-1].clone()}, run / WEIGHTS)
     monkeypatch.setattr(torch.Tensor, "isfinite", None)
     with pytest.raises(UserError, match=f"does not fit model.json: {bias} differs"):
         load_bundle(run)

@@ -12,8 +12,8 @@ def translations(*scores: float, wrong: str) -> list[Translation]:
     return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
 
 
-def threshold_of(found: list[Translation]) -> Threshold | None:
-    return choose_threshold(found, [["right", "also right"]] * len(found))
+def threshold_of(outputs: list[Translation]) -> Threshold | None:
+    return choose_threshold(outputs, [["right", "also right"]] * len(outputs))
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
 
 
 def test_any_reference_is_right() -> None:
-    found = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
-    assert threshold_of(found) == Threshold(-2.0, None)
+    outputs = [Translation("x", -3.0), Translation("also right", -2.0), Translation("right", -1.0)]
+    assert threshold_of(outputs) == Threshold(-2.0, None)
 
 
 def test_unknown_words_are_marked_whatever_the_score() -> None:
@@ -56,10 +56,10 @@ def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
 @pytest.mark.parametrize(("chrf", "precision", "recall"), [(None, 200 / 3, 50.0), (40.0, 100 / 3, 50.0)])
 def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
     texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
-    found = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
-    marks = judge(found, [["right"]] * 6, Threshold(-1.0, chrf))
-    told = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
-    assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, told)
+    outputs = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
+    marks = judge(outputs, [["right"]] * 6, Threshold(-1.0, chrf))
+    wrong = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
+    assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, wrong)
     assert marks.unsure_precision == pytest.approx(precision)
 
 

@@ -69,37 +69,37 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
 
 
 def test_comparing_adds_to_the_scores_and_changes_none() -> None:
-    for translations, found in zip([GOOD, BAD], compare([GOOD, BAD], REFERENCES, "en"), strict=True):
+    for translations, compared in zip([GOOD, BAD], compare([GOOD, BAD], REFERENCES, "en"), strict=True):
         plain = score(translations, REFERENCES, "en")
         assert "bs:" not in plain.bleu_signature + plain.chrf_signature
         assert not any((plain.bleu_interval, plain.chrf_interval, plain.bleu_p, plain.chrf_p))
-        assert "|bs:1000|seed:12345|" in found.bleu_signature
-        assert "|bs:1000|seed:12345|" in found.chrf_signature
+        assert "|bs:1000|seed:12345|" in compared.bleu_signature
+        assert "|bs:1000|seed:12345|" in compared.chrf_signature
         added = {
             name: getattr(plain, name)
             for name in ("bleu_signature", "chrf_signature", "bleu_interval", "chrf_interval", "bleu_p", "chrf_p")
         }
-        assert replace(found, **added) == plain
+        assert replace(compared, **added) == plain
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
-    found = compare([GOOD, BAD], REFERENCES, "en")
-    for translations, scores in zip([GOOD, BAD], found, strict=True):
+    compared = compare([GOOD, BAD], REFERENCES, "en")
+    for translations, scores in zip([GOOD, BAD], compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
             result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
             told = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
             mean, half = told["confidence_mean"], told["confidence_var"]
             assert half > 1
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
-    assert compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2] == found  # whatever else is compared
+    assert compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2] == compared  # whatever else is compared
 
 
 def test_an_interval_ends_where_the_scale_ends() -> None:
     translations = ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]
-    (found,) = compare([translations], REFERENCES, "en")
-    assert found.bleu < 100
-    assert found.bleu_interval is not None
-    assert found.bleu_interval[1] == 100.0
+    (scores,) = compare([translations], REFERENCES, "en")
+    assert scores.bleu < 100
+    assert scores.bleu_interval is not None
+    assert scores.bleu_interval[1] == 100.0
 
 
 def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
@@ -129,6 +129,6 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
 def test_spread_over_systems() -> None:
     plain = score(GOOD, REFERENCES, "en")
     systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
-    found = spread(systems)
-    assert found["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
-    assert found["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})
+    summary = spread(systems)
+    assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
+    assert summary["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})

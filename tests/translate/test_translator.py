@@ -51,36 +51,36 @@ def random_translator(translator: Translator) -> Translator:
 
 
 def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Translator) -> None:
-    found = translator.translate(SENTENCES)
-    assert [bool(line) for line in found] == [True, False, True, False, True, True]
-    assert found[0] == found[5]
+    outputs = translator.translate(SENTENCES)
+    assert [bool(line) for line in outputs] == [True, False, True, False, True, True]
+    assert outputs[0] == outputs[5]
     assert translator.translate([]) == []
 
 
 def test_any_text_gives_as_many_lines(translator: Translator) -> None:
-    found = translator.translate(STRANGE)
-    assert len(found) == len(STRANGE)
-    for line in found:
+    outputs = translator.translate(STRANGE)
+    assert len(outputs) == len(STRANGE)
+    for line in outputs:
         assert line.splitlines() in ([line], [])
         line.encode()  # raises on a lone surrogate
 
     @given(st.lists(st.text(max_size=20), max_size=4))
     def check(lines: list[str]) -> None:
-        found = translator.translate(lines)
-        assert len(found) == len(lines)
-        assert not any("\n" in line or "\r" in line for line in found)
+        outputs = translator.translate(lines)
+        assert len(outputs) == len(lines)
+        assert not any("\n" in line or "\r" in line for line in outputs)
 
     check()
 
 
 def test_beam_search_gives_the_best_of_the_n_best(translator: Translator) -> None:
     n_best = translator.n_best(SENTENCES, 4, length_penalty=0.5)
-    assert [len(found) for found in n_best] == [4, 1, 4, 1, 4, 4]
+    assert [len(row) for row in n_best] == [4, 1, 4, 1, 4, 4]
     assert n_best[1] == [Translation("", 0.0)]
-    for found in n_best:
-        assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    for row in n_best:
+        assert [t.score for t in row] == sorted((t.score for t in row), reverse=True)
     alone = [translator.n_best([line], 4, length_penalty=0.5)[0] for line in SENTENCES]
-    assert [[t.text for t in found] for found in alone] == [[t.text for t in found] for found in n_best]
+    assert [[t.text for t in row] for row in alone] == [[t.text for t in row] for row in n_best]
 
 
 def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
@@ -88,10 +88,10 @@ def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
     firsts = {}
     for beam, penalty in ((1, 0.0), (1, 1.0), (4, 0.0), (4, 1.0), (4, 3.0)):
         n_best = translator.n_best(lines, beam, length_penalty=penalty)
-        firsts[beam, penalty] = [found[0].text for found in n_best]
+        firsts[beam, penalty] = [row[0].text for row in n_best]
         assert firsts[beam, penalty] == translator.translate(lines, beam, length_penalty=penalty)
         scored = translator.translations(lines, beam, length_penalty=penalty)
-        assert [translation[:2] for translation in scored] == [found[0][:2] for found in n_best]
+        assert [translation[:2] for translation in scored] == [row[0][:2] for row in n_best]
     assert firsts[4, 0.0] != firsts[4, 3.0]
     assert firsts[4, 1.0] == translator.translate(lines, 4)  # 1 unless told otherwise
     assert firsts[1, 0.0] == firsts[1, 1.0]
@@ -108,8 +108,8 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
     for beam in (1, 3):
         assert [t.unknown for t in translator.translations(lines, beam)] == want
         n_best = translator.n_best(lines, beam)
-        assert [{t.unknown for t in found} for found in n_best] == [{unknown} for unknown in want]
-        assert [{t.unsure for t in found} for found in n_best] == [{bool(unknown)} for unknown in want]
+        assert [{t.unknown for t in row} for row in n_best] == [{unknown} for unknown in want]
+        assert [{t.unsure for t in row} for row in n_best] == [{bool(unknown)} for unknown in want]
     without = Translator(replace(translator.bundle, words=None))
     assert [without.unknown(line) for line in lines] == [()] * 5
 
@@ -135,17 +135,17 @@ def test_what_scores_below_the_threshold_is_unsure_whatever_the_length_penalty(
     lines = [line for line in lines if not translator.unknown(line)]
     translator = Translator(replace(translator.bundle, threshold=None))
     plain = translator.n_best(lines, beam)
-    scores = sorted({t.score for found in plain for t in found})
+    scores = sorted({t.score for row in plain for t in row})
     middle = scores[len(scores) // 2]
     doubting = Translator(replace(translator.bundle, threshold=Threshold(middle, None)))
-    assert [[t.unsure for t in found] for found in doubting.n_best(lines, beam)] == [
-        [t.score < middle for t in found] for found in plain
+    assert [[t.unsure for t in row] for row in doubting.n_best(lines, beam)] == [
+        [t.score < middle for t in row] for row in plain
     ]
     for penalty in (0.0, 3.0):  # they rank the same hypotheses, and give other scores
         again = doubting.n_best(lines, beam, length_penalty=penalty)
-        for found, others in zip(plain, again, strict=True):
-            assert sorted((t.text, t.score < middle) for t in found) == sorted((t.text, t.unsure) for t in others)
-    assert not any(t.unsure for found in plain for t in found)
+        for row, others in zip(plain, again, strict=True):
+            assert sorted((t.text, t.score < middle) for t in row) == sorted((t.text, t.unsure) for t in others)
+    assert not any(t.unsure for row in plain for t in row)
     doubting = Translator(replace(translator.bundle, threshold=Threshold(1.0, None)))
     assert all(t.unsure for t in doubting.translations(lines, beam))
 
@@ -160,9 +160,9 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
         doubting = Translator(replace(bundle, model=model, threshold=Threshold(threshold, None)))
         for penalty in (0.0, 1.0):
-            (found,) = doubting.translations(["I love you."], length_penalty=penalty)
-            assert found.score == pytest.approx(mean * n ** (1 - penalty))
-            assert found.unsure is unsure
+            (translation,) = doubting.translations(["I love you."], length_penalty=penalty)
+            assert translation.score == pytest.approx(mean * n ** (1 - penalty))
+            assert translation.unsure is unsure
 
 
 def test_a_batch_of_beams_holds_no_more_tokens_than_one_without(
@@ -189,10 +189,10 @@ def test_samples_are_as_many_whatever_the_batches(translator: Translator) -> Non
 
 @pytest.mark.parametrize("beam", [1, 4])
 def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Translator, beam: int) -> None:
-    found = translator.translations(SENTENCES, beam, length_penalty=0.5)
-    assert found[1] == found[3] == Translation("", 0.0, None)
+    translations = translator.translations(SENTENCES, beam, length_penalty=0.5)
+    assert translations[1] == translations[3] == Translation("", 0.0, None)
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
-    for line, (text, score, attention, *_) in zip(SENTENCES, found, strict=True):
+    for line, (text, score, attention, *_) in zip(SENTENCES, translations, strict=True):
         assert attention is None
         if not line.strip():
             continue
@@ -220,12 +220,12 @@ def test_attention_is_that_of_each_layer_and_head(
         return outputs, expected[prefix]
 
     monkeypatch.setattr(reference, "multi_head_attention", noted)
-    found = random_translator.translations(SENTENCES, beam, attention=True, batch_tokens=60)
+    translations = random_translator.translations(SENTENCES, beam, attention=True, batch_tokens=60)
     scored = random_translator.translations(SENTENCES, beam, batch_tokens=60)
-    assert [t[:2] for t in found] == [t[:2] for t in scored]
-    assert [t.attention is None for t in found] == [False, True, False, True, False, False]
+    assert [t[:2] for t in translations] == [t[:2] for t in scored]
+    assert [t.attention is None for t in translations] == [False, True, False, True, False, False]
     ids = {tokenizer.piece(i): i for i in range(tokenizer.vocab_size)}
-    for line, (text, _, attention, *_) in zip(SENTENCES, found, strict=True):
+    for line, (text, _, attention, *_) in zip(SENTENCES, translations, strict=True):
         if attention is None:
             continue
         source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
@@ -286,14 +286,14 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
     lines = ["a b c d e f", "a", "", "a b", "f e", "a b c d"]
     want = [random_translator.translations([line], beam, attention=True)[0] for line in lines]
     assert len({score for _, score, *_ in want}) == len(lines)
-    found = random_translator.translations(lines, beam, attention=True, batch_tokens=batch_tokens)
-    for (text, score, attention, *_), one in zip(found, want, strict=True):
+    got = random_translator.translations(lines, beam, attention=True, batch_tokens=batch_tokens)
+    for (text, score, attention, *_), one in zip(got, want, strict=True):
         assert text == one.text
         assert score == pytest.approx(one.score)
         assert (attention is None) == (one.attention is None)
         if attention is not None and one.attention is not None:
             assert attention[:2] == one.attention[:2]
-    assert [text for text, *_ in found] == random_translator.translate(lines, beam, batch_tokens=batch_tokens)
+    assert [text for text, *_ in got] == random_translator.translate(lines, beam, batch_tokens=batch_tokens)
 
 
 @pytest.mark.parametrize(
@@ -317,20 +317,20 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Translator) -> None:
     tokenizer, longest = random_translator.bundle.tokenizer, random_translator.bundle.model.config.max_len
     line = "I love you, the cat is in the kitchen " * 9
-    (found,) = random_translator.translations([line], attention=True)
-    assert found.attention is not None
+    (translation,) = random_translator.translations([line], attention=True)
+    assert translation.attention is not None
     ids = tokenizer.encode(line.lower())[: longest - 1]
-    assert found.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
+    assert translation.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
 
 def test_without_a_cache_each_prefix_is_computed_anew(translator: Translator, random_translator: Translator) -> None:
     widths: list[int] = []
     hook = random_translator.bundle.model.decoder.register_forward_pre_hook(lambda _, xs: widths.append(xs[0].size(1)))
-    found = random_translator.translate(["I love you."], use_cache=False)
+    outputs = random_translator.translate(["I love you."], use_cache=False)
     hook.remove()
     assert widths == list(range(1, len(widths) + 1))
     assert len(widths) > 1
-    assert found == random_translator.translate(["I love you."])
+    assert outputs == random_translator.translate(["I love you."])
     assert translator.translate(SENTENCES, use_cache=False) == translator.translate(SENTENCES)
 
 
@@ -367,8 +367,8 @@ def test_the_n_best_are_different_texts_the_best_of_each(
     translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     piece = translator.bundle.tokenizer.encode("a")
-    found = [[[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
-    monkeypatch.setattr(Translator, "_search", lambda *_: found)
+    hypotheses = [[[Hypothesis(ids, score, score, 2) for ids, score in ((piece, -1.0), ([], -2.0), (piece, -3.0))]]]
+    monkeypatch.setattr(Translator, "_search", lambda *_: hypotheses)
     (best,) = translator.n_best(["a"], 3)
     assert [(t.text, t.score) for t in best] == [("a", -1.0), ("", -2.0)]
 

@@ -121,7 +121,7 @@ def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
 def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -> None:
     """Its output is off, and it returns no weights of the last key."""
     subject = subject_with()
-    wrong = lambda _, inputs, found: (1.01 * found[0], found[1] if found[1] is None else found[1][..., :-1])  # noqa: E731
+    wrong = lambda _, inputs, out: (1.01 * out[0], out[1] if out[1] is None else out[1][..., :-1])  # noqa: E731
     attentions(subject.model)[i].register_forward_hook(wrong)
     assert not BY_ID[id_].measure(subject) <= BY_ID[id_].tolerance
 

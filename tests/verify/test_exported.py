@@ -57,14 +57,14 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
     outputs = []
 
     def changed(*arguments: object) -> list[list[int]]:
-        found = engine_decode(*arguments)  # type: ignore[arg-type]
-        outputs.extend(found)
-        return [change(ids) for ids in found]
+        output_ids = engine_decode(*arguments)  # type: ignore[arg-type]
+        outputs.extend(output_ids)
+        return [change(ids) for ids in output_ids]
 
     monkeypatch.setattr(exported, "engine_decode", changed)
-    found = GREEDY.measure(subject_with_twins())
+    measured = GREEDY.measure(subject_with_twins())
     assert any(9 in ids for ids in outputs)
-    assert found == 0.0 if is_right else found > 1e-3
+    assert measured == 0.0 if is_right else measured > 1e-3
 
 
 def test_without_sentences_nothing_is_shown() -> None:

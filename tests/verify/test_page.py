@@ -43,10 +43,10 @@ class Balance(HTMLParser):
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = {name: value or "" for name, value in attrs}
-        self.ids += [found["id"]] if "id" in found else []
-        self.links += [found["href"]] if "href" in found else []
-        self.loads += [value for name, value in found.items() if name in {"src", "srcset", "data", "poster"}]
+        values = {name: value or "" for name, value in attrs}
+        self.ids += [values["id"]] if "id" in values else []
+        self.links += [values["href"]] if "href" in values else []
+        self.loads += [value for name, value in values.items() if name in {"src", "srcset", "data", "poster"}]
         assert tag not in {"script", "link", "iframe", "object", "embed", "base"}
         if tag not in VOID:
             self.open.append(tag)
@@ -66,10 +66,10 @@ def text(html: str) -> str:
 def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> None:
     report = replace(REPORT, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
     html = page(report, SUBJECT)
-    found = Balance(html)
-    assert len(set(found.ids)) == len(found.ids)
-    assert found.links
-    assert {link.removeprefix("#") for link in found.links} <= set(found.ids)
+    balance = Balance(html)
+    assert len(set(balance.ids)) == len(balance.ids)
+    assert balance.links
+    assert {link.removeprefix("#") for link in balance.links} <= set(balance.ids)
     assert html.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in html
     html = re.sub(r'src="data:[^"]*"', "", html)
@@ -83,7 +83,7 @@ def test_the_table_says_what_the_report_says() -> None:
     for check in REPORT.checks:
         assert f'<th scope="row" class="id">{check.id}</th>' in html
         assert f"Claim of {check.id} &lt; 1 &amp; so on.<small>what of it</small>" in html
-    assert [found.strip() for found in re.findall(r'rowgroup" colspan="6">(\w+)', html)] == ["One", "Two"]
+    assert [title.strip() for title in re.findall(r'rowgroup" colspan="6">(\w+)', html)] == ["One", "Two"]
     assert "3e-16<small>≤ 1e-12</small>" in html
     assert html.count("2e-7<small>≤ 4e-6</small>") == 3
     assert "✓ 3 checks passed in 1.5 s on a model of 2+2 layers, d_model 12, 3 heads" in text(html).replace(
@@ -125,8 +125,8 @@ def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_
     html = page(REPORT, SUBJECT)
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
     assert len(maps) == 3 * SUBJECT.model.config.n_layers
-    for found in maps:
-        heads = of_class(parse(found), "head")
+    for picture in maps:
+        heads = of_class(parse(picture), "head")
         assert len(heads) == SUBJECT.model.config.n_heads
         for head in heads:
             assert of_class(head, "masked")

@@ -35,9 +35,9 @@ def place(cell: Element) -> tuple[int, int]:
 
 
 def title(node: Element) -> str:
-    (found,) = node.iter("title")
-    assert found.text is not None
-    return found.text
+    (element,) = node.iter("title")
+    assert element.text is not None
+    return element.text
 
 
 def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weight() -> None:

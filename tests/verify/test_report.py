@@ -43,10 +43,10 @@ def line_of(text: str, id_: str) -> list[str]:
 def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
     ids, titles = {check.id for check in CHECKS}, {check.group for check in CHECKS}
     lines = printed(results(CHECKS)).splitlines()
-    found = [line.strip() if line.strip() in titles else line.split(" ")[0] for line in lines]
+    names = [line.strip() if line.strip() in titles else line.split(" ")[0] for line in lines]
     expected = [name for title, chapter in groupby(CHECKS, lambda check: check.group)
                 for name in (title, *(check.id for check in chapter))]  # fmt: skip
-    assert [name for name in found if name in ids | titles] == expected
+    assert [name for name in names if name in ids | titles] == expected
     assert len([line for line in lines if line.endswith(" pass")]) == len(CHECKS)
 
 
@@ -107,15 +107,15 @@ def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is
 
 
 def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
-    found = json.loads(as_json(fresh_report))
-    assert set(found) == {"passed", "checks"}
-    assert found["passed"] is True
-    assert [c["id"] for c in found["checks"]] == [
+    report = json.loads(as_json(fresh_report))
+    assert set(report) == {"passed", "checks"}
+    assert report["passed"] is True
+    assert [c["id"] for c in report["checks"]] == [
         check.id for check in CHECKS if COMPILED or not check.id.startswith("compiled.")
     ]
     types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool,
              "offered": bool, "detail": str}  # fmt: skip
-    for c in found["checks"]:
+    for c in report["checks"]:
         assert set(c) == {*types, "seconds", "lower"} == {field.name for field in fields(Result)}
         assert all(type(c[key]) is kind for key, kind in types.items())
         assert c["seconds"] > 0.0
@@ -125,8 +125,8 @@ def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
 
 def test_the_json_has_null_for_nan_and_infinity_and_the_sabotages_after_a_self_test() -> None:
     bad = Result("x", "g", "c", "w", math.nan, 1e-12, False, 0.5, {"float32": Measurement(math.inf, 2.0**-16)})
-    found = json.loads(as_json(Report([bad], [Caught("s", "A fault.", ["a"])])), parse_constant=pytest.fail)
-    assert found["passed"] is False
-    assert found["checks"][0]["measured"] is None
-    assert found["checks"][0]["lower"] == {"float32": {"measured": None, "tolerance": 2.0**-16}}
-    assert found["sabotages"] == [{"id": "s", "fault": "A fault.", "caught_by": ["a"]}]
+    report = json.loads(as_json(Report([bad], [Caught("s", "A fault.", ["a"])])), parse_constant=pytest.fail)
+    assert report["passed"] is False
+    assert report["checks"][0]["measured"] is None
+    assert report["checks"][0]["lower"] == {"float32": {"measured": None, "tolerance": 2.0**-16}}
+    assert report["sabotages"] == [{"id": "s", "fault": "A fault.", "caught_by": ["a"]}]

@@ -83,10 +83,10 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 
     def noted(compared: Callable[..., float]) -> Callable[..., float]:
         def compare(*arguments: Any) -> float:
-            caller, found = sys._getframe(1), compared(*arguments)
+            caller, deviation = sys._getframe(1), compared(*arguments)
             place = caller.f_code.co_name, caller.f_lineno, caller.f_lasti
-            largest[place] = max(largest.get(place, 0.0), math.inf if math.isnan(found) else found)
-            return found
+            largest[place] = max(largest.get(place, 0.0), math.inf if math.isnan(deviation) else deviation)
+            return deviation
 
         return compare
 
@@ -97,7 +97,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
         if check.id in sabotage.noticed_by:
             with sabotage.applied():
                 check.run(proof.fresh_subjects())
-    assert [place for place, found in largest.items() if found <= check.tolerance] == []
+    assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
@@ -120,14 +120,14 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 @pytest.fixture(scope="module")
 def self_test() -> SelfTest:
     """Run it once; it takes minutes."""
-    found = []
+    caught_and_raised = []
     before = functions()
     with patch.object(LOGGER, "info") as info:
         for caught in verify.self_test():
-            found.append((caught, ids_of_raised(info)))
+            caught_and_raised.append((caught, ids_of_raised(info)))
             info.reset_mock()
     assert functions() == before
-    return found
+    return caught_and_raised
 
 
 @pytest.mark.slow
@@ -143,9 +143,9 @@ def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measure
 
 @pytest.mark.slow
 def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test: SelfTest) -> None:
-    found = {caught.id: set(caught.caught_by) for caught, _ in self_test}
+    noticed = {caught.id: set(caught.caught_by) for caught, _ in self_test}
     only = {sabotage.id: must_notice(sabotage) for sabotage in APPLIED if sabotage.no_other}
-    assert {id_: found[id_] for id_ in only} == only
+    assert {id_: noticed[id_] for id_ in only} == only
 
 
 @pytest.mark.parametrize("lacking", ["wanted", "compiler", "folder"])

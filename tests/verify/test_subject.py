@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from runs import CORPUS
+from commands import CORPUS
 
 from minitrans.cachecheck.measure import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
@@ -75,7 +75,7 @@ def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
 def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all() -> None:
     subject = random_subject(fresh_model())
     sources, limit = subject.decode_batches[0], subject.model.config.max_len
-    lengths = [len(found.ids) for found in greedy_decode(CachedStepper(subject.model), sources)]
+    lengths = [len(hypothesis.ids) for hypothesis in greedy_decode(CachedStepper(subject.model), sources)]
     limits = [length_limit(int((row != 0).sum()), limit) for row in sources]
     assert len(set(lengths)) > 2
     assert {length == most for length, most in zip(lengths, limits, strict=True)} == {True, False}

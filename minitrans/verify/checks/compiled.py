@@ -101,8 +101,8 @@ def compiled_steps_are_full_pass(subject: Subject) -> float:
         if t == tgt_in.size(1) // 2:
             rows.select_rows(torch.arange(len(tgt_in)).flip(0))
             log_p, tgt_in = log_p.flip(0), tgt_in.flip(0)
-        found, ids = stepper.next_tokens(tgt_in[:, t], rows, 8)
-        deviations.append(deviation(log_p[:, t].scatter(1, ids, found.to(log_p.dtype)), log_p[:, t]))
+        top_log_p, ids = stepper.next_tokens(tgt_in[:, t], rows, 8)
+        deviations.append(deviation(log_p[:, t].scatter(1, ids, top_log_p.to(log_p.dtype)), log_p[:, t]))
     return worst(deviations)
 
 

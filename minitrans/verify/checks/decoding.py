@@ -165,8 +165,8 @@ def greedy_is_greedy(subject: Subject) -> float:
     model, config = subject.model, subject.model.config
     n_different = 0
     for src_ids in subject.decode_batches:
-        cached = [found.ids for found in greedy_decode(CachedStepper(model), src_ids)]
-        uncached = [found.ids for found in greedy_decode(UncachedStepper(model), src_ids)]
+        cached = [hypothesis.ids for hypothesis in greedy_decode(CachedStepper(model), src_ids)]
+        uncached = [hypothesis.ids for hypothesis in greedy_decode(UncachedStepper(model), src_ids)]
         tgt_in = pad_sequences([[config.bos_id, *ids] for ids in cached], config.pad_id)
         logits = model(src_ids, tgt_in[:, : config.max_len])
         chosen = torch.stack([likeliest_token(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
@@ -183,8 +183,8 @@ def one_beam_is_greedy(subject: Subject) -> float:
     stepper = CachedStepper(subject.model)
     n_different = 0
     for src_ids in subject.decode_batches:
-        found = zip(beam_search(stepper, src_ids, beam=1), greedy_decode(stepper, src_ids), strict=True)
-        n_different += sum([hypothesis.ids for hypothesis in row] != [greedy.ids] for row, greedy in found)
+        pairs = zip(beam_search(stepper, src_ids, beam=1), greedy_decode(stepper, src_ids), strict=True)
+        n_different += sum([hypothesis.ids for hypothesis in row] != [greedy.ids] for row, greedy in pairs)
     return float(n_different) if subject.decode_batches else math.inf
 
 
@@ -217,7 +217,7 @@ def running_example(subject: Subject) -> float:
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:
         src_ids = torch.tensor([[*source, translator.config.eos_id]])
-        n_wrong += [found.ids for found in greedy_decode(CachedStepper(translator), src_ids)] != [target]
+        n_wrong += [hypothesis.ids for hypothesis in greedy_decode(CachedStepper(translator), src_ids)] != [target]
     return float(n_wrong)
 
 

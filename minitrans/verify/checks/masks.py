@@ -40,14 +40,14 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
     src_mask, own, _, source = all_weights(subject)
     if src_mask.all():
         return math.inf  # nothing is padded, so nothing is shown
-    found = [*own, *source]
+    weights = [*own, *source]
     for score in (-1e6, -1e30):
         q = torch.full((len(src_mask), 1, 2, 1), score, dtype=subject.dtype)
-        found.append(attention_weights(q, torch.ones_like(src_mask).to(q.dtype).mT, src_mask))
+        weights.append(attention_weights(q, torch.ones_like(src_mask).to(q.dtype).mT, src_mask))
     # A real key has a weight, or the test would be empty; beside one another all are alike.
-    if any(bool((w.masked_select(src_mask) == 0.0).all()) for w in found):
+    if any(bool((w.masked_select(src_mask) == 0.0).all()) for w in weights):
         return math.inf
-    return worst([float(w.masked_select(~src_mask).abs().max()) for w in found])
+    return worst([float(w.masked_select(~src_mask).abs().max()) for w in weights])
 
 
 @check(
