@@ -21,27 +21,27 @@ def atomic_open(path: str | Path, resume: bool = False) -> Iterator[BinaryIO]:
     Raises:
         UserError: The file cannot be written, or another process is writing `path`.partial.
     """
-    aside = Path(f"{path}.partial" if resume else f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
+    temp = Path(f"{path}.partial" if resume else f"{path}.{os.getpid()}.tmp")  # two processes may write the same file
     try:
-        with open(aside, "a+b" if resume else "wb") as file:
+        with open(temp, "a+b" if resume else "wb") as file:
             if resume:
                 try:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError as error:
-                    raise UserError(f"another process is writing {aside}; wait for its end") from error
+                    raise UserError(f"another process is writing {temp}; wait for its end") from error
                 file.seek(0)
                 file.truncate(sum(len(line) for line in file if line.endswith(b"\n")))
                 file.seek(0)
             yield file
             file.flush()
             os.fsync(file.fileno())  # or a power failure might leave the new name and not what it names
-        os.replace(aside, path)
+        os.replace(temp, path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from error
     finally:
         if not resume:
             with suppress(OSError):  # it has its new name by now, or could not be made
-                aside.unlink()
+                temp.unlink()
 
 
 def write_file(path: str | Path, content: bytes | str) -> None:
@@ -55,7 +55,7 @@ def write_file(path: str | Path, content: bytes | str) -> None:
 
 
 @contextmanager
-def folder_aside(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Make a folder beside `path`; it takes that name when the block ends, and vanishes if the block fails.
 
     Raises:
@@ -63,18 +63,18 @@ def folder_aside(path: Path) -> Iterator[Path]:
     """
     if os.path.lexists(path):
         raise UserError(f"{path} is there already; remove it or name another folder")
-    aside = Path(f"{path}.{os.getpid()}.tmp")
+    temp = Path(f"{path}.{os.getpid()}.tmp")
     try:
-        aside.mkdir(parents=True)
-        yield aside
-        for file in aside.iterdir():
+        temp.mkdir(parents=True)
+        yield temp
+        for file in temp.iterdir():
             with open(file, "rb+") as stream:
                 os.fsync(stream.fileno())
-        aside.rename(path)
+        temp.rename(path)
     except OSError as error:
         raise UserError(f"cannot write the folder {path}: {error.strerror}; name another one") from error
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temp, ignore_errors=True)
 
 
 @contextmanager

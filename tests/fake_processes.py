@@ -13,12 +13,12 @@ from torch import Tensor
 
 def run_as_processes(n: int, work: Callable[[], Any]) -> list[Any]:
     """What each of n processes returns that do the same work, in the order of their ranks."""
-    own, meet, told = threading.local(), threading.Barrier(n, timeout=60), [None] * n
+    own, meet, gathered = threading.local(), threading.Barrier(n, timeout=60), [None] * n
 
     def gather(values: list[Any], value: Any) -> None:
-        told[own.rank] = value
+        gathered[own.rank] = value
         meet.wait()
-        values[:] = told
+        values[:] = gathered
         meet.wait()
 
     def add_up(tensor: Tensor) -> None:

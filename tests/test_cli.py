@@ -124,8 +124,8 @@ def test_words_that_training_never_showed_are_named_once_a_line(
 ) -> None:
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
     assert prints("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
-    told, n_unsure = without_count(caplog.messages, 5)
-    assert told == [
+    messages, n_unsure = without_count(caplog.messages, 5)
+    assert messages == [
         "line 3: not in the training data: xyzzy, plugh, 7q",
         "line 5: not in the training data: plugh",
     ]
@@ -139,9 +139,9 @@ def test_doubts_are_told_for_each_text_and_counted_for_a_file(
     run, source, target = copy_run(tiny_run, tmp_path / "run"), tmp_path / "source", tmp_path / "target"
     texts = "I love you.", "", "Machine learning is fun.", "I love xyzzy."
     good, _, bad, _ = (t.score for t in Translator.load(tiny_run).translations(texts))
-    told = json.loads((run / "model.json").read_text())
+    sizes = json.loads((run / "model.json").read_text())
     for threshold, unsure in ((min(good, bad) - 1, []), ((good + bad) / 2, [1 if good < bad else 3])):
-        (run / "model.json").write_text(json.dumps(told | {"threshold": {"score": threshold, "chrf": None}}))
+        (run / "model.json").write_text(json.dumps(sizes | {"threshold": {"score": threshold, "chrf": None}}))
         caplog.clear()
         lines = prints("translate", run, *texts[:3])
         assert caplog.messages == [f"line {number}: unsure" for number in unsure]
@@ -182,8 +182,8 @@ def test_parts_put_together_are_the_whole(
     source.write_bytes(LINES.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
     prints(*translate, whole)
-    told, n_unsure = without_count(caplog.messages, 8)
-    assert [message[:7] for message in told] == ["line 4:", "line 7:"]
+    messages, n_unsure = without_count(caplog.messages, 8)
+    assert [message[:7] for message in messages] == ["line 4:", "line 7:"]
     assert n_unsure == 0 if "--sample" in way else 2 <= n_unsure <= 6
     for n in (1, 3, 20):
         joined, told_of_parts, n_unsure_of_parts = b"", [], 0
@@ -197,7 +197,7 @@ def test_parts_put_together_are_the_whole(
             told_of_parts += told_of_part
             n_unsure_of_parts += n_unsure_of_part
         assert joined == whole.read_bytes()
-        assert (told_of_parts, n_unsure_of_parts) == (told, n_unsure)
+        assert (told_of_parts, n_unsure_of_parts) == (messages, n_unsure)
 
 
 INTERRUPTED = """
@@ -329,9 +329,9 @@ def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) ->
             else:
                 process.stdin.write(b"\xff\n")
             assert process.wait() == code
-            told = process.stderr.read()
-            assert message in told
-            assert told.count(b"\n") == 1
+            err = process.stderr.read()
+            assert message in err
+            assert err.count(b"\n") == 1
 
 
 def test_all_lines_come_back_through_a_pipe(tiny_run: Path) -> None:
@@ -363,12 +363,12 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
         if not to_terminal:
             written = process.stdout.readline()  # answered before the input ends
         os.write(ours, b"\x04")
-        told = process.stderr.read().splitlines()
+        messages = process.stderr.read().splitlines()
         assert process.wait() == 0
     os.close(theirs)
     os.close(ours)
     prompt, unsure = (b"", b"") if to_terminal else (b"> ", b"unsure; ")
-    assert told == [
+    assert messages == [
         b"a sentence a line; Ctrl-D ends",
         prompt + b"minitrans: warning: line 1: " + unsure + b"not in the training data: xyzzy",
         prompt,
@@ -453,13 +453,13 @@ def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> N
     text += b"I love xyzzy.\nI love plugh.\n"
     one, two = (run_command("translate", tiny_run, "--processes", n, stdin=text) for n in ("1", "2"))
     assert (two.returncode, two.stdout) == (one.returncode, one.stdout)
-    told = [sorted(done.stderr.decode().splitlines()) for done in (one, two)]
-    assert told[0] == told[1]
-    assert [line for line in told[1] if "not in the training data" in line] == [
+    messages = [sorted(done.stderr.decode().splitlines()) for done in (one, two)]
+    assert messages[0] == messages[1]
+    assert [line for line in messages[1] if "not in the training data" in line] == [
         "minitrans: warning: line 6: not in the training data: xyzzy",
         "minitrans: warning: line 7: not in the training data: plugh",
     ]
-    assert any("line 5 is cut" in line for line in told[1])
+    assert any("line 5 is cut" in line for line in messages[1])
 
 
 @pytest.mark.slow
@@ -690,14 +690,14 @@ def test_settings_are_listed_section_by_section() -> None:
 @pytest.mark.parametrize("words", [[], *([name] for name in cli.COMMANDS)])
 def test_help_ends_with_code_0(words: list[str]) -> None:
     text = " ".join(prints(*words, "--help").split())
-    told = {name: " ".join(str(run.__doc__).split()) for name, (_, run) in cli.COMMANDS.items()}
+    summaries = {name: " ".join(str(run.__doc__).split()) for name, (_, run) in cli.COMMANDS.items()}
     assert text.startswith(" ".join(["usage: minitrans", *words]))
     if words:
-        assert told[words[0]] in text
+        assert summaries[words[0]] in text
         assert "default: " in text
     else:
-        for name in told:
-            assert f" {name} {told[name]}" in text
+        for name in summaries:
+            assert f" {name} {summaries[name]}" in text
 
 
 SETTINGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
@@ -720,19 +720,19 @@ def test_compiled_is_a_flag_where_something_is_computed(name: str) -> None:
 
 
 def test_compiled_reaches_who_computes(tiny_run: Path, own_words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
+    modes: list[str] = []
     load = Translator.load
 
     def seen(run: str, device: str, dtype: torch.dtype, compiled: Mode) -> Translator:
-        asked.append(compiled)
+        modes.append(compiled)
         return load(run, device, dtype, compiled)
 
     def measured(compiled: Mode, **_: object) -> Report:
-        asked.append(compiled)
+        modes.append(compiled)
         return Report([])
 
     def sabotaged(compiled: Mode) -> Iterator[Caught]:
-        asked.append(compiled)
+        modes.append(compiled)
         return iter(())
 
     monkeypatch.setattr(Translator, "load", seen)
@@ -742,7 +742,7 @@ def test_compiled_reaches_who_computes(tiny_run: Path, own_words: list[str], mon
         prints(*words, "--compiled", "off")
         prints(*words)
     command("verify", "--self-test", "--compiled", "off")
-    assert asked == ["off", "auto", "off", "auto", "off", "off"]
+    assert modes == ["off", "auto", "off", "auto", "off", "off"]
 
 
 def test_workers_do_not_find_out_once_more_that_compiled_code_may_not_compute(

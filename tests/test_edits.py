@@ -61,7 +61,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def both_ways(corpus: Path) -> list[list[str]]:
+def train_and_translate(corpus: Path) -> list[list[str]]:
     """Train and translate, with compiled code if it is admitted and without."""
     commands = []
     for mode in ("auto", "off"):
@@ -80,7 +80,7 @@ def red_after_the_plain_path_computed(folder: Path, corpus: Path, reason: str) -
 
     Returns the checks that `verify` fails, which is asked in the same process.
     """
-    results, err = run_copy(folder, [*both_ways(corpus), ["verify", "--json"]])
+    results, err = run_copy(folder, [*train_and_translate(corpus), ["verify", "--json"]])
     err = err[: err.rindex("$ verify")]
     assert [code for code, _ in results[:4]] == [0, 0, 0, 0]
     said = [line for line in err.splitlines() if FALLS_BACK in line]
@@ -135,7 +135,7 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path)
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
     folder = copy_of_the_package(tmp_path)
-    results, err = run_copy(folder, both_ways(corpus))
+    results, err = run_copy(folder, train_and_translate(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert FALLS_BACK not in err
     said = re.findall(r"computed: .*", err)

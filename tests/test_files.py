@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from minitrans.errors import UserError
-from minitrans.files import atomic_open, folder_aside, write_file
+from minitrans.files import atomic_folder, atomic_open, write_file
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -38,12 +38,12 @@ def test_what_was_written_of_a_file_can_be_gone_on_with(tmp_path: Path) -> None:
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "folder"
-    with contextlib.suppress(ZeroDivisionError), folder_aside(path) as aside:
-        write_file(aside / "a.txt", "half")
+    with contextlib.suppress(ZeroDivisionError), atomic_folder(path) as temp:
+        write_file(temp / "a.txt", "half")
         raise ZeroDivisionError
     assert list(path.parent.iterdir()) == []
-    with folder_aside(path) as aside:
-        write_file(aside / "a.txt", "whole")
+    with atomic_folder(path) as temp:
+        write_file(temp / "a.txt", "whole")
         assert not path.exists()
     assert [p.name for p in path.parent.iterdir()] == ["folder"]
     assert (path / "a.txt").read_text() == "whole"

@@ -34,7 +34,7 @@ def blocks(chapter: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w+)\n(.*?)^```$", chapter, re.M | re.S)
 
 
-def named(chapter: str, label: str) -> list[str]:
+def terms(chapter: str, label: str) -> list[str]:
     """What the one line with this label has in backquotes."""
     (line,) = (line for line in chapter.splitlines() if line.startswith(label))
     return re.findall(r"`(\S+?)`", line)
@@ -58,7 +58,7 @@ def absent(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
     names = []
     for chapter in chapters(lesson):
-        read, proved, broken = (named(chapter, label) for label in LABELS)
+        read, proved, broken = (terms(chapter, label) for label in LABELS)
         links = re.findall(LINK, chapter)
         assert [name for name, _ in links] == read
         for name, file in links:
@@ -75,7 +75,7 @@ def absent(lesson: str) -> list[str]:
 def in_common(lesson: str, labels: tuple[str, ...]) -> list[object]:
     """For each chapter what has to be the same in every language."""
     return [
-        (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [named(chapter, label) for label in labels])
+        (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [terms(chapter, label) for label in labels])
         for chapter in chapters(lesson)
     ]
 
@@ -124,7 +124,7 @@ def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there
 
 @pytest.mark.parametrize("chapter", chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])
 def test_each_fault_of_a_chapter_is_noticed_by_its_checks_and_each_check_notices_one(chapter: str) -> None:
-    proved, broken = (named(chapter, label) for label in LABELS[1:])
+    proved, broken = (terms(chapter, label) for label in LABELS[1:])
     noticed = {}
     for id_ in broken:
         with SABOTAGE_OF[id_].applied():

@@ -345,7 +345,7 @@ PLACES: list[tuple[Given, str, str]] = [
 # -- Damaged runs -----------------------------------------------------------------------------------------------------
 
 
-def told(**changes: object) -> Given:
+def meta(**changes: object) -> Given:
     """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
 
     def given(run: Path) -> None:
@@ -358,7 +358,7 @@ def told(**changes: object) -> Given:
 
 
 def sizes(**changes: object) -> Given:
-    return told(model=changes)
+    return meta(model=changes)
 
 
 def weights(change: Callable[[dict[str, Tensor]], object]) -> Given:
@@ -402,9 +402,9 @@ DAMAGES: list[tuple[Given, str]] = [
     # model.json
     ({f"run/{SIZES}": "[" * 100_000}, DAMAGED),
     ({f"run/{SIZES}": "{}"}, "model.json has no 'sha256': another version of minitrans wrote it; train the run again"),
-    *((told(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
-    (told(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
-    (told(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
+    *((meta(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
+    (meta(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
+    (meta(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
     (sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
     (sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
     (sizes(d_head="16"), f"{DAMAGED} ... '<'"),
@@ -459,7 +459,7 @@ ROWS: list[tuple[Given, str, str]] = [
     *(({"run/config.yaml": text}, "verify run", said) for text, said in RUNS_DATA),
     *PLACES,
     *((damage, "translate run a", said) for damage, said in DAMAGES),
-    (told(target="de"), "evaluate RUN run --source one --reference one", "run translates en to de, ... en to zh; comp"),
+    (meta(target="de"), "evaluate RUN run --source one --reference one", "run translates en to de, ... en to zh; comp"),
 ]
 
 

@@ -41,7 +41,7 @@ def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
         tried: dict[str, bool] = {}
         for id_ in pattern.checks:
             if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in names:
-                way = WAYS.get(id_, "")
+                way = VARIANT_OF.get(id_, "")
                 if way not in tried:
                     tried[way] = _fits(pattern, case.run_in(way) if way in case.model.variants else case)
                 if tried[way]:
@@ -228,7 +228,7 @@ SOURCE = ("source.padding", "source.padding-token")
 PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
 NUMBERS = (*STEPS, *CAUSAL, *SOURCE, *PADDING)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
-WAYS = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
+VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),

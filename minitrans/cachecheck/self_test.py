@@ -10,7 +10,7 @@ import torch
 
 from minitrans.cachecheck.measure import Caught, Check, Result
 
-Subjects = Mapping[torch.dtype, Any]
+SubjectByDtype = Mapping[torch.dtype, Any]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Fault(ABC):
         """A context in which the fault is there; it yields what makes the faulty subject of a right one."""
 
     def results(
-        self, checks: Sequence[Check], make_subjects: Callable[[], Subjects], may_lack: bool = False
+        self, checks: Sequence[Check], make_subjects: Callable[[], SubjectByDtype], may_lack: bool = False
     ) -> list[Result]:
         """What the checks measure on subjects made while the fault is there; arguments as for `catch_faults`."""
         with self.applied() as faulty:
@@ -41,7 +41,7 @@ class Fault(ABC):
 def catch_faults(
     checks: Sequence[Check],
     faults: Sequence[Fault],
-    make_subjects: Callable[[], Subjects],
+    make_subjects: Callable[[], SubjectByDtype],
     before: Mapping[str, Result],
     may_lack: bool = False,
 ) -> Iterator[Caught]:

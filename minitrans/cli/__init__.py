@@ -77,8 +77,8 @@ def run_command(argv: Sequence[str]) -> int:
 def in_words(error: Exception) -> str | None:
     """What an exception tells the user; None for one that is not expected."""
     if isinstance(error, UserError):
-        told = " ".join(line.strip() for line in str(error).splitlines())
-        return told if len(told) < 900 else f"{told[:400]} ... {told[-400:]}"  # names can be as long as one likes
+        text = " ".join(line.strip() for line in str(error).splitlines())
+        return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names can be as long as one likes
     if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         forget_output()
         return 0
     except (UserError, MemoryError, OSError, RuntimeError) as error:
-        if "--debug" in argv or (told := in_words(error)) is None:
+        if "--debug" in argv or (text := in_words(error)) is None:
             raise
-        print(f"minitrans: error: {visible(told)}", file=sys.stderr)
+        print(f"minitrans: error: {visible(text)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)

@@ -114,14 +114,14 @@ def load_translator(run: str, args: Namespace) -> "Translator":
     return translator
 
 
-def how(args: Namespace, first_line: int) -> dict[str, Any]:
+def options(args: Namespace, first_line: int) -> dict[str, Any]:
     """What the flags say to all ways to translate."""
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
 
 
-def best(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
+def translate(translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace) -> "list[Translation]":
     """The best translation of each line, with its score."""
-    return translator.translations(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
+    return translator.translations(lines, args.beam, length_penalty=args.length_penalty, **options(args, first_line))
 
 
 def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_references, best, print_scores, read_references, start_workers
+from minitrans.cli.common import add_decoding, add_references, print_scores, read_references, start_workers, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -83,14 +83,14 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple
 
     with start_workers(run, args) as workers:
         began = time.perf_counter()
-        translations = workers.run(partial(best, args=args), sources)
+        translations = workers.run(partial(translate, args=args), sources)
         return translations, time.perf_counter() - began
 
 
 def print_marks(name: str, marks: "Marks") -> None:
     """How the mark "unsure" fits the translations of a run or a file."""
     precision, recall = (
-        "none" if share is None else f"{share:.1f}%" for share in (marks.unsure_precision, marks.unsure_recall)
+        "none" if percent is None else f"{percent:.1f}%" for percent in (marks.unsure_precision, marks.unsure_recall)
     )
     print(
         f"{name}: unsure of {marks.unsure:.1f}%; of these {precision} wrong (precision), of the wrong {recall} among "

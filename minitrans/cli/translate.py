@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from minitrans.cli.arguments import Parser, bounded, count
-from minitrans.cli.common import add_decoding, best, how, start_workers
+from minitrans.cli.common import add_decoding, options, start_workers, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -133,18 +133,18 @@ def written(
     from minitrans.translate.translator import Translation
 
     if args.sample:
-        texts = translator.sample(lines, args.sample, args.seed, **how(args, first_line))
+        texts = translator.sample(lines, args.sample, args.seed, **options(args, first_line))
         unknown = map(translator.unknown, lines, texts)
-        translations = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
+        n_best = [[Translation(text, 0.0, unknown=words)] for text, words in zip(texts, unknown, strict=True)]
     elif args.n_best:
-        translations = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **how(args, first_line))
+        n_best = translator.n_best(lines, args.beam, length_penalty=args.length_penalty, **options(args, first_line))
     else:
-        translations = [[translation] for translation in best(translator, lines, first_line, args)]
-    for number, (first, *others) in enumerate(translations, first_line):
-        told = ["unsure"] * (first.unsure and doubts == "told")
-        told += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
-        if told:
-            logger.warning("line %d: %s", number, "; ".join(told))
+        n_best = [[translation] for translation in translate(translator, lines, first_line, args)]
+    for number, (first, *others) in enumerate(n_best, first_line):
+        remarks = ["unsure"] * (first.unsure and doubts == "told")
+        remarks += [f"not in the training data: {', '.join(first.unknown)}"] * bool(first.unknown)
+        if remarks:
+            logger.warning("line %d: %s", number, "; ".join(remarks))
         if args.n_best:
             yield f"{number}\t{first.score:.4f}\t{first.text}", first.unsure
             yield from ((f"{number}\t{t.score:.4f}\t{t.text}", False) for t in others[: args.n_best - 1])

@@ -87,7 +87,7 @@ def feed_forward(x: Tensor, parameters: Sequence[Tensor], settings: Settings) ->
     """
     y = torch.empty_like(x)
     rows, d_model = x.shape[:-1].numel(), x.size(-1)
-    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), *_sublayer(parameters, settings))
+    _call("feed_forward", x, x, y, rows, d_model, len(parameters[3]), *_sublayer_arguments(parameters, settings))
     return y
 
 
@@ -97,7 +97,7 @@ def feed_forward_backward(
     """Gradients of `feed_forward` at x and at the parameters, for that at its result."""
     dx, (d_flat, d_parameters) = torch.empty_like(x), _gradients(parameters)
     sizes = x.shape[:-1].numel(), x.size(-1), len(parameters[3])
-    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, *_sublayer(parameters, settings))
+    _call("feed_forward_backward", x, x, grad, dx, d_flat, *sizes, *_sublayer_arguments(parameters, settings))
     return dx, *d_parameters
 
 
@@ -116,7 +116,7 @@ def attention(
     """
     y = torch.empty_like(x)
     sizes_and_mask = _sizes_and_mask(x, mask, n_heads, parameters)
-    _call("attention", x, x, memory, y, *sizes_and_mask, *_sublayer(parameters, settings))
+    _call("attention", x, x, memory, y, *sizes_and_mask, *_sublayer_arguments(parameters, settings))
     return y
 
 
@@ -134,7 +134,7 @@ def attention_backward(
     d_memory = None if memory is None else torch.empty_like(memory)
     sizes_and_mask = _sizes_and_mask(x, mask, n_heads, parameters)
     pointers = x, memory, grad, dx, d_memory, d_flat
-    _call("attention_backward", x, *pointers, *sizes_and_mask, *_sublayer(parameters, settings))
+    _call("attention_backward", x, *pointers, *sizes_and_mask, *_sublayer_arguments(parameters, settings))
     return dx, d_memory, *d_parameters
 
 
@@ -144,7 +144,7 @@ def _sizes_and_mask(x: Tensor, mask: Tensor, n_heads: int, parameters: Sequence[
     return sizes, _Mask(mask.data_ptr(), *(mask.stride(i) if mask.size(i) > 1 else 0 for i in (0, 2)))
 
 
-def _sublayer(parameters: Sequence[Tensor], settings: Settings) -> tuple[Parameters, Dropout, Dropout]:
+def _sublayer_arguments(parameters: Sequence[Tensor], settings: Settings) -> tuple[Parameters, Dropout, Dropout]:
     assert all(parameter.is_contiguous() for parameter in parameters)
     pointers = (parameter.data_ptr() for parameter in parameters)
     return Parameters(*pointers, settings.eps), settings.inside, settings.end

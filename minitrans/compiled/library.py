@@ -27,7 +27,7 @@ COMPILE = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fasso
 COMPILE += ["-fopenmp", "-fPIC", "-shared"]
 COMPILE += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
 SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
-KEPT = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
+MAX_FILES = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
 DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -148,7 +148,7 @@ def _make(command: list[str], cache: Path, name: str) -> Path:
 def _tidy(cache: Path) -> None:
     """Remove what has not been used for the longest time; another process may do so too."""
     with suppress(FileNotFoundError):
-        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-KEPT]:
+        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_FILES]:
             if entry.is_dir():  # of a process that was killed while it compiled
                 shutil.rmtree(entry)
             else:

@@ -15,7 +15,7 @@ from ctranslate2.specs.transformer_spec import TransformerDecoderSpec, Transform
 from torch import nn
 
 from minitrans.errors import UserError
-from minitrans.files import folder_aside, write_file
+from minitrans.files import atomic_folder, write_file
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
@@ -39,20 +39,20 @@ def export(bundle: Bundle, folder: Path) -> None:
             architecture is another, or the numbers are.
     """
     pieces = pieces_of(bundle)
-    with folder_aside(folder) as aside:
+    with atomic_folder(folder) as temp:
         try:
-            save_engine(aside, bundle.model, pieces, bundle.tokenizer.unk_id)
+            save_engine(temp, bundle.model, pieces, bundle.tokenizer.unk_id)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             raise UserError(f"CTranslate2 cannot compute this model: {error}; translate with minitrans") from error
-        if not (distance := _distance(load_engine(aside), bundle.model, pieces)) <= TOLERANCE:
+        if not (distance := _distance(load_engine(temp), bundle.model, pieces)) <= TOLERANCE:
             raise UserError(
                 f"CTranslate2 gives other numbers than this model: log-probabilities differ by {distance:.1e} "
                 f"(at most {TOLERANCE:g}); translate with minitrans"
             )
-        bundle.tokenizer.save(aside / TOKENIZER)
-        save_reader(aside, bundle)
+        bundle.tokenizer.save(temp / TOKENIZER)
+        save_reader(temp, bundle)
         readme = render("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
-        write_file(aside / "README.md", f"{readme}\n")
+        write_file(temp / "README.md", f"{readme}\n")
 
 
 def pieces_of(bundle: Bundle) -> list[str]:

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from torch import Tensor
 
 from minitrans.errors import UserError
-from minitrans.files import folder_aside, write_file
+from minitrans.files import atomic_folder, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
@@ -93,14 +93,14 @@ def export(bundle: Bundle, folder: Path) -> None:
         UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: its
             architecture is another, or the numbers or the ids are.
     """
-    with folder_aside(folder) as aside:
+    with atomic_folder(folder) as temp:
         try:
-            save_engine(aside, bundle)
-            prove(load_engine(aside, torch.float64), bundle)
+            save_engine(temp, bundle)
+            prove(load_engine(temp, torch.float64), bundle)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             reason = visible(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
-        write_card(aside, bundle)
+        write_card(temp, bundle)
 
 
 def save_engine(folder: Path, bundle: Bundle) -> None:
@@ -222,8 +222,8 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])
     looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|plain|0x[0-9A-F]{2})>)"), "isolated")
     placeholders = pre_tokenizers.Split(Regex(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]"), "isolated")
-    apart = [looks_special, placeholders] if tokenizer.reader.sets_aside else [looks_special]
-    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *apart])
+    isolated = [looks_special, placeholders] if tokenizer.reader.sets_aside else [looks_special]
+    fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *isolated])
     fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
     tidy = [decoders.Replace(Regex(SPACES), " "), decoders.Replace(Regex("^ | $"), "")]
     fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *tidy])

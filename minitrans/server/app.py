@@ -129,11 +129,11 @@ class Api:
             server.run([listening])
 
     async def _translate(self, request: Request) -> Response:
-        asked = await self._asked(request)
-        q = asked.get("q") or _refuse("Invalid request: missing q parameter")
+        params = await self._params(request)
+        q = params.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
-        source, target = _text(asked, "source"), _text(asked, "target")
-        form = asked.get("format") or "text"
+        source, target = _text(params, "source"), _text(params, "target")
+        form = params.get("format") or "text"
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
         # Each line, or text of HTML, is translated by itself: those with odd numbers; what stands between them stays.
@@ -141,7 +141,7 @@ class Api:
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        doubting = bool(asked.get("unsure"))  # for our page: LibreTranslate has no such thing
+        doubting = bool(params.get("unsure"))  # for our page: LibreTranslate has no such thing
         work: BatchFunction = translator.translations if doubting else translator.translate
         translations = iter(await self._done(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
@@ -159,7 +159,7 @@ class Api:
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        return JSONResponse(self._detected(_text(await self._asked(request), "q")))
+        return JSONResponse(self._detected(_text(await self._params(request), "q")))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
@@ -180,9 +180,9 @@ class Api:
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
-        asked = await self._asked(request)
-        text = _text(asked, "q")
-        translator = self._translator(_text(asked, "source"), _text(asked, "target"))
+        params = await self._params(request)
+        text = _text(params, "q")
+        translator = self._translator(_text(params, "source"), _text(params, "target"))
         sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
         lines = [sentence for sentence in sentences if sentence.strip()][:EXPLAINED]
 
@@ -208,7 +208,7 @@ class Api:
         yield
         working.cancel()
 
-    async def _asked(self, request: Request) -> dict[str, Any]:
+    async def _params(self, request: Request) -> dict[str, Any]:
         """A request's parameters, of JSON, a form or the address; or it is refused, as one too many or as too long."""
         if self.is_stopping():
             _refuse("the server stops; ask again when it is back", 503)
@@ -219,14 +219,14 @@ class Api:
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
             _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
-        asked = await self._body(request)
-        q = asked.get("q") or ""
+        params = await self._body(request)
+        q = params.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
             _refuse("q holds what is no text; give a text, or a list of texts")
         if (n := len("\n".join(texts))) > self._char_limit:
             _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
-        return asked
+        return params
 
     async def _body(self, request: Request) -> dict[str, Any]:
         body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
@@ -241,7 +241,7 @@ class Api:
         kind = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         try:
             if kind.endswith("json"):
-                params = json.loads(body)
+                parsed = json.loads(body)
             else:
                 form = body.decode()
                 if kind == "multipart/form-data":
@@ -249,10 +249,10 @@ class Api:
                     form = urlencode((await parser.parse()).multi_items())
                 form = f"{request.scope['query_string'].decode()}&{form}"
                 fields = parse_qs(form, keep_blank_values=True, max_num_fields=1000)
-                params = {name: values if values[1:] else values[0] for name, values in fields.items()}
+                parsed = {name: values if values[1:] else values[0] for name, values in fields.items()}
         except (MultiPartException, ValueError, RecursionError):
-            params = None
-        return params if isinstance(params, dict) else _refuse("the body is neither a form nor a JSON object; send one")
+            parsed = None
+        return parsed if isinstance(parsed, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
         for form in (str.lower, _language):  # the very one, or else the same language
@@ -271,7 +271,7 @@ class Api:
         for (source, _), translator in self._translators.items():
             known = translator.bundle.words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))
-        return [{"confidence": share, "language": code} for code, share in shares.most_common()]
+        return [{"confidence": confidence, "language": code} for code, confidence in shares.most_common()]
 
     async def _done(
         self, request: Request, translator: Translator, work: BatchFunction, lines: Sequence[str]
@@ -297,9 +297,9 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
     raise HTTPException(status, message)
 
 
-def _text(asked: Any, name: str) -> str:
+def _text(params: Any, name: str) -> str:
     """A parameter that has to be there."""
-    value = asked.get(name)
+    value = params.get(name)
     return value if value and isinstance(value, str) else _refuse(f"Invalid request: missing {name} parameter")
 
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from minitrans.errors import UserError
 
-KEPT = "script", "style", "pre", "code"  # whose texts are not translated
-EMPTY = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
+KEPT_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
+VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 
 
 def cut(html: str) -> list[str]:
@@ -50,7 +50,7 @@ class _Parser(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._note()
         if not self.depth:
-            self.kept = tag if tag in KEPT or (("translate", "no") in attrs and tag not in EMPTY) else ""
+            self.kept = tag if tag in KEPT_TAGS or (("translate", "no") in attrs and tag not in VOID_TAGS) else ""
         self.depth += tag == self.kept
 
     def handle_endtag(self, tag: str) -> None:

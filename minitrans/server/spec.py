@@ -9,16 +9,16 @@ FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
 TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
 
-def _operation(summary: str, answer: dict[str, Any], **asked: dict[str, Any]) -> dict[str, Any]:
+def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
     """A path that is asked with these parameters by POST, or by GET if there are none; the format may be missing."""
     answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
     operation: dict[str, Any] = {"summary": summary, "responses": {}}
     for status, schema in answers.items():
         operation["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
-    if asked:
-        schema = {"type": "object", "properties": asked, "required": [name for name in asked if name != "format"]}
+    if fields:
+        schema = {"type": "object", "properties": fields, "required": [name for name in fields if name != "format"]}
         operation["requestBody"] = {"content": {each: {"schema": schema} for each in TYPES}}
-    return {"post" if asked else "get": operation}
+    return {"post" if fields else "get": operation}
 
 
 TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED}}

@@ -62,9 +62,9 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     All are of as many bytes, with what remains in the last one, and a line is in the part in which it begins.
     """
     size = stream.seek(0, os.SEEK_END)
-    share = max(1, size // n)
-    last = _lines_before(stream, size if k == n else min(k * share, size))
-    before = _lines_before(stream, min((k - 1) * share, size))
+    part_size = max(1, size // n)
+    last = _lines_before(stream, size if k == n else min(k * part_size, size))
+    before = _lines_before(stream, min((k - 1) * part_size, size))
     if before:
         any(piece.endswith(b"\n") for piece in _pieces(stream))  # reads to the end of the last of them
     return range(before + 1, last + 1)

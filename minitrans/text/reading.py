@@ -20,7 +20,7 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _WITHOUT_BLANKS = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 KEYS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
-SETTINGS = "reading.json"  # what an exported folder tells of its reader
+SETTINGS_FILE = "reading.json"  # what an exported folder tells of its reader
 
 # Typographic marks, and what a keyboard has for them.
 PLAIN = str.maketrans(
@@ -190,13 +190,13 @@ class Reader:
         text = self.tidied(text)
         places = _Places(text)
 
-        def put(unit: re.Match[str]) -> str:
+        def replace_unit(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._read_words(unit, places)
-            return ",".join(places.put(part, kind) for part, kind in _parts(unit))
+            return ",".join(places.add(part, kind) for part, kind in _parts(unit))
 
         if self.sets_aside and len(text) <= LONG:
-            text = self._units.sub(put, text)
+            text = self._units.sub(replace_unit, text)
         return self.lowered(text), Kept({place: value for value, place in places.items()}, before, after)
 
     def write(self, text: str, kept: Kept) -> str:
@@ -215,26 +215,26 @@ class Reader:
         """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _Places(source + target, first=zlib.crc32(source.encode()) % SLOTS)
 
-        def put(unit: re.Match[str]) -> str:
+        def replace_unit(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
-                return _NO_PLACEHOLDERS.sub(lambda sign: share(sign[0], [(sign[0], _SIGN)]), unit[0])
-            return _share_words(unit[0], share) if unit.lastgroup == "words" else share(unit[0], _parts(unit))
+                return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN)]), unit[0])
+            return _set_names_aside(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _parts(unit))
 
-        def share(value: str, parts: list[tuple[str, int]]) -> str:
+        def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
             before, after = _EDGES[min(parts[0][1], _TIME)]
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
                 if form in target and re.search(whole := before + re.escape(form) + after, target):
-                    put = [places.put(part, kind) for part, kind in parts]
-                    target = separator.join(put).join(re.split(whole, target))
+                    placed = [places.add(part, kind) for part, kind in parts]
+                    target = separator.join(placed).join(re.split(whole, target))
                 elif not all(part in places for part, _ in parts):
                     continue
                 return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
         if self.sets_aside and len(source) <= LONG:
-            source = self._units.sub(put, source)
+            source = self._units.sub(replace_unit, source)
         return self.lowered(source), target
 
     def tidied(self, text: str) -> str:
@@ -267,7 +267,7 @@ class Reader:
             text = " ".join(word for word, _ in group_words)
             if may_be and any(sure for _, sure in group_words):
                 stem = text.removesuffix("'s")
-                text = places.put(stem, _NAME) + text[len(stem) :]
+                text = places.add(stem, _NAME) + text[len(stem) :]
             out.append(text)
         return " ".join(out)
 
@@ -286,7 +286,7 @@ class Reader:
 
 def load_reader(folder: str | Path) -> Reader:
     """The reader of an exported folder."""
-    return Reader(**json.loads((Path(folder) / SETTINGS).read_text(encoding="utf-8")))
+    return Reader(**json.loads((Path(folder) / SETTINGS_FILE).read_text(encoding="utf-8")))
 
 
 class _Places(dict[str, str]):
@@ -296,7 +296,7 @@ class _Places(dict[str, str]):
         super().__init__()
         self._text, self._first = text, first
 
-    def put(self, value: str, kind: int) -> str:
+    def add(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
         if value not in self:
             slots = (PLACEHOLDERS[SLOTS * kind + (self._first + i) % SLOTS] for i in range(SLOTS))
@@ -316,7 +316,7 @@ def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     return [(p, next((kinds[c] for c in p if c in kinds), _SHORT + min(max(n - 2, 0), 3))) for p, n in sizes]
 
 
-def _share_words(run: str, share: Callable[[str, list[tuple[str, int]]], str]) -> str:
+def _set_names_aside(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
     """Set aside what begins with capitals and stands in the target too, as many words at once as can be."""
     left, out = run.split(" "), []
     while left:
@@ -324,12 +324,12 @@ def _share_words(run: str, share: Callable[[str, list[tuple[str, int]]], str]) -
         for n in range(capitals, 0, -1):
             name = " ".join(left[:n])
             stem = name.removesuffix("'s")
-            if (put := share(stem, [(stem, _NAME)])) != stem:
-                put += name[len(stem) :]
+            if (placed := set_aside(stem, [(stem, _NAME)])) != stem:
+                placed += name[len(stem) :]
                 break
         else:
-            n, put = 1, left[0]
-        out.append(put)
+            n, placed = 1, left[0]
+        out.append(placed)
         left = left[n:]
     return " ".join(out)
 

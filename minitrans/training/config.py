@@ -302,9 +302,9 @@ def run_config(settings: Namespace) -> RunConfig:
             if isinstance(value, int) and abs(value) > INT32:
                 raise UserError(f"{section}.{name} is {brief(value)}; it must fit into 32 bits")
     for name in ("limit_val_batches", "val_check_interval"):
-        share = settings.trainer[name]
-        if share is not None and not share > 0:
-            raise UserError(f"trainer.{name} is {share}; it must be above 0: validation chooses the weights")
+        limit = settings.trainer[name]
+        if limit is not None and not limit > 0:
+            raise UserError(f"trainer.{name} is {limit}; it must be above 0: validation chooses the weights")
     if settings.data.streaming:
         if settings.trainer.max_steps < 1 or settings.trainer.max_epochs is not None:
             raise UserError(

@@ -160,13 +160,13 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
 
 
 def config_of_model(
-    config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], share: float, seed: int
+    config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
 ) -> RunConfig:
     """The settings of a model that trains on the splits `texts` of `corpus`, for a share of the steps if limited."""
     splits = {"train": "+".join(texts), "valid": "valid"}
     data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
     steps = config.trainer["max_steps"]
-    trainer = config.trainer | ({"max_steps": max(1, round(steps * share))} if steps > 0 else {})
+    trainer = config.trainer | ({"max_steps": max(1, round(steps * fraction))} if steps > 0 else {})
     return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
 
 

@@ -73,10 +73,10 @@ class TranslationModule(LightningModule):
         Returns:
             The share of this process in it, times the number of processes: DDP averages their gradients.
         """
-        share, loss, n_tokens = self._loss(batch, self.config.label_smoothing)
+        scaled_loss, loss, n_tokens = self._loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
         self.log("train_loss", loss)
-        return share
+        return scaled_loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Log the plain cross entropy in nats a token over the whole split."""

@@ -102,7 +102,7 @@ def save_reader(folder: Path, bundle: Bundle) -> None:
     }
     if bundle.words is not None and bundle.tokenizer.reader.sets_aside:
         settings["known"] = [*bundle.words]
-    write_file(folder / reading.SETTINGS, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
+    write_file(folder / reading.SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:

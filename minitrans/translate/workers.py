@@ -62,13 +62,13 @@ class Workers:
         """
         if not self._pools:
             return list(work(self.translator, lines, first_line))
-        share = max(1, -(-len(lines) // len(self._pools)))
-        starts = range(0, len(lines), share)
-        asked = (
-            pool.submit(_work, work, lines[start : start + share], first_line + start)
+        chunk_size = max(1, -(-len(lines) // len(self._pools)))
+        starts = range(0, len(lines), chunk_size)
+        futures = (
+            pool.submit(_work, work, lines[start : start + chunk_size], first_line + start)
             for pool, start in zip(self._pools, starts, strict=False)
         )
-        return [result for results in _results(asked) for result in results]
+        return [result for results in _results(futures) for result in results]
 
     def __enter__(self) -> Self:
         return self
@@ -80,9 +80,9 @@ class Workers:
             pool.shutdown()
 
 
-def _results(asked: Iterable[Future[T]]) -> list[T]:
+def _results(futures: Iterable[Future[T]]) -> list[T]:
     try:
-        return [future.result() for future in list(asked)]
+        return [future.result() for future in list(futures)]
     except BrokenProcessPool as error:
         raise UserError("a worker process has died, perhaps because memory ran out; use fewer --processes") from error
 

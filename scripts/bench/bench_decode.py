@@ -162,14 +162,14 @@ class CTranslate2:
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
         lengths = [len(source) for source in sources]
-        share = -(-sum(lengths) // torch.get_num_threads())
+        tokens_per_thread = -(-sum(lengths) // torch.get_num_threads())
         results = self.engine.translate_batch(
             [[self.pieces[i] for i in source[:-1]] for source in sources],  # it appends EOS itself
             beam_size=beam,
             min_decoding_length=0,
             max_decoding_length=length_limit(max(lengths), self.config.max_len),
             max_input_length=0,
-            max_batch_size=min(share, max(CT2_TOKENS, 8 * max(lengths))),
+            max_batch_size=min(tokens_per_thread, max(CT2_TOKENS, 8 * max(lengths))),
             batch_type="tokens",
         )
         hypotheses = ([int(piece) for piece in result.hypotheses[0]] for result in results)

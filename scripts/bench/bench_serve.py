@@ -56,8 +56,8 @@ def served(run: Path, *flags: str) -> Iterator[Served]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            told = next(line for line in process.stderr if "http://" in line)
-            port = int(told.partition("127.0.0.1:")[2].split()[0])
+            address_line = next(line for line in process.stderr if "http://" in line)
+            port = int(address_line.partition("127.0.0.1:")[2].split()[0])
             yield Served(process, port, {name: sizes[name] for name in ("source", "target")})
         finally:
             process.terminate()

@@ -46,11 +46,11 @@ class Budget:
         self._what = what
         print(f"{self._name}: {what}; at most {self.left():.0f} s left", file=sys.stderr, flush=True)
 
-    def repeat(self, what: str, share: float, least: int, most: int) -> Iterator[int]:
+    def repeat(self, what: str, fraction: float, least: int, most: int) -> Iterator[int]:
         """Count from 1 while one more turn, as long as the mean of those before, fits into a share of what is left."""
         self.note(what)
         began = monotonic()
-        end = began + share * self.left()
+        end = began + fraction * self.left()
         for done in count(1):
             yield done
             mean = (monotonic() - began) / done

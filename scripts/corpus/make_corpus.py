@@ -83,8 +83,8 @@ class Pair(NamedTuple):
 
 
 Splits = dict[str, Sequence[tuple[str, ...]]]  # English and its right translations
-Kinds = dict[str, list[dict[str, str]]]
-Base = dict[Line, list[Pair]]
+WordsOfKind = dict[str, list[dict[str, str]]]
+PairsOfLine = dict[Line, list[Pair]]
 
 
 class Draw:
@@ -132,9 +132,9 @@ def check_chinese(where: str, zh: str, en: str) -> None:
             raise TableError(f"{where}: the Chinese has {run!r}, neither full-width nor copied from the English")
 
 
-def read_words(folder: Path) -> Kinds:
+def read_words(folder: Path) -> WordsOfKind:
     """Read the word tables: for each kind its rows, which give a text to each column."""
-    kinds: Kinds = {}
+    kinds: WordsOfKind = {}
     for path in sorted(folder.glob("*.tsv")):
         (_, header), *table = list(read_table(path)) or [(1, [])]
         kinds[path.stem] = []
@@ -159,7 +159,7 @@ def slots(text: str, chinese: bool) -> list[Slot]:
     return [Slot(kind, number, column or ("zh" if chinese else "en")) for kind, number, column in SLOT.findall(text)]
 
 
-def check_line(where: str, line: Line, kinds: Kinds) -> None:
+def check_line(where: str, line: Line, kinds: WordsOfKind) -> None:
     """Refuse a line with an unknown slot, with a slot on one side alone, or with wrong Chinese."""
     names = {slot[:2] for slot in slots(line.english, False)}
     for text, chinese in line.sides():
@@ -176,7 +176,7 @@ def check_line(where: str, line: Line, kinds: Kinds) -> None:
             check_chinese(where, rest, line.english)
 
 
-def read_phrases(folder: Path, kinds: Kinds) -> list[Line]:
+def read_phrases(folder: Path, kinds: WordsOfKind) -> list[Line]:
     """Read the phrasebook."""
     known: dict[str, Line] = {}
     for path in sorted(folder.glob("*.tsv")):
@@ -224,7 +224,7 @@ def keys(en: str) -> set[str]:
 class Filler:
     """Fills the slots of lines with words, more often with those that the lines without slots use often."""
 
-    def __init__(self, draw: Draw, kinds: Kinds, lines: Sequence[Line]) -> None:
+    def __init__(self, draw: Draw, kinds: WordsOfKind, lines: Sequence[Line]) -> None:
         self._draw = draw
         self.kinds = kinds
         said = "".join(f" {key(line.english)} " for line in lines if "{" not in line.english)
@@ -283,7 +283,7 @@ class Filler:
         return list(pairs.values())
 
 
-def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: Kinds, left_out: set[str]) -> list[Pair]:
+def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsOfKind, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
     uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
     for rows in kinds.values():
@@ -313,7 +313,7 @@ def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out:
     return chosen
 
 
-def repeat(draw: Draw, base: Base, formulas: Set[str]) -> list[tuple[str, str]]:
+def repeat(draw: Draw, base: PairsOfLine, formulas: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, those without slots several times."""
     pairs = list(chain.from_iterable(base.values()))
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
@@ -325,7 +325,7 @@ def repeat(draw: Draw, base: Base, formulas: Set[str]) -> list[tuple[str, str]]:
     return draw.shuffled([*train.items(), *again])
 
 
-def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
+def make_corpus(lines: Sequence[Line], kinds: WordsOfKind, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
     """Make all splits; train has no key and no value of `kept_out`, and keeps the texts whose key is in `formulas`."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
@@ -334,7 +334,7 @@ def make_corpus(lines: Sequence[Line], kinds: Kinds, kept_out: Set[str], formula
     compositional = leave_out_words(draw, lines, filler, left_out)
     left_out -= formulas
     not_shown = {pair.line: pair.words for pair in compositional}
-    base: Base = collections.defaultdict(list)
+    base: PairsOfLine = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
         if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en) | values(pair.en)):
             base[pair.line].append(pair)
@@ -355,7 +355,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
 
 
-def show(name: str, lines: Sequence[Line], kinds: Kinds, seed: int) -> None:
+def show(name: str, lines: Sequence[Line], kinds: WordsOfKind, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
     draw, chosen = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:

@@ -283,12 +283,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
     releases = sorted({release for bug in bugs for release in (bug.bad, bug.mended)})
-    asked = [[bug for bug in bugs if release in (bug.bad, bug.mended)] for release in releases]
+    bugs_by_release = [[bug for bug in bugs if release in (bug.bad, bug.mended)] for release in releases]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        answers = list(pool.map(measured_in, releases, asked, [arguments.releases] * len(releases)))
+        answers = list(pool.map(measured_in, releases, bugs_by_release, [arguments.releases] * len(releases)))
     said = {
         (release, *bug.issues): checks
-        for release, those, answer in zip(releases, asked, answers, strict=True)
+        for release, those, answer in zip(releases, bugs_by_release, answers, strict=True)
         for bug, checks in zip(those, answer, strict=True)
     }
     rows = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]

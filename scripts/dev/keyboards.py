@@ -172,15 +172,15 @@ def read_words() -> Lines:
     return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:WORDS])
 
 
-def share(which: Sequence[bool]) -> str:
+def percent(which: Sequence[bool]) -> str:
     """How many of some are so, in percent."""
     return f"{100 * sum(which) / len(which):.1f}%" if which else "-"
 
 
 def row(name: str, seen: Sequence[Seen]) -> str:
     """A row of the first table."""
-    unsure = share([each.unsure for each in seen if not each.right])
-    return f"{name:22}{len(seen):>10}{share([each.right for each in seen]):>10}{unsure:>10}"
+    unsure = percent([each.unsure for each in seen if not each.right])
+    return f"{name:22}{len(seen):>10}{percent([each.right for each in seen]):>10}{unsure:>10}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -207,7 +207,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     formulas, alone = (see(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_words()))
     print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
     for name in noises:
-        cells = (f"{share([each.right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone))
+        cells = (f"{percent([each.right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone))
         print(f"{name:22}{''.join(cells)}")
     return 0
 

@@ -41,20 +41,20 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
 
-def named(folder: str, names: str) -> list[str]:
+def modules_of(folder: str, names: str) -> list[str]:
     """The modules of a folder."""
     return [f"{folder}.{name}" for name in names.split()]
 
 
-MODEL = named("model", "masks cache dropout attention layers transformer loss decoding sampling")
+MODEL = modules_of("model", "masks cache dropout attention layers transformer loss decoding sampling")
 AROUND = [
-    *named("translate", "backend bundle translator"),
-    *named("export", "ctranslate2 transformers"),
-    *named("compiled", "plan probe training stepper kernels library"),
-    *named("training", "module checkpoints callbacks"),
-    *named("data", "batching filters processes"),
-    *named("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
-    *named("server", "queue app"),
+    *modules_of("translate", "backend bundle translator"),
+    *modules_of("export", "ctranslate2 transformers"),
+    *modules_of("compiled", "plan probe training stepper kernels library"),
+    *modules_of("training", "module checkpoints callbacks"),
+    *modules_of("data", "batching filters processes"),
+    *modules_of("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
+    *modules_of("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model
 PROOF = "test_proof.py"  # the checks of `verify` as tests
@@ -509,7 +509,7 @@ def swapped(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield [*items[:i], items[i + 1], items[i], *items[i + 2 :]]
 
 
-def siblings(name: str) -> set[str]:
+def confusable_names(name: str) -> set[str]:
     """The names that are easily taken for this one."""
     return {other for family in FAMILIES.split(",") if name in family.split() for other in family.split()} - {name}
 
@@ -533,10 +533,10 @@ def expressions(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
     """What an expression may be replaced by."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
-            known = sorted(other for other in siblings(name) if other in names or hasattr(builtins, other))
+            known = sorted(other for other in confusable_names(name) if other in names or hasattr(builtins, other))
             yield from (changed(node, id=other) for other in known)
         case ast.Attribute(attr=name, ctx=ast.Load()):
-            yield from (changed(node, attr=other) for other in sorted(siblings(name)))
+            yield from (changed(node, attr=other) for other in sorted(confusable_names(name)))
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int(value)):
@@ -690,7 +690,7 @@ def path_of(module: str) -> str:
     return f"minitrans/{module.replace('.', '/')}.py"
 
 
-def load(mutant: Mutant) -> None:
+def install_mutant(mutant: Mutant) -> None:
     """Have the mutated module imported in place of the one in the package."""
     name, get_code = f"minitrans.{mutant.module}", SourceFileLoader.get_code
 
@@ -793,7 +793,7 @@ def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
     try:
         signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
         silence()
-        load(mutant)
+        install_mutant(mutant)
         os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(f"{ROOT}/{test}" for test in tests)]))
     finally:
         os._exit(1)

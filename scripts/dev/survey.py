@@ -243,9 +243,9 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES) -> int:
         for row in processes.map(measure, [e for e in entries if not arguments.names or e.name in arguments.names]):
             print(row.entry.name, file=sys.stderr)
             rows.append(row)
-    asked = [each for row in rows for each in questions(row)]
-    open_ = [f"{name}: {check}" for name, check in asked if not any(note.explains(name, check) for note in notes)]
-    idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in asked)]
+    pairs = [each for row in rows for each in questions(row)]
+    open_ = [f"{name}: {check}" for name, check in pairs if not any(note.explains(name, check) for note in notes)]
+    idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in pairs)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")
     if arguments.names:
         print(*table(rows, notes), sep="\n")

@@ -22,10 +22,10 @@ BY_ID = {check.id: check for check in CHECKS}
 CACHES = "rows rollback fork caches.two caches.alternating"
 OF_CACHE = f"steps chunks lengths greedy score static weights {CACHES} batch source.padding"
 OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
-LEFT = "padding.left padding.left-mask-alone"
+LEFT_PADDING = "padding.left padding.left-mask-alone"
 DRAFTED = "generate.lookup generate.assisted"
 GENERATED = f"{DRAFTED} generate.greedy generate.ragged generate.beams"
-ANY_STEP = f"{OF_CACHE} {LEFT} {GENERATED}"
+ANY_STEP = f"{OF_CACHE} {LEFT_PADDING} {GENERATED}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 FAULTY = {
@@ -33,17 +33,17 @@ FAULTY = {
     "mask late": ("the causal mask is one late", OF_FUTURE, None),
     "no mask": ("there is no causal mask", OF_FUTURE, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
-    "own padding seen": ("padding is attended to", LEFT, "generate.ragged"),
-    "padding counted": ("padding is not attended to, but counted", LEFT, None),
+    "own padding seen": ("padding is attended to", LEFT_PADDING, "generate.ragged"),
+    "padding counted": ("padding is not attended to, but counted", LEFT_PADDING, None),
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone", ""),
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
     "wrong corner": (
         "a later chunk is wrong alone",
         "chunks",
-        f"{OF_CACHE} {LEFT} {GENERATED}",
+        f"{OF_CACHE} {LEFT_PADDING} {GENERATED}",
     ),
-    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{OF_CACHE} {LEFT} {GENERATED}"),
+    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{OF_CACHE} {LEFT_PADDING} {GENERATED}"),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
@@ -68,8 +68,8 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
-    told = {id_ for id_, *_ in PARTS} | {id_ for _, ids, _ in FAULTY.values() for id_ in ids.split()}
-    assert told == set(BY_ID)  # no check but has a fault of its own
+    covered = {id_ for id_, *_ in PARTS} | {id_ for _, ids, _ in FAULTY.values() for id_ in ids.split()}
+    assert covered == set(BY_ID)  # no check but has a fault of its own
     assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
 
 

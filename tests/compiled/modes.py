@@ -78,7 +78,7 @@ def worst_step(
     return max(deviations)
 
 
-def small_weights(model: Transformer, factor: float) -> Transformer:
+def scale_weights(model: Transformer, factor: float) -> Transformer:
     """A model in whose numbers rounding grows no larger on the way: its parameters times a factor."""
     with torch.no_grad():
         for parameter in model.parameters():

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_compiled, random_model
-from modes import assert_same_training, batch, compiled_training, plain_training, set_dropout, small_weights, worst_step
+from modes import assert_same_training, batch, compiled_training, plain_training, scale_weights, set_dropout, worst_step
 
 from minitrans import compiled
 from minitrans.model.transformer import Transformer
@@ -43,7 +43,7 @@ of_all_sizes = pytest.mark.parametrize(
 
 
 def lower_model(vocab_size: int) -> Transformer:
-    return small_weights(
+    return scale_weights(
         random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140), 0.4
     )
 

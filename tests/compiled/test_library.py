@@ -147,7 +147,7 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch
 
 def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Load, source: Path) -> None:
     used, _ = load()
-    for i in range(library.KEPT):
+    for i in range(library.MAX_FILES):
         (cache / f"kernels-{i}.so").touch()
         os.utime(cache / f"kernels-{i}.so", (i, i))
     (cache / "killed").mkdir()
@@ -159,7 +159,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     shutil.copy(source, other)
     library.load_library(other, {}, {})
     left = {path.name for path in cache.iterdir()}
-    assert len(left) == library.KEPT
+    assert len(left) == library.MAX_FILES
     assert used.name in left
     assert not {"killed", "kernels-0.so", "kernels-1.so"} & left
 

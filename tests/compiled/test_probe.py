@@ -36,9 +36,9 @@ def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **
 def differences(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
     """What differs in training and in decoding; nothing where nothing does."""
     reasons = []
-    for look in (probe.check_training, probe.check_steps):
+    for probe_check in (probe.check_training, probe.check_steps):
         try:
-            look(read_plan(model or model_of(dtype)), dtype)
+            probe_check(read_plan(model or model_of(dtype)), dtype)
             reasons.append("")
         except NotAdmittedError as reason:
             reasons.append(str(reason))

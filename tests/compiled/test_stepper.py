@@ -10,7 +10,7 @@ import torch
 from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model
 from hypothesis import given
 from hypothesis import strategies as st
-from modes import own_eps, small_weights, worst_step
+from modes import own_eps, scale_weights, worst_step
 from torch import Tensor
 
 from minitrans.compiled import library, stepper
@@ -52,7 +52,7 @@ def test_every_step_gives_what_the_full_masked_pass_gives(
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.5)])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float) -> None:
-    model = small_weights(random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300), 0.3)
+    model = scale_weights(random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300), 0.3)
     fast = compiled(model.to(dtype))
     log_p, _ = first_step(fast, 3)
     assert log_p.dtype == torch.float32

@@ -96,8 +96,8 @@ def test_limits_of_length_hold_in_training_alone(
     assert sorted(pairs_in(data.train_dataloader(), tokenizer)) == sorted(kept)
     assert sum(len(batch.src_ids) for batch in data.val_dataloader()) == len(VALID) - 1
     n_longer = sum(longer > longest for _, longer in lengths.values())
-    told = f"left out {n_longer} of {len(TRAIN)} training pairs: longer than data.max_length, {longest} tokens"
-    assert told in caplog.messages
+    message = f"left out {n_longer} of {len(TRAIN)} training pairs: longer than data.max_length, {longest} tokens"
+    assert message in caplog.messages
     faults = "longer than max_len, 20 tokens or shorter than data.min_length, 30 tokens"
     with pytest.raises(UserError, match=f"none of {len(TRAIN)} training pairs is left: {faults}; set other limits"):
         data_module(folder, tokenizer, min_length=30)

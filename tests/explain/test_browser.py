@@ -117,17 +117,17 @@ def test_a_small_map_is_chosen_by_click_and_by_enter(page: "Page") -> None:
 def test_the_large_map_tells_its_numbers(page: "Page") -> None:
     page.click('#cross .pick[data-head="0"]')
     page.hover('#map [data-q="2"][data-k="1"]')
-    told = "document.getElementById('weight').textContent"
+    weight_text = "document.getElementById('weight').textContent"
     row = page.evaluate("[...weights.cross[0][0][2]]")
-    assert page.evaluate(told).endswith(f": {row[1]:.3f}")
+    assert page.evaluate(weight_text).endswith(f": {row[1]:.3f}")
     assert page.locator("#lines .lit").count() == sum(weight >= 0.005 for weight in row)
     page.focus('#map [tabindex="0"]')
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    assert page.evaluate(told).endswith(f": {page.evaluate('weights.cross[0][0][1][1]'):.3f}")
+    assert page.evaluate(weight_text).endswith(f": {page.evaluate('weights.cross[0][0][1][1]'):.3f}")
     assert step_of(page) == 1
     page.focus("#map .masked")
-    assert page.evaluate(told).endswith("PAD: masked, it is padding")
+    assert page.evaluate(weight_text).endswith("PAD: masked, it is padding")
 
 
 def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:

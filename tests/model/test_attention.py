@@ -269,7 +269,7 @@ def test_pytorchs_weights_can_be_loaded() -> None:
 
 
 @pytest.fixture
-def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def n_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each projection's matrix, in order."""
     computed = []
     linear = F.linear
@@ -284,28 +284,28 @@ def products(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (0, 1), (1, 3), (1, 2), (2, 3), (0, 2)])
 def test_a_projection_is_its_rows_of_the_packed_matrix_and_computes_no_more(
-    first: int, last: int, products: list[int]
+    first: int, last: int, n_rows: list[int]
 ) -> None:
     module, x = multi_head(3), random_tensor(4, B, TQ, D)
     blocks = zip(module.w_qkv.weight.chunk(3), module.w_qkv.bias.chunk(3), strict=True)
     want = [(x @ rows.T + bias).view(B, TQ, H, DH).transpose(1, 2) for rows, bias in blocks]
     assert worst_deviation(module.project(x, first, last), want[first:last]) <= ATOL
-    assert products == [(last - first) * H * DH]
+    assert n_rows == [(last - first) * H * DH]
 
 
-def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(products: list[int]) -> None:
+def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(n_rows: list[int]) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KeyValues(*module.project(memory, 1, 3))
-    products.clear()
+    n_rows.clear()
     module(x, x, x)
-    assert products == [3 * H * DH, D]  # W_o is the last
-    products.clear()
+    assert n_rows == [3 * H * DH, D]  # W_o is the last
+    n_rows.clear()
     module(x, memory, memory)
-    assert products == [H * DH] * 3 + [D]
-    products.clear()
+    assert n_rows == [H * DH] * 3 + [D]
+    n_rows.clear()
     module(x, None, None, cache=source)
-    assert products == [H * DH, D]
+    assert n_rows == [H * DH, D]
 
 
 @pytest.mark.parametrize("same", ["query and key", "key and value", "query and value", "none"])

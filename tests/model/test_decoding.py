@@ -47,7 +47,7 @@ STEPPER = CachedStepper(MODEL)
 
 MakeStepper = Callable[[Transformer], Stepper[Any]]
 STEPPERS: list[MakeStepper] = [CachedStepper, UncachedStepper]
-both_ways = pytest.mark.parametrize("make_stepper", STEPPERS)
+both_steppers = pytest.mark.parametrize("make_stepper", STEPPERS)
 
 Search = Callable[[Stepper[Any], Tensor], Sequence[object]]
 SEARCHES: list[Search] = [greedy_decode, partial(beam_search, beam=2), partial(sample, top=2, seed=1)]
@@ -120,7 +120,7 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
 
 
 @torch.no_grad()
-@both_ways
+@both_steppers
 def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_stepper: MakeStepper) -> None:
     stepper, src_ids = make_stepper(MODEL), SRC_IDS
     assert stepper.config is MODEL.config
@@ -156,7 +156,7 @@ def wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -
     return wrong
 
 
-@both_ways
+@both_steppers
 def test_decoding_equals_one_masked_pass_over_its_own_output(
     make_stepper: MakeStepper, selections: list[tuple[str, list[int]]]
 ) -> None:
@@ -213,7 +213,7 @@ def test_finished_rows_leave_at_once(
 
 
 @pytest.mark.parametrize(("token", "max_len"), [(EOS, 29), (7, 29), (7, 13)])
-@both_ways
+@both_steppers
 def test_each_row_ends_with_eos_or_at_its_own_limit(
     make_stepper: MakeStepper, token: int, max_len: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,7 +225,7 @@ def test_each_row_ends_with_eos_or_at_its_own_limit(
 
 
 @every_search
-@both_ways
+@both_steppers
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,19 +240,19 @@ def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
 
 @pytest.mark.parametrize("width", [0, 7])
 @every_search
-@both_ways
+@both_steppers
 def test_an_empty_batch_gives_nothing(make_stepper: MakeStepper, search: Search, width: int) -> None:
     assert search(make_stepper(MODEL), torch.zeros(0, width, dtype=torch.int64)) == []
 
 
 @every_search
-@both_ways
+@both_steppers
 def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper, search: Search) -> None:
     with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
         search(make_stepper(decoding_model(0, max_len=8)), random_ids(1, [9, 4], 9))
 
 
-@both_ways
+@both_steppers
 def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
     before = greedy_ids(STEPPER, SRC_IDS)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
@@ -343,7 +343,7 @@ def test_one_beam_is_greedy_decoding(seed: int | None, dtype: torch.dtype) -> No
     ]
 
 
-@both_ways
+@both_steppers
 @pytest.mark.parametrize("beam", [1, 2, 5])
 def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepper: MakeStepper) -> None:
     """Of rows that end at different steps, by EOS or at their limit; of one beam, what greedy decoding finds."""

@@ -38,7 +38,7 @@ from minitrans.verify.subject import Subject, make_subject
 
 # Fewer examples than usual, for each has a model of its own; and the same ones every time, for no bound on what
 # rounding in bfloat16 does to a model holds for all models.
-fewer = settings(max_examples=settings().max_examples // 3, derandomize=True)
+fewer_examples = settings(max_examples=settings().max_examples // 3, derandomize=True)
 
 
 class Fed(NamedTuple):
@@ -125,7 +125,7 @@ MEASURES: dict[str, Callable[[Fed], float]] = {
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-@fewer
+@fewer_examples
 @given(fed=feeds())
 def test_nothing_differs_by_more_than_rounding(measure: str, fed: Fed) -> None:
     assert MEASURES[measure](fed) <= fed.tolerance
@@ -141,7 +141,7 @@ def test_of_six_tokens_each_changes_what_comes_after_it_and_each_is_measured() -
 
 
 @torch.no_grad()
-@fewer
+@fewer_examples
 @given(subject=subjects())
 def test_padded_keys_have_weight_exactly_zero_and_real_ones_have_not(subject: Subject) -> None:
     src_mask, own, _, source = all_weights(subject)
@@ -151,7 +151,7 @@ def test_padded_keys_have_weight_exactly_zero_and_real_ones_have_not(subject: Su
 
 
 @torch.no_grad()
-@fewer
+@fewer_examples
 @given(fed=feeds(), data=st.data())
 def test_a_source_of_padding_alone_steps_like_the_full_pass_and_disturbs_no_other_row(
     fed: Fed, data: st.DataObject

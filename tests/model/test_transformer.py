@@ -266,16 +266,16 @@ def test_all_ways_through_the_model_give_the_same_logits() -> None:
     assert torch.equal(model.hidden(SRC_IDS, TGT_IN) @ model.output.weight.T, forward)
 
 
-@pytest.mark.parametrize("asked", [{}, {"need_weights": False}, {"need_weights": True}])
-def test_traces_hold_each_layers_output_and_weights_only_when_asked_for(asked: dict[str, Any]) -> None:
+@pytest.mark.parametrize("flags", [{}, {"need_weights": False}, {"need_weights": True}])
+def test_traces_hold_each_layers_output_and_weights_only_when_asked_for(flags: dict[str, Any]) -> None:
     model = random_model(5)
-    memory, src_mask, read = model.run_encoder(SRC_IDS, **asked)
-    hidden, written = model.run_decoder(TGT_IN, memory, src_mask, **asked)
+    memory, src_mask, read = model.run_encoder(SRC_IDS, **flags)
+    hidden, written = model.run_decoder(TGT_IN, memory, src_mask, **flags)
     assert torch.equal(model.encoder.norm(read[-1].output), memory)
     assert torch.equal(model.decoder.norm(written[-1].output), hidden)
     weights = [trace.self_weights for trace in read + written] + [trace.cross_weights for trace in written]
     sizes = [(B, H, S, S)] * 2 + [(B, H, T, T)] * 2 + [(B, H, T, S)] * 2
-    assert [w if w is None else w.shape for w in weights] == (sizes if asked.get("need_weights") else [None] * 6)
+    assert [w if w is None else w.shape for w in weights] == (sizes if flags.get("need_weights") else [None] * 6)
     assert [trace.cross_weights for trace in read] == [None, None]
 
 

@@ -27,8 +27,8 @@ def test_as_many_turns_as_fit_into_the_share(clock: SimpleNamespace, turn: float
 
 def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
     five = Budget("bench", 5)
-    for share, turn in ((0.1, 4.0), (0.4, 20.0), (0.5, 9.0), (1.0, 2.5)):
-        for _ in five.repeat("something", share, 1, 1000):
+    for fraction, turn in ((0.1, 4.0), (0.4, 20.0), (0.5, 9.0), (1.0, 2.5)):
+        for _ in five.repeat("something", fraction, 1, 1000):
             clock.now += turn
     assert 0 < five.left() < 5
 

@@ -108,7 +108,7 @@ def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
             assert make_corpus.words(en) <= trained, en
 
 
-def sentences_of(line: make_corpus.Line, kinds: make_corpus.Kinds) -> re.Pattern[str]:
+def sentences_of(line: make_corpus.Line, kinds: make_corpus.WordsOfKind) -> re.Pattern[str]:
     """All sentences, on lines of their own, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)

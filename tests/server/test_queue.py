@@ -22,7 +22,7 @@ class RecordingWork:
         return [line.upper() for line in lines]
 
 
-def while_it_runs(test: Callable[[Queue], Awaitable[None]]) -> Callable[[], None]:
+def with_running_queue(test: Callable[[Queue], Awaitable[None]]) -> Callable[[], None]:
     """A test that runs with a queue for five, which runs from when the test first waits."""
 
     async def both() -> None:
@@ -34,27 +34,27 @@ def while_it_runs(test: Callable[[Queue], Awaitable[None]]) -> Callable[[], None
     return lambda: asyncio.run(both())
 
 
-@while_it_runs
+@with_running_queue
 async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(queue: Queue) -> None:
     one, other = RecordingWork(), RecordingWork()
-    asked = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
+    answers = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
     gone.cancel()
     assert len(queue.waiting()) == 4
-    assert await asyncio.gather(*asked) == [["A", "B"], ["C"], [], ["D"]]
+    assert await asyncio.gather(*answers) == [["A", "B"], ["C"], [], ["D"]]
     assert queue.waiting() == []
     assert one.given == [["a", "b", "d"]]
     assert other.given == [["c"]]
 
 
-@while_it_runs
+@with_running_queue
 async def test_what_is_too_many_lines_comes_next(queue: Queue) -> None:
     work, many = RecordingWork(), ["x"] * TOGETHER  # a method is equal to itself, and not the same object
     assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
     assert [len(lines) for lines in work.given] == [TOGETHER, TOGETHER, 1]
 
 
-@while_it_runs
+@with_running_queue
 async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(queue: Queue) -> None:
     loop, begun, left = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
@@ -63,34 +63,34 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
         assert left.wait(20)
         return RecordingWork()(lines)
 
-    for lines, told in ((["a", "b"], "['C']"), (["bad"], "bad")):
+    for lines, want in ((["a", "b"], "['C']"), (["bad"], "bad")):
         gone, other = (queue.put(work, each) for each in (lines, ["c"]))
         await begun.wait()
         gone.cancel()
         left.set()
         (answer,) = await asyncio.gather(other, return_exceptions=True)
-        assert str(answer) == told
+        assert str(answer) == want
         begun.clear()
         left.clear()
     left.set()
     assert await queue.put(work, ["d"]) == ["D"]
 
 
-@while_it_runs
+@with_running_queue
 async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: Queue) -> None:
-    asked = [queue.put(RecordingWork(), ["a"]) for _ in range(5)]
+    answers = [queue.put(RecordingWork(), ["a"]) for _ in range(5)]
     with pytest.raises(asyncio.QueueFull):
         queue.put(RecordingWork(), ["a"])
-    asked[2].cancel()
+    answers[2].cancel()
     assert await queue.put(RecordingWork(), ["b"]) == ["B"]
 
 
-@while_it_runs
+@with_running_queue
 async def test_a_failure_is_told_to_those_it_concerns_and_the_queue_goes_on(queue: Queue) -> None:
     work = RecordingWork()
-    asked = [queue.put(work, [line]) for line in ("bad", "a")]
+    answers = [queue.put(work, [line]) for line in ("bad", "a")]
     later = queue.put(RecordingWork(), ["b"])
-    for answer in asked:
+    for answer in answers:
         with pytest.raises(ValueError, match="bad"):
             await answer
     assert await later == ["B"]

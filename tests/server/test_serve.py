@@ -108,13 +108,13 @@ def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
         assert client.request({"get": "POST", "post": "GET"}[method], path).status_code == 405
         said = operation["responses"]["200"]["content"]["application/json"]["schema"]
         for kind, body in operation.get("requestBody", {"content": {"": {}}})["content"].items():
-            asked = {name: example[name] for name in body.get("schema", {"properties": ()})["properties"]}
-            answer = client.request(method, path, **asked_with(kind, asked))
+            params = {name: example[name] for name in body.get("schema", {"properties": ()})["properties"]}
+            answer = client.request(method, path, **asked_with(kind, params))
             assert (answer.status_code, type(answer.json())) == (200, {"array": list, "object": dict}[said["type"]])
             (first, *_) = answer.json() if said["type"] == "array" else [answer.json()]
             assert first.keys() <= said.get("items", said).get("properties", first).keys()
             for name in body.get("schema", {"required": ()})["required"]:
-                left = {each: asked[each] for each in asked if each != name}
+                left = {each: params[each] for each in params if each != name}
                 answer = client.request(method, path, **asked_with(kind, left))
                 assert answer.json() == {"error": f"Invalid request: missing {name} parameter"}
 
@@ -155,7 +155,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
 
 
 @pytest.mark.parametrize(
-    ("asked", "told"),
+    ("params", "message"),
     [
         ({**EN_ZH}, "Invalid request: missing q parameter"),
         ({"q": "a", "target": "zh"}, "Invalid request: missing source parameter"),
@@ -173,10 +173,10 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ([], "neither a form nor a JSON object"),
     ],
 )
-def test_what_is_wrong_is_told(client: TestClient, asked: Any, told: str) -> None:
-    answer = client.post("/translate", content=json.dumps(asked), headers=JSON)
+def test_what_is_wrong_is_told(client: TestClient, params: Any, message: str) -> None:
+    answer = client.post("/translate", content=json.dumps(params), headers=JSON)
     assert (answer.status_code, [*answer.json()]) == (400, ["error"])
-    assert told in answer.json()["error"]
+    assert message in answer.json()["error"]
 
 
 @pytest.mark.parametrize("body", [b"{", b"[" * 9000, b'{"q": 1' + b"0" * 9000 + b"}", b"\xff", b"\xff\xfe\0"])

@@ -36,7 +36,7 @@ class Distilled(NamedTuple):
     """A finished run, beside its teachers, and what its translators were asked for and loaded with."""
 
     run: Path
-    asked: set[tuple[Any, ...]]
+    searches: set[tuple[Any, ...]]
     loaded: list[str]
     out: str
 
@@ -56,7 +56,7 @@ def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two
     translate, load = Translator.translate, Translator.load
 
     def noting(self: Translator, lines: list[str], **how: Any) -> Any:
-        noted.asked.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
+        noted.searches.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
         return translate(self, lines, **how)
 
     def loading(run: Path, **how: Any) -> Translator:
@@ -74,7 +74,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     distilled: Distilled, few_sentences: Path
 ) -> None:
     # Validations and scores are those of plain translations.
-    assert distilled.asked == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
+    assert distilled.searches == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
     assert {line.split()[0] for line in distilled.out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
     folder = distilled.run.with_name("run-teachers")
     corpus = folder / "corpus"

@@ -20,7 +20,7 @@ from minitrans.translate.backend import Mode
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
 N_TOKENS = 12
-both_ways = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
+both_modes = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
 
 class Logged(TranslationModule):
@@ -40,7 +40,7 @@ def plain_loss(model: Transformer, smoothing: float) -> Tensor:
     return label_smoothed_cross_entropy(model(BATCH.src_ids, BATCH.tgt_in), BATCH.tgt_out, PAD, smoothing) / N_TOKENS
 
 
-@both_ways
+@both_modes
 def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
     module = Logged(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
@@ -63,11 +63,11 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     total = plain_loss(module.model, 0.3).item() * N_TOKENS
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 2)
     monkeypatch.setattr("minitrans.training.module.sum_up", sum_up)
-    share = module.training_step(BATCH, 0)
-    assert share.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
+    scaled_loss = module.training_step(BATCH, 0)
+    assert scaled_loss.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
     assert module.logged["train_loss"].item() == pytest.approx((total + 70) / (N_TOKENS + 5))
     assert module.tgt_tokens == N_TOKENS + 5
-    assert torch.autograd.grad(share, list(module.parameters()))
+    assert torch.autograd.grad(scaled_loss, list(module.parameters()))
 
 
 def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
@@ -90,7 +90,7 @@ def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkey
     assert seeds[8:] == seeds[:8]
 
 
-@both_ways
+@both_modes
 @torch.no_grad()
 def test_validation_logs_the_plain_cross_entropy(way: Mode) -> None:
     module = Logged(random_model(0), way)
@@ -99,7 +99,7 @@ def test_validation_logs_the_plain_cross_entropy(way: Mode) -> None:
     assert module.weights == [N_TOKENS]
 
 
-@both_ways
+@both_modes
 @pytest.mark.parametrize("tie_embeddings", [True, False])
 def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool, way: Mode) -> None:
     module = Logged(random_model(0, tie_embeddings=tie_embeddings).float(), way)

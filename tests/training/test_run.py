@@ -138,8 +138,8 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
     for samples in run_as_processes(n, validate):
         assert len(set(logged.values())) == len(samples) == 3
         assert set(samples) <= set(zip(sources, translations, strict=True))
-    told = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut
-    assert told == ([1] if n == 1 else [1, 4, 7, 10, 13])
+    numbers = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut
+    assert numbers == ([1] if n == 1 else [1, 4, 7, 10, 13])
 
 
 # -- From the weights of another run --------------------------------------------------------------------------------

@@ -110,8 +110,8 @@ def trained(run: Run, s: Settings, steps: int = 6) -> tuple[Transformer, Transfo
         gradients = torch.autograd.grad(loss, parameters)
         norm = torch.cat([g.flatten() for g in gradients]).norm()
         progress = (step - s.warmup_steps) / (steps - s.warmup_steps)
-        share = (step + 1) / s.warmup_steps if progress < 0 else (1 + math.cos(math.pi * progress)) / 2
-        rate = s.learning_rate * share
+        factor = (step + 1) / s.warmup_steps if progress < 0 else (1 + math.cos(math.pi * progress)) / 2
+        rate = s.learning_rate * factor
         with torch.no_grad():
             for p, gradient, m, v, a in zip(parameters, gradients, first, second, averages, strict=True):
                 g = gradient * min(1.0, s.gradient_clip_val / norm.item())
@@ -162,7 +162,7 @@ def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, 
 def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     run = train("--training.warmup_steps", "2", "--trainer.log_every_n_steps", "1")
     shares = [0.5, 1, 1, *((1 + math.cos(math.pi * k / 4)) / 2 for k in (1, 2, 3))]
-    assert run.column("lr-AdamW") == pytest.approx([0.01 * share for share in shares])
+    assert run.column("lr-AdamW") == pytest.approx([0.01 * factor for factor in shares])
 
 
 def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(

@@ -112,10 +112,10 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list
 def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
     model = hooked_model()
     for work, ask in [("training", trains), ("decoding", decodes)] * 2:
-        with pytest.raises(UserError) as told:
+        with pytest.raises(UserError) as raised:
             ask(model, "require")
         reason = "encoder has a forward hook; give auto or off"
-        assert str(told.value) == f"compiled code is required, and may not do the {work}: {reason}"
+        assert str(raised.value) == f"compiled code is required, and may not do the {work}: {reason}"
     assert caplog.messages == []
 
 
@@ -177,9 +177,9 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decodes(random_model(1))
     assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
-    asked: list[Callable[[Mode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
-    asked.append(is_measured)
-    for ask in asked:
+    makers: list[Callable[[Mode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
+    makers.append(is_measured)
+    for ask in makers:
         with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
             ask("require")
 

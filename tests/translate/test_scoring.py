@@ -61,10 +61,10 @@ def test_several_references_serve_the_bootstrap_too() -> None:
 
 @pytest.mark.parametrize(("translations", "references"), [([], ["a"]), (["a", "b"], ["a"]), ([], [])])
 def test_counts_have_to_agree(translations: list[str], references: list[str]) -> None:
-    told = f"cannot score {len(translations)} translations against {len(references)} references"
-    with pytest.raises(ValueError, match=told):
+    message = f"cannot score {len(translations)} translations against {len(references)} references"
+    with pytest.raises(ValueError, match=message):
         score(translations, references, "en")
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         compare([references, translations], references, "en")
 
 
@@ -87,8 +87,8 @@ def test_intervals_are_those_of_sacrebleu() -> None:
     for translations, scores in zip([GOOD, BAD], compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
             result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
-            told = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
-            mean, half = told["confidence_mean"], told["confidence_var"]
+            expected = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
+            mean, half = expected["confidence_mean"], expected["confidence_var"]
             assert half > 1
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
     assert compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2] == compared  # whatever else is compared

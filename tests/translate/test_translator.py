@@ -253,11 +253,11 @@ def test_two_threads_get_what_one_after_the_other_gets(translator: Translator) -
     lines = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:80]
     shares = [lines[:50], ["", *lines[30:][::-1]]]
 
-    def translate(share: int) -> list[object]:
+    def translate(part: int) -> list[object]:
         return [
             (
-                translator.translate(shares[share], batch_tokens=100),
-                [translation[:2] for translation in translator.translations(shares[share], 2)],
+                translator.translate(shares[part], batch_tokens=100),
+                [translation[:2] for translation in translator.translations(shares[part], 2)],
             )
             for _ in range(3)
         ]
@@ -310,8 +310,8 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
 ) -> None:
     of(translator, ["", "cat " * 50, "cat", "cat " * 50], 7)
     n, longest = len(translator.bundle.tokenizer.encode("cat " * 50)), translator.bundle.model.config.max_len - 1
-    told = f"is cut: it has {n} tokens, the model takes {longest}"
-    assert caplog.messages == [f"line 8 {told}", f"line 10 {told}"]
+    message = f"is cut: it has {n} tokens, the model takes {longest}"
+    assert caplog.messages == [f"line 8 {message}", f"line 10 {message}"]
 
 
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Translator) -> None:

@@ -44,9 +44,9 @@ def compiled_code_is_admitted(subject: Subject) -> float:
 def refusals(model: Transformer) -> int:
     """How often compiled code may not compute the model, of training and decoding."""
     n_refused = 0
-    for look in (probe.check_training, probe.check_steps):
+    for probe_check in (probe.check_training, probe.check_steps):
         try:
-            look(read_plan(model), model.output.weight.dtype)
+            probe_check(read_plan(model), model.output.weight.dtype)
         except NotAdmittedError:
             n_refused += 1
     return n_refused

@@ -68,11 +68,11 @@ def exported_model_decodes_the_same(subject: Subject) -> float:
     deviations = []
     for batch in subject.decode_batches:
         sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]
-        asked = [row for row, source in enumerate(sources) if source]  # an empty line is never decoded
-        sources = [sources[row] for row in asked]
+        non_empty = [row for row, source in enumerate(sources) if source]  # an empty line is never decoded
+        sources = [sources[row] for row in non_empty]
         outputs = engine_decode(engine, pieces, config.max_len, sources)
         limits = [length_limit(len(source) + 1, config.max_len) for source in sources]
-        for src_ids, ids, limit in zip(batch[asked], outputs, limits, strict=True):
+        for src_ids, ids, limit in zip(batch[non_empty], outputs, limits, strict=True):
             if len(ids) > limit:
                 return math.inf
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])

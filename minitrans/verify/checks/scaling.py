@@ -12,7 +12,7 @@ from minitrans.verify.subject import Subject
 CHECKS: list[Check] = []
 check = group("Scaled", CHECKS)
 
-N = 4_000  # pairs of a random query and a random key
+N_PAIRS = 4_000  # pairs of a random query and a random key
 
 
 @check(
@@ -25,7 +25,7 @@ def variance_of_scores(subject: Subject) -> float:
     """The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1."""
     deviations = []
     for d_k in (64, 456):  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
-        q, k = subject.noise(N, 1, d_k, seed=d_k), subject.noise(N, 1, d_k, seed=d_k + 1)
+        q, k = subject.noise(N_PAIRS, 1, d_k, seed=d_k), subject.noise(N_PAIRS, 1, d_k, seed=d_k + 1)
         deviations.append(abs(float(attention_scores(q, k).var()) - 1.0))
         deviations.append(abs(float((q * k).sum(-1).var()) / d_k - 1.0))
     return worst(deviations)
