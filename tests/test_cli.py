@@ -262,8 +262,8 @@ def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> No
         assert "minitrans.cli.translate" in imported
         libraries = {name.split(".")[0] for name in imported if name[0] != "_"} - sys.stdlib_module_names
         assert libraries <= {"minitrans", "sentencepiece", "safetensors"}  # and nothing that PyTorch loads lazily
-        for ours in ("data", "training", "verify", "translate.scoring", "model.reference", "export"):
-            assert f"minitrans.{ours}" not in imported
+        for module in ("data", "training", "verify", "translate.scoring", "model.reference", "export"):
+            assert f"minitrans.{module}" not in imported
 
 
 def test_starting_and_ending_look_for_garbage_a_few_times(tiny_run: Path) -> None:
@@ -353,20 +353,20 @@ def test_standard_input_that_is_closed_is_told(
 @pytest.mark.parametrize("to_terminal", [True, False])
 def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: bool) -> None:
     pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
-    stdout = theirs if to_terminal else subprocess.PIPE
-    with running("translate", tiny_run, stdin=theirs, stdout=stdout) as process:
-        os.write(ours, b"I love xyzzy.\n")
+    controller, terminal = pty.openpty()
+    stdout = terminal if to_terminal else subprocess.PIPE
+    with running("translate", tiny_run, stdin=terminal, stdout=stdout) as process:
+        os.write(controller, b"I love xyzzy.\n")
         written = b""
         while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # before, Ctrl-D may get lost
-            written += os.read(ours, 1 << 16)
+            written += os.read(controller, 1 << 16)
         if not to_terminal:
             written = process.stdout.readline()  # answered before the input ends
-        os.write(ours, b"\x04")
+        os.write(controller, b"\x04")
         messages = process.stderr.read().splitlines()
         assert process.wait() == 0
-    os.close(theirs)
-    os.close(ours)
+    os.close(terminal)
+    os.close(controller)
     prompt, unsure = (b"", b"") if to_terminal else (b"> ", b"unsure; ")
     assert messages == [
         b"a sentence a line; Ctrl-D ends",
@@ -404,19 +404,19 @@ def screen(written: bytes) -> list[str]:
 def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, bytes]:
     """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
     pty = pytest.importorskip("pty")
-    ours, theirs = pty.openpty()
+    controller, terminal = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
-    out = theirs if stdout else subprocess.PIPE
+    out = terminal if stdout else subprocess.PIPE
     with (
         stdin.open("rb") as source,
-        running(*argv, stdin=source, stdout=out, stderr=theirs, env=environment) as process,
+        running(*argv, stdin=source, stdout=out, stderr=terminal, env=environment) as process,
     ):
-        os.close(theirs)
+        os.close(terminal)
         written = b""
         with contextlib.suppress(OSError):  # how a terminal ends
-            while piece := os.read(ours, 1 << 16):
+            while piece := os.read(controller, 1 << 16):
                 written += piece
-        os.close(ours)
+        os.close(controller)
         through_pipe = b"" if stdout else process.stdout.read()
         assert process.wait() == 0
     return written, through_pipe

@@ -230,11 +230,11 @@ class HuggingFace(CachedModel[State]):
 
     def shift_positions(self, cache: State, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""
-        theirs = getattr(cache.cache, "self_attention_cache", cache.cache)
-        length = type(theirs).get_seq_length
-        length(theirs)  # raises where there are no positions to count
-        if "get_seq_length" not in vars(theirs):
-            theirs.get_seq_length = lambda *a, **k: n + by if (n := length(theirs, *a, **k)) else 0
+        hf_cache = getattr(cache.cache, "self_attention_cache", cache.cache)
+        length = type(hf_cache).get_seq_length
+        length(hf_cache)  # raises where there are no positions to count
+        if "get_seq_length" not in vars(hf_cache):
+            hf_cache.get_seq_length = lambda *a, **k: n + by if (n := length(hf_cache, *a, **k)) else 0
 
 
 class EncoderDecoder(HuggingFace):

@@ -44,14 +44,14 @@ def export_command(args: Namespace) -> int:
         from minitrans.translate.scoring import compare
 
         sources, references, others = pairs
-        ours = translator.translate(sources)
-        theirs = {name: translate(sources) for name, translate in format.engines(folder, translator.bundle)}
-        scores = compare([ours, *theirs.values()], references, translator.bundle.target, args.tokenize, others)
-        scored = dict(zip(["minitrans float32", *theirs], scores, strict=True))
+        own = translator.translate(sources)
+        by_engine = {name: translate(sources) for name, translate in format.engines(folder, translator.bundle)}
+        scores = compare([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
+        scored = dict(zip(["minitrans float32", *by_engine], scores, strict=True))
         print_scores(list(scored.items()))
-        for name, outputs in theirs.items():
-            n_different = sum(a != b for a, b in zip(ours, outputs, strict=True))
-            print(f"{name}: {n_different} of {len(ours)} translations differ from those of minitrans")
+        for name, outputs in by_engine.items():
+            n_different = sum(a != b for a, b in zip(own, outputs, strict=True))
+            print(f"{name}: {n_different} of {len(own)} translations differ from those of minitrans")
     if args.format == "transformers" and (scored or args.license):
         measured = {Path(args.source).name: scored["transformers float32"]} if scored else {}
         format.write_card(folder, translator.bundle, args.license, measured)

@@ -84,10 +84,10 @@ def transformer_spec(model: Transformer, pieces: Sequence[str], unk_id: int) -> 
     bias = torch.zeros(config.vocab_size)
     bias[[config.pad_id, config.bos_id]] = -torch.inf
     decoder.projection.weight, decoder.projection.bias = model.output.weight, bias
-    for theirs, ours in ((encoder, model.encoder), (decoder, model.decoder)):
-        theirs.position_encodings.encodings = model.positions
-        _fill_norm(theirs.layer_norm, ours.norm)
-        for filled, layer in zip(theirs.layer, cast(Iterable[EncoderLayer | DecoderLayer], ours.layers), strict=True):
+    for side, stack in ((encoder, model.encoder), (decoder, model.decoder)):
+        side.position_encodings.encodings = model.positions
+        _fill_norm(side.layer_norm, stack.norm)
+        for filled, layer in zip(side.layer, cast(Iterable[EncoderLayer | DecoderLayer], stack.layers), strict=True):
             _fill_attention(filled.self_attention, layer.self_norm, layer.self_attn)
             if isinstance(layer, DecoderLayer):
                 _fill_attention(filled.attention, layer.cross_norm, layer.cross_attn)
@@ -130,9 +130,9 @@ def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
     differences = []
     for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
         src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
-        (ours,) = token_log_probs(outputs_alone(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
+        (expected,) = token_log_probs(outputs_alone(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
         (scored,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
-        differences.append(((ours - torch.tensor(scored.log_probs)) / ours.abs().clamp(min=1.0)).abs().max())
+        differences.append(((expected - torch.tensor(scored.log_probs)) / expected.abs().clamp(min=1.0)).abs().max())
     return float(torch.stack(differences).max())
 
 
@@ -142,9 +142,9 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     It translates as many batches at once as it has threads. (Several threads for a batch are slower by far where
     PyTorch, in the same process, has threads of its own.)
     """
-    ours = torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
-    torch.set_num_threads(ours)  # which it had set to its own
+    torch.set_num_threads(n_threads)  # which it had set to its own
     return engine
 
 

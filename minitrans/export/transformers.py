@@ -42,7 +42,7 @@ MOST_WORDS = 20_000  # of those that training showed, how many the proof tokeniz
 SPACES = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
 # What Blenderbot calls the parts of our layers.
-THEIR_NAMES = {
+HF_NAMES = {
     "self_norm": "self_attn_layer_norm",
     "cross_norm": "encoder_attn_layer_norm",
     "cross_attn": "encoder_attn",
@@ -142,13 +142,13 @@ def save_model(folder: Path, model: Transformer) -> None:
         encoder_no_repeat_ngram_size=0,
         forced_eos_token_id=None,
     )
-    theirs = transformers.BlenderbotForConditionalGeneration(config)
-    theirs.load_state_dict(their_weights(model))
+    hf_model = transformers.BlenderbotForConditionalGeneration(config)
+    hf_model.load_state_dict(hf_weights(model))
     special["suppress_tokens"] = [c.pad_id, c.bos_id]  # never chosen, but they keep their share of the probability
-    theirs.generation_config = transformers.GenerationConfig(
+    hf_model.generation_config = transformers.GenerationConfig(
         **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
     )
-    theirs.save_pretrained(folder)
+    hf_model.save_pretrained(folder)
     weights = folder / "model.safetensors"
     write_file(weights, weights.read_bytes())  # safetensors lets nobody but the user read what it writes
 
@@ -172,7 +172,7 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
-def their_weights(model: Transformer) -> dict[str, Tensor]:
+def hf_weights(model: Transformer) -> dict[str, Tensor]:
     """Our weights by the names that Blenderbot has for them."""
     weights = {"final_logits_bias": torch.zeros(1, model.config.vocab_size), "lm_head.weight": model.output.weight}
     weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
@@ -181,8 +181,8 @@ def their_weights(model: Transformer) -> dict[str, Tensor]:
         weights[f"model.{side}.embed_positions.weight"] = model.positions
         for name, weight in getattr(model, side).state_dict().items():
             name = f"layer_{name}" if name.startswith("norm.") else name
-            for ours, theirs in THEIR_NAMES.items():
-                name = name.replace(ours, theirs)
+            for own_name, hf_name in HF_NAMES.items():
+                name = name.replace(own_name, hf_name)
             if "w_qkv" in name:
                 for part, rows in zip("qkv", weight.chunk(3), strict=True):
                     weights[f"model.{side}.{name.replace('w_qkv', f'{part}_proj')}"] = rows
@@ -245,15 +245,15 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     """
     tokenizer, size = bundle.tokenizer, bundle.tokenizer.vocab_size
     pieces = [tokenizer.piece(i) for i in range(size)]
-    for i, (piece, theirs) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
-        if piece != theirs:
-            _refuse(f"piece {i} is {visible(repr(theirs))} there and {visible(repr(piece))} here")
+    for i, (piece, other) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
+        if piece != other:
+            _refuse(f"piece {i} is {visible(repr(other))} there and {visible(repr(piece))} here")
     lines = [*HOSTILE, *pieces, *sorted(bundle.words or ())[:MOST_WORDS]]
     encoded = tokenizer.encode_batch(map(plain, lines) if tokenizer.reader.plain else lines)
-    for line, ids, theirs in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
-        if [*ids, tokenizer.eos_id] != theirs:
+    for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
+        if [*ids, tokenizer.eos_id] != hf_ids:
             _refuse(f"its tokenizer gives other ids for {visible(repr(line))}")
-        if tokenizer.decode(ids) != _decode(engine, theirs):
+        if tokenizer.decode(ids) != _decode(engine, hf_ids):
             _refuse(f"its tokenizer gives another text for the ids of {visible(repr(line))}")
 
     model = copy.deepcopy(bundle.model).double()
@@ -279,9 +279,9 @@ def _distance(engine: Engine, model: Transformer) -> float:
     c = model.config
     src_ids, tgt_in = random_rows(model, (c.max_len, 1, 9, 15)), random_rows(model, (c.max_len,) * 4)
     tgt_in = torch.cat([torch.full((4, 1), c.bos_id), tgt_in[:, :-1]], 1)
-    ours = model(src_ids, tgt_in)
-    theirs = engine.model(input_ids=src_ids, attention_mask=src_ids != c.pad_id, decoder_input_ids=tgt_in).logits
-    return float(((ours - theirs).abs() / ours.abs().clamp(min=1.0)).max())
+    expected = model(src_ids, tgt_in)
+    logits = engine.model(input_ids=src_ids, attention_mask=src_ids != c.pad_id, decoder_input_ids=tgt_in).logits
+    return float(((expected - logits).abs() / expected.abs().clamp(min=1.0)).max())
 
 
 def random_rows(model: Transformer, lengths: Sequence[int]) -> Tensor:

@@ -119,9 +119,9 @@ def load_bundle(folder: Path) -> Bundle:
     config, source, target, n_words, threshold, digests = _load_sizes(folder / SIZES)
     tokenizer = load_tokenizer(folder)
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
-        ours, theirs = getattr(config, name), getattr(tokenizer, name)
-        if ours != theirs:
-            differs = f"{name} is {ours} in the model, {theirs} in the tokenizer"
+        of_model, of_tokenizer = getattr(config, name), getattr(tokenizer, name)
+        if of_model != of_tokenizer:
+            differs = f"{name} is {of_model} in the model, {of_tokenizer} in the tokenizer"
             raise UserError(f"{folder}: {differs}; the files come from different runs")
     words = None if n_words is None else load_words(folder)
     if words is not None and len(words) != n_words:

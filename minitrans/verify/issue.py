@@ -94,13 +94,13 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
 
 def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[str], limit: float) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
-    theirs, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
+    hf_model, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
     if name in architectures():
-        default = type(theirs.config)().to_dict()
-        own = {key: value for key, value in theirs.config.to_diff_dict().items() if value != default.get(key)}
+        default = type(hf_model.config)().to_dict()
+        own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}
-        made = SMALL_MODEL.format(name=theirs.config.model_type, settings=settings, auto=auto, dtype=dtype)
+        made = SMALL_MODEL.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
     def whole(tokens: Tensor, rest: str, **how: object) -> str:

@@ -28,9 +28,9 @@ def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) ->
         batch_first: Whether it takes (B, L, D), as ours does, or (L, B, D).
     """
     d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
-    theirs = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=batch_first, dtype=dtype)
-    theirs.load_state_dict(as_torch_state(attention.state_dict()))
-    return theirs
+    module = nn.MultiheadAttention(d_model, attention.n_heads, batch_first=batch_first, dtype=dtype)
+    module.load_state_dict(as_torch_state(attention.state_dict()))
+    return module
 
 
 def torch_multi_head_output(
@@ -50,17 +50,17 @@ def torch_multi_head_output(
     batch, q_len, _ = x_q.shape
     # Theirs takes one mask for each row and head, (B*H, Tq, Tk), and True = may NOT attend.
     blocked = ~mask.expand(batch, attention.n_heads, q_len, x_kv.size(1)).flatten(0, 1)
-    theirs = torch_multi_head(attention)
-    return theirs(x_q, x_kv, x_kv, attn_mask=blocked, need_weights=True, average_attn_weights=False)
+    module = torch_multi_head(attention)
+    return module(x_q, x_kv, x_kv, attn_mask=blocked, need_weights=True, average_attn_weights=False)
 
 
 def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
     """PyTorch's pre-norm layer, of an encoder or a decoder, with the weights of ours, n_heads * d_head = d_model."""
     kind = nn.TransformerDecoderLayer if hasattr(layer, "cross_attn") else nn.TransformerEncoderLayer
     (d_ff, d_model), dtype, n_heads = layer.ff.w_1.weight.shape, layer.ff.w_1.weight.dtype, layer.self_attn.n_heads
-    theirs = kind(d_model, n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True, dtype=dtype)
-    theirs.load_state_dict(as_torch_state(layer.state_dict()))
-    return theirs
+    module = kind(d_model, n_heads, d_ff, dropout=0.0, batch_first=True, norm_first=True, dtype=dtype)
+    module.load_state_dict(as_torch_state(layer.state_dict()))
+    return module
 
 
 def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
@@ -78,7 +78,7 @@ def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tu
     """
     c, dtype = model.config, model.output.weight.dtype
     layer = nn.TransformerEncoderLayer(c.d_model, c.n_heads, c.d_ff, dropout=0.0, batch_first=True, norm_first=True)
-    theirs = nn.Transformer(
+    module = nn.Transformer(
         c.d_model,
         c.n_heads,
         num_decoder_layers=c.n_layers,
@@ -89,15 +89,15 @@ def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tu
         norm_first=True,
     ).to(dtype)
     stacks = {n: w for n, w in model.state_dict().items() if n.startswith(("encoder.", "decoder."))}
-    theirs.load_state_dict(as_torch_state(stacks))
+    module.load_state_dict(as_torch_state(stacks))
     src, tgt = (
         table(ids) * math.sqrt(c.d_model) + _positions(ids.size(1), c.d_model).to(dtype)
         for table, ids in ((model.src_embedding, src_ids), (model.tgt_embedding, tgt_in))
     )
     padded = src_ids == c.pad_id  # theirs: True = may NOT attend
     future = torch.ones(tgt_in.size(1), tgt_in.size(1)).triu(1).bool()
-    hidden = theirs(src, tgt, tgt_mask=future, src_key_padding_mask=padded, memory_key_padding_mask=padded)
-    return theirs.encoder(src, src_key_padding_mask=padded), hidden @ model.output.weight.T
+    hidden = module(src, tgt, tgt_mask=future, src_key_padding_mask=padded, memory_key_padding_mask=padded)
+    return module.encoder(src, src_key_padding_mask=padded), hidden @ model.output.weight.T
 
 
 def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -115,10 +115,10 @@ def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     result = {}
     for name, tensor in state.items():
         in_decoder = name.replace("ff_norm", "cross_norm") in state
-        theirs = name.replace("ff_norm.", "norm3." if in_decoder else "norm2.")
+        torch_name = name.replace("ff_norm.", "norm3." if in_decoder else "norm2.")
         for old, new in renamed.items():
-            theirs = theirs.replace(old, new)
-        result[theirs] = tensor
+            torch_name = torch_name.replace(old, new)
+        result[torch_name] = tensor
     return result
 
 

@@ -185,33 +185,33 @@ def cut(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
 def m2m100_with(model: Transformer) -> Any:
     """M2M100 that computes what our model does."""
     c = model.config
-    theirs: Any = bench_train.m2m100_model(c, "sdpa")[0]
-    ours = model.state_dict()
-    state = {"model.shared.weight": ours["output.weight"]}
+    m2m100: Any = bench_train.m2m100_model(c, "sdpa")[0]
+    weights = model.state_dict()
+    state = {"model.shared.weight": weights["output.weight"]}
     parts = {"self_attn": "self_attn", "encoder_attn": "cross_attn"}
     for side in ("encoder", "decoder"):
-        getattr(theirs.model, side).embed_positions.weights[c.pad_id + 1 :][: c.max_len] = model.positions
+        getattr(m2m100.model, side).embed_positions.weights[c.pad_id + 1 :][: c.max_len] = model.positions
         for kind in ("weight", "bias"):
-            state[f"model.{side}.layer_norm.{kind}"] = ours[f"{side}.norm.{kind}"]
+            state[f"model.{side}.layer_norm.{kind}"] = weights[f"{side}.norm.{kind}"]
             for i in range(c.n_layers):
                 to, at = f"model.{side}.layers.{i}", f"{side}.layers.{i}"
                 for attention, own in list(parts.items())[: 1 + (side == "decoder")]:
-                    q, k, v = ours[f"{at}.{own}.w_qkv.{kind}"].chunk(3)
-                    o = ours[f"{at}.{own}.w_o.{kind}"]
+                    q, k, v = weights[f"{at}.{own}.w_qkv.{kind}"].chunk(3)
+                    o = weights[f"{at}.{own}.w_o.{kind}"]
                     for name, value in (("q_proj", q), ("k_proj", k), ("v_proj", v), ("out_proj", o)):
                         state[f"{to}.{attention}.{name}.{kind}"] = value
                     norm = own.replace("attn", "norm")
-                    state[f"{to}.{attention}_layer_norm.{kind}"] = ours[f"{at}.{norm}.{kind}"]
-                state[f"{to}.final_layer_norm.{kind}"] = ours[f"{at}.ff_norm.{kind}"]
+                    state[f"{to}.{attention}_layer_norm.{kind}"] = weights[f"{at}.{norm}.{kind}"]
+                state[f"{to}.final_layer_norm.{kind}"] = weights[f"{at}.ff_norm.{kind}"]
                 for name, own in (("fc1", "w_1"), ("fc2", "w_2")):
-                    state[f"{to}.{name}.{kind}"] = ours[f"{at}.ff.{own}.{kind}"]
-    missing, unknown = theirs.load_state_dict(state, strict=False)
+                    state[f"{to}.{name}.{kind}"] = weights[f"{at}.ff.{own}.{kind}"]
+    missing, unknown = m2m100.load_state_dict(state, strict=False)
     tied = {"lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"}
     assert not unknown
     assert set(missing) <= tied
-    for settings in (theirs.config, theirs.generation_config):
+    for settings in (m2m100.config, m2m100.generation_config):
         settings.use_cache = True
-    return theirs.eval()
+    return m2m100.eval()
 
 
 def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]:

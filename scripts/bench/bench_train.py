@@ -638,7 +638,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
     tokens = target_tokens(batches, workload.config)
     for rounds, seconds in enumerate(time_steps(benches, batches, budget.repeat("timing steps", 0.4, *ROUNDS)), 1):
         best = min(precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
-        ours = seconds[Contender(OURS, best)]
+        own = seconds[Contender(OURS, best)]
         result["rounds"], result["steps"] = rounds, steps
         result["contenders"] = [
             {
@@ -647,18 +647,18 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
                 "parameters": bench.n_parameters,
                 "ms": 1000 * seconds[bench.contender],
                 "tokens_per_second": tokens / seconds[bench.contender],
-                "ratio": seconds[bench.contender] / ours,
+                "ratio": seconds[bench.contender] / own,
                 "peak_mb": None,
             }
             for bench in benches
         ]
-        result["ratio_to_best_peer"] = min(s for contender, s in seconds.items() if contender.name != OURS) / ours
-        result["ratio_to_nn_transformer_fp32"] = seconds[Contender(TORCH, "fp32")] / ours
+        result["ratio_to_best_peer"] = min(s for contender, s in seconds.items() if contender.name != OURS) / own
+        result["ratio_to_nn_transformer_fp32"] = seconds[Contender(TORCH, "fp32")] / own
     for bench, row in zip(benches, result["contenders"], strict=True):
         budget.note(f"measuring the memory of {bench.contender}")
         row["peak_mb"] = peak_memory(bench.contender, workload)
     budget.note("timing Lightning")
-    in_time = 0.5 * budget.left() / (2 * ours) - WARMUP
+    in_time = 0.5 * budget.left() / (2 * own) - WARMUP
     n_steps = min(max(int(in_time / ROUNDS[0]), LIGHTNING_STEPS[0]), LIGHTNING_STEPS[1])
     result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
     result["lightning_efficiency"] = result["lightning"]["efficiency"]
@@ -690,15 +690,15 @@ def sweep(settings: Settings, result: dict[str, Any]) -> None:
 def duel(settings: Settings, folder: Path, budget: Budget) -> dict[str, Any]:
     """Measure ours and M2M100, each in its faster arithmetic, at one size."""
     workload = make_workload(settings, folder)
-    ours = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
-    theirs = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
+    own = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
+    peer = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
     for steps in budget.repeat("warming up", 0.2, *STEPS):
-        list(time_steps([ours, theirs], workload.batches[steps - 1 : steps], [steps]))
+        list(time_steps([own, peer], workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
-    *_, seconds = time_steps([ours, theirs], batches, budget.repeat("timing steps", 0.8, *ROUNDS))
+    *_, seconds = time_steps([own, peer], batches, budget.repeat("timing steps", 0.8, *ROUNDS))
     tokens = target_tokens(batches, workload.config)
-    row: dict[str, Any] = {"ratio": seconds[theirs.contender] / seconds[ours.contender]}
-    for name, bench in (("ours", ours), ("m2m100", theirs)):
+    row: dict[str, Any] = {"ratio": seconds[peer.contender] / seconds[own.contender]}
+    for name, bench in (("ours", own), ("m2m100", peer)):
         spent = seconds[bench.contender]
         row[name] = {
             "contender": str(bench.contender),

@@ -130,8 +130,8 @@ class AnyRelease(CachedModel[list[Any]]):
 
     def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> list[Tensor]:
         """With the cache; those with cache_params want the mask of what is fed, others that of all so far."""
-        theirs, memory, seen, fed = cache
-        how: dict[str, Any] = {"use_cache": True, self._name: theirs}
+        hf_cache, memory, seen, fed = cache
+        how: dict[str, Any] = {"use_cache": True, self._name: hf_cache}
         now = mask if tokens.size(1) > 1 else None
         if mask is not None:
             seen = mask if seen is None else torch.cat([seen, mask], 1)
@@ -155,20 +155,20 @@ class AnyRelease(CachedModel[list[Any]]):
 
     def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
         """As beam search does: by the cache's own method, or the model's."""
-        theirs, memory, seen, fed = cache
-        if hasattr(theirs, "reorder_cache"):
-            theirs.reorder_cache(rows)
+        hf_cache, memory, seen, fed = cache
+        if hasattr(hf_cache, "reorder_cache"):
+            hf_cache.reorder_cache(rows)
         else:
-            theirs = self.model._reorder_cache(theirs, rows)
-        return [theirs, memory and tuple(x[rows] for x in memory), seen if seen is None else seen[rows], fed]
+            hf_cache = self.model._reorder_cache(hf_cache, rows)
+        return [hf_cache, memory and tuple(x[rows] for x in memory), seen if seen is None else seen[rows], fed]
 
     def drop_last(self, cache: list[Any], n: int) -> list[Any]:
         """By `crop`, where the cache does not say that it cannot."""
-        theirs, memory, seen, fed = cache
-        if not getattr(theirs, "is_croppable", hasattr(theirs, "crop")):
+        hf_cache, memory, seen, fed = cache
+        if not getattr(hf_cache, "is_croppable", hasattr(hf_cache, "crop")):
             raise NotOfferedError("its cache cannot be cropped")
-        theirs.crop(-n)
-        return [theirs, memory, seen if seen is None else seen[:, :-n], fed - n]
+        hf_cache.crop(-n)
+        return [hf_cache, memory, seen if seen is None else seen[:, :-n], fed - n]
 
     def embedding(self) -> nn.Module:
         """That of a decoder alone."""

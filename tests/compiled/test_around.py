@@ -90,5 +90,5 @@ def test_many_rows_of_many_lengths() -> None:
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
 def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model = lower_model(240 + n).to(dtype)
-    ours = compiled.accelerate_decoding(model)
-    assert 0 < worst_step(model.double(), ours, 3, 4, [n, 3]) < tolerance
+    stepper = compiled.accelerate_decoding(model)
+    assert 0 < worst_step(model.double(), stepper, 3, 4, [n, 3]) < tolerance

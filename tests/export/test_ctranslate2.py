@@ -46,7 +46,7 @@ def sources_of(seed: int, lengths: list[int]) -> list[list[int]]:
     return [[i if i != EOS else BOS for i in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]
 
 
-def ours(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+def own_ids(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
     return [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
 
 
@@ -81,7 +81,7 @@ def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, An
         model = random_model(seed, **sizes).float()
         sources = sources_of(seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9])  # the longest that there may be is among them
         outputs = engine_decode(engine_of(model, folder), PIECES, MAX_LEN, sources)
-        assert outputs == ours(model, sources)
+        assert outputs == own_ids(model, sources)
         taken += outputs
     assert len({tuple(ids) for ids in taken}) > 10
 
@@ -110,7 +110,7 @@ def test_the_engine_takes_our_tokens_where_a_model_is_special(
 ) -> None:
     sources = sources_of(1, lengths)
     outputs = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
-    assert outputs == ours(model, sources)
+    assert outputs == own_ids(model, sources)
     assert expected is None or outputs == expected
 
 

@@ -135,7 +135,7 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, s
     fast = fast_tokenizer(tokenizer)
     expected = tokenizer.encode_batch(map(plain, lines))
     encoded = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
-    assert [line for line, ours, theirs in zip(lines, expected, encoded, strict=True) if ours != theirs] == []
+    assert [line for line, own, fast_ids in zip(lines, expected, encoded, strict=True) if own != fast_ids] == []
     assert [clean(text) for text in fast.decode_batch(encoded)] == tokenizer.decode_batch(expected)
 
 
@@ -191,7 +191,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh")
     broken, message = FAULTS[fault]
-    save, weights_of = export_transformers.save_engine, export_transformers.their_weights
+    save, weights_of = export_transformers.save_engine, export_transformers.hf_weights
 
     def edited(folder: Path, bundle: Bundle) -> None:
         save(folder, bundle)
@@ -204,7 +204,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     if broken is None:
         bundle.model.encoder.norm.eps = 0.25
     elif callable(broken):
-        monkeypatch.setattr(export_transformers, "their_weights", lambda model: broken(weights_of(model)))
+        monkeypatch.setattr(export_transformers, "hf_weights", lambda model: broken(weights_of(model)))
     else:
         monkeypatch.setattr(export_transformers, "save_engine", edited)
     with pytest.raises(UserError) as refused:

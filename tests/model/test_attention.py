@@ -244,28 +244,28 @@ def test_multi_head_attention_equals_single_heads_side_by_side(causal: bool) -> 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("same_tokens", [True, False])
 def test_multi_head_attention_equals_that_of_pytorch(batch_first: bool, same_tokens: bool) -> None:
-    ours = multi_head(1, n_heads=3, d_head=None)
+    own = multi_head(1, n_heads=3, d_head=None)
     query, key, value = (random_tensor(seed, B, n, D) for seed, n in ((2, TQ), (3, TK), (4, TK)))
     if same_tokens:
         query = value = key
     real = torch.arange(TK) < torch.tensor([TK, 4])[:, None]  # (B, Tk)
     near = torch.arange(TK) <= torch.arange(query.size(1))[:, None] + 2  # (Tq, Tk)
-    got = ours(query, key, value, near[None, None] & real[:, None, None, :], need_weights=True)
+    got = own(query, key, value, near[None, None] & real[:, None, None, :], need_weights=True)
     arguments = [x if batch_first else x.transpose(0, 1) for x in (query, key, value)]
-    output, weights = torch_multi_head(ours, batch_first)(
+    output, weights = torch_multi_head(own, batch_first)(
         *arguments, key_padding_mask=~real, attn_mask=~near, average_attn_weights=False
     )
     assert worst_deviation(got, [output if batch_first else output.transpose(0, 1), weights]) <= ATOL
 
 
 def test_pytorchs_weights_can_be_loaded() -> None:
-    theirs = randomize(nn.MultiheadAttention(D, H, batch_first=True), 5)
-    ours = MultiHeadAttention(D, H).double()
-    names = {new: old for old, new in zip(ours.state_dict(), as_torch_state(ours.state_dict()), strict=True)}
-    ours.load_state_dict({names[name]: tensor for name, tensor in theirs.state_dict().items()})
+    torch_module = randomize(nn.MultiheadAttention(D, H, batch_first=True), 5)
+    own = MultiHeadAttention(D, H).double()
+    names = {new: old for old, new in zip(own.state_dict(), as_torch_state(own.state_dict()), strict=True)}
+    own.load_state_dict({names[name]: tensor for name, tensor in torch_module.state_dict().items()})
     q, kv = random_tensor(6, B, TQ, D), random_tensor(7, B, TK, D)
-    want, _ = theirs(q, kv, kv, need_weights=False)
-    assert worst_deviation([ours(q, kv, kv)[0]], [want]) <= ATOL
+    want, _ = torch_module(q, kv, kv, need_weights=False)
+    assert worst_deviation([own(q, kv, kv)[0]], [want]) <= ATOL
 
 
 @pytest.fixture

@@ -226,9 +226,9 @@ def test_the_model_equals_the_reference(tied: bool, n_heads: int, d_head: int | 
 
 
 def test_the_model_equals_pytorchs_transformer() -> None:
-    ours = random_model(4, d_model=8, n_heads=2, d_head=None)
-    got = [ours.encode(SRC_IDS)[0], ours(SRC_IDS, TGT_IN)]
-    assert worst_deviation(got, torch_transformer(ours, SRC_IDS, TGT_IN)) <= ATOL
+    own = random_model(4, d_model=8, n_heads=2, d_head=None)
+    got = [own.encode(SRC_IDS)[0], own(SRC_IDS, TGT_IN)]
+    assert worst_deviation(got, torch_transformer(own, SRC_IDS, TGT_IN)) <= ATOL
 
 
 # Passes

@@ -67,9 +67,9 @@ def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_pa
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
-    ours, theirs = (bench_decode.contender(who, model, tmp_path)(sources, 5) for who in (OURS, name))
-    assert theirs != bench_decode.contender(name, model, tmp_path)(sources)
-    assert sum(a == b for a, b in zip(ours, theirs, strict=True)) > len(sources) / 2  # they end a search differently
+    own, other = (bench_decode.contender(who, model, tmp_path)(sources, 5) for who in (OURS, name))
+    assert other != bench_decode.contender(name, model, tmp_path)(sources)
+    assert sum(a == b for a, b in zip(own, other, strict=True)) > len(sources) / 2  # they end a search differently
 
 
 def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,8 +103,8 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     rows = {row["name"]: row for row in result["contenders"]}
     assert tuple(rows) == bench_decode.NAMES
     assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
-    ours, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
-    assert result["ratio_to_hf_batched"] == pytest.approx(ours / hf)
+    own, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
+    assert result["ratio_to_hf_batched"] == pytest.approx(own / hf)
     for row in rows.values():
         assert list(row["latency_ms"].values()) == sorted(row["latency_ms"].values())
     for row in result["lengths"]:
@@ -128,9 +128,9 @@ def test_a_peer_that_decodes_something_else_is_told(
 
 
 def test_ratios_are_of_speeds() -> None:
-    ours, theirs = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
-    assert ours.faster_than(theirs) == 3
-    assert ours.different(theirs) == 1
+    own, other = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
+    assert own.faster_than(other) == 3
+    assert own.different(other) == 1
 
 
 def test_a_round_is_every_contender_once(sources: Ids) -> None:

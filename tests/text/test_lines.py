@@ -105,12 +105,12 @@ def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> No
 
 def pipe() -> tuple[BinaryIO, BinaryIO]:
     """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
-    ours, theirs = os.pipe()
-    stream = os.fdopen(theirs, "wb", buffering=0)
+    reader, writer = os.pipe()
+    stream = os.fdopen(writer, "wb", buffering=0)
     end = threading.Timer(60, stream.close)
     end.daemon = True
     end.start()
-    return os.fdopen(ours, "rb"), stream
+    return os.fdopen(reader, "rb"), stream
 
 
 def test_a_file_gives_full_lists(tmp_path: Path) -> None:

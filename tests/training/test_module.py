@@ -57,7 +57,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     """Another process has five tokens, whose loss is 70: DDP averages the gradients of the two shares."""
 
     def sum_up(numbers: list[float], device: torch.device) -> list[float]:
-        return [mine + theirs for mine, theirs in zip(numbers, (70.0, 5.0), strict=True)]
+        return [mine + others for mine, others in zip(numbers, (70.0, 5.0), strict=True)]
 
     module = Logged(random_model(0), "off")
     total = plain_loss(module.model, 0.3).item() * N_TOKENS

@@ -77,13 +77,13 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     )
 
     for kind, atol in (("current_model_state", 1e-10), ("state_dict", 1e-7)):  # the latter is averaged, in float32
-        ours, theirs = checkpoint(one)[kind], checkpoint(several)[kind]
-        for name, tensor in ours.items():
-            assert (tensor - theirs[name]).abs().max() < atol, name
-    for ours, theirs in zip(metrics(one), metrics(several), strict=True):
-        for name, value in ours.items():
+        of_one, of_all = checkpoint(one)[kind], checkpoint(several)[kind]
+        for name, tensor in of_one.items():
+            assert (tensor - of_all[name]).abs().max() < atol, name
+    for of_one, of_all in zip(metrics(one), metrics(several), strict=True):
+        for name, value in of_one.items():
             if value:
-                assert float(value) == pytest.approx(float(theirs[name]), rel=1e-6), name
+                assert float(value) == pytest.approx(float(of_all[name]), rel=1e-6), name
     assert (several / "words.txt").read_bytes() == (one / "words.txt").read_bytes()
     # The first process alone writes.
     assert {path.name for path in several.iterdir()} == {path.name for path in one.iterdir()}

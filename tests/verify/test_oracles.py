@@ -36,7 +36,7 @@ def subject() -> Subject:
 
 
 @torch.no_grad()
-def ours(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+def own_numbers(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """Memory and logits."""
     return [model.encode(src_ids)[0], model(src_ids, tgt_in)]
 
@@ -59,7 +59,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
     want = oracle(s.model, s.src_ids, s.tgt_in)
 
     def distance(model: Transformer) -> float:
-        got = ours(model, s.src_ids, s.tgt_in)
+        got = own_numbers(model, s.src_ids, s.tgt_in)
         return worst([deviation(a[: len(b)], b) for a, b in zip(got, want, strict=True)])
 
     assert distance(s.model) <= FLOAT64

@@ -71,9 +71,9 @@ def training_takes_the_same_pass(subject: Subject) -> float:
     deviations = []
     for mode in (True, False):
         with torch.random.fork_rng(devices=[]):
-            for _, plain, ours in probe.training_both_ways(model.train(mode), *batch, subject.dtype):
+            for _, plain, fast in probe.training_both_ways(model.train(mode), *batch, subject.dtype):
                 scale = plain.abs().max().clamp(min=1.0)
-                deviations.append(deviation(ours / scale, plain / scale))
+                deviations.append(deviation(fast / scale, plain / scale))
     return worst(deviations)
 
 

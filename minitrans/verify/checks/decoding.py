@@ -33,15 +33,15 @@ BEAMS = 3
 ALL = "logits, outputs of all layers, all attention weights"
 
 
-def as_anyone(id_: str, theirs: str, more: str = "") -> Callable[[Measure], Measure]:
+def as_anyone(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
     """Returns a decorator, like `check`, for what is claimed of anyone's model too: of ours all numbers are measured.
 
     Args:
         id_: The check's id.
-        theirs: The id of the check of anyone's model.
+        general: The id of the check of anyone's model.
         more: What is measured beyond that.
     """
-    (known,) = (each for each in cache_checks.CHECKS if each.id == theirs)
+    (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: Measure) -> Measure:
         what = known.what.replace("logits", ALL) + more

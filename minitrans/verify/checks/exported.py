@@ -46,12 +46,12 @@ def exported_model_scores_the_same(subject: Subject) -> float:
         [[pieces[i] for i in tgt[1:]] for _, tgt in pairs],
         max_input_length=0,
     )
-    ours: list[float] = []
+    expected: list[float] = []
     for src, tgt in pairs:
         logits = outputs_alone(model(torch.tensor([src]), torch.tensor([tgt])), config)
-        ours += token_log_probs(logits, torch.tensor([[*tgt[1:], config.eos_id]]))[0].tolist()
-    theirs = [log_p for result in results for log_p in result.log_probs]
-    return deviation(torch.tensor(theirs), torch.tensor(ours, dtype=torch.float64))
+        expected += token_log_probs(logits, torch.tensor([[*tgt[1:], config.eos_id]]))[0].tolist()
+    log_probs = [log_p for result in results for log_p in result.log_probs]
+    return deviation(torch.tensor(log_probs), torch.tensor(expected, dtype=torch.float64))
 
 
 @check(

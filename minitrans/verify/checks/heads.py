@@ -57,12 +57,12 @@ def packed_projections(subject: Subject) -> float:
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
     for attention in attentions(square_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
-        theirs = torch_multi_head(attention)  # written
+        torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
-        reread.w_qkv.weight.copy_(theirs.in_proj_weight)
-        reread.w_qkv.bias.copy_(theirs.in_proj_bias)
-        reread.w_o.load_state_dict(theirs.out_proj.state_dict())
-        deviations += [deviation(a, theirs(x, x, x)[0]) for a in (attention(x, x, x)[0], reread(x, x, x)[0])]
+        reread.w_qkv.weight.copy_(torch_module.in_proj_weight)
+        reread.w_qkv.bias.copy_(torch_module.in_proj_bias)
+        reread.w_o.load_state_dict(torch_module.out_proj.state_dict())
+        deviations += [deviation(a, torch_module(x, x, x)[0]) for a in (attention(x, x, x)[0], reread(x, x, x)[0])]
     return worst(deviations)
 
 
@@ -114,10 +114,10 @@ def scores_of_each_head(subject: Subject) -> float:
 def heads_are_split_first(subject: Subject) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
     q, k = worked_example(subject)
-    ours = attention_scores(q, k)
-    if deviation(wrong_formulas.unsplit_scores(q, k), ours) < CONTROL:
+    scores = attention_scores(q, k)
+    if deviation(wrong_formulas.unsplit_scores(q, k), scores) < CONTROL:
         return math.inf
-    return deviation(ours[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT, dtype=torch.float64))
+    return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT, dtype=torch.float64))
 
 
 @check(
@@ -222,8 +222,8 @@ def multi_head_is_torch(subject: Subject) -> float:
         expected, expected_weights = torch_multi_head_output(attention, x_q, x_kv, src_mask)
         deviations += [deviation(output, expected), deviation(head_weights, expected_weights)]
         (q,), (k, v) = attention.project(x_q, 0, 1), attention.project(x_kv, 1, 3)
-        ours, _ = scaled_dot_product_attention(q, k, v, src_mask)
-        deviations.append(deviation(ours, F.scaled_dot_product_attention(q, k, v, src_mask)))
+        own, _ = scaled_dot_product_attention(q, k, v, src_mask)
+        deviations.append(deviation(own, F.scaled_dot_product_attention(q, k, v, src_mask)))
     return worst(deviations)
 
 
@@ -235,6 +235,6 @@ def batch_first(subject: Subject) -> float:
     for attention in attentions(square_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
-        theirs, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)
-        deviations.append(deviation(attention(x, x, x)[0], theirs.transpose(0, 1)))
+        torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)
+        deviations.append(deviation(attention(x, x, x)[0], torch_output.transpose(0, 1)))
     return worst(deviations)

@@ -51,12 +51,12 @@ def layers_are_torchs(subject: Subject) -> float:
     future = torch.ones(tgt_len, tgt_len).triu(1).bool()
     deviations = []
     for reader in cast(Iterable[EncoderLayer], model.encoder.layers):
-        theirs = torch_layer(reader)(memory, src_key_padding_mask=blocked)
-        deviations.append(deviation(reader(memory, src_mask, False).output, theirs))
+        expected = torch_layer(reader)(memory, src_key_padding_mask=blocked)
+        deviations.append(deviation(reader(memory, src_mask, False).output, expected))
     for writer in cast(Iterable[DecoderLayer], model.decoder.layers):
-        theirs = torch_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
-        ours = writer(x, causal, memory, src_mask, None, 0, False)
-        deviations.append(deviation(ours.output, theirs))
+        expected = torch_layer(writer)(x, memory, tgt_mask=future, memory_key_padding_mask=blocked)
+        output = writer(x, causal, memory, src_mask, None, 0, False)
+        deviations.append(deviation(output.output, expected))
     return worst(deviations)
 
 
@@ -69,8 +69,8 @@ def model_is_torchs(subject: Subject) -> float:
     """The whole model equals PyTorch's Transformer with the same weights."""
     model = square_model(subject.model)
     memory, _ = model.encode(subject.src_ids)
-    theirs, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
-    return worst([deviation(memory, theirs), deviation(model(subject.src_ids, subject.tgt_in), logits)])
+    hidden, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
+    return worst([deviation(memory, hidden), deviation(model(subject.src_ids, subject.tgt_in), logits)])
 
 
 @check(

@@ -65,11 +65,11 @@ def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, 
         h = h.detach().requires_grad_()
         n_tokens = int((tgt_out != config.pad_id).sum())
         for smoothing in (0.0, 0.1):
-            ours = loss_of(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
+            own = loss_of(h, weight, tgt_out, config.pad_id, smoothing) / n_tokens
             plain = label_smoothed_cross_entropy(h @ weight.T, tgt_out, config.pad_id, smoothing) / n_tokens
-            gradients = (torch.autograd.grad(loss, (h, weight)) for loss in (ours, plain))
+            gradients = (torch.autograd.grad(loss, (h, weight)) for loss in (own, plain))
             deviations += [deviation(a, b) for a, b in zip(*gradients, strict=True)]
-            deviations.append(deviation(ours.detach()[None], plain.detach()[None]))
+            deviations.append(deviation(own.detach()[None], plain.detach()[None]))
     return worst(deviations)
 
 
