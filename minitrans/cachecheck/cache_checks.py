@@ -328,12 +328,12 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
         runs.append((f"in pieces of {size} and two steps,", real, torch.cat(steps, 1)))
     deviations = []
-    for how, seen, got in runs:
+    for fed_how, seen, got in runs:
         for b, n in enumerate(lengths):
             own = case.rows(slice(b, b + 1))
             want = own.with_tokens(own.tokens[:, : int(seen[b].sum())]).full_pass()[0]
             difference = deviation(got[b : b + 1, seen[b]], want)
-            deviations.append(difference.named(f"prompt {b} of {n} tokens {how} padded on the {side}"))
+            deviations.append(difference.named(f"prompt {b} of {n} tokens {fed_how} padded on the {side}"))
     return worst(deviations)
 
 

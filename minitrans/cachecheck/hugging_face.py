@@ -312,13 +312,13 @@ class DecoderOnly(HuggingFace):
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         prompt = mask if tokens.size(1) > 1 else None
         padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
-        how: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
+        options: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
         try:
-            output = self.model(tokens, **{name: cache.cache}, **how)
+            output = self.model(tokens, **{name: cache.cache}, **options)
         except (AttributeError, TypeError, ValueError):
             if not first or self._way == "static":
                 raise
-            output, cache.cache = self.model(tokens, **how), None  # its cache may be one of its own
+            output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
         if cache.cache is None or name == "state":
             cache.cache = output[name]
         return self._numbers(output, cache.fed)
@@ -390,9 +390,9 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     name, kind = architectures()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**OWN.get(name, {}), **settings}
     first: Exception | None = None
-    dropping = [(how, N_DROPPED) for how in (ATTEMPTS[0], ATTEMPTS[-1])]
-    for how, n_dropped in [*((how, 0) for how in ATTEMPTS), *dropping]:
-        tried = {**_small_settings(config_class, **how), **own}
+    dropping = [(attempt, N_DROPPED) for attempt in (ATTEMPTS[0], ATTEMPTS[-1])]
+    for attempt, n_dropped in [*((attempt, 0) for attempt in ATTEMPTS), *dropping]:
+        tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):
             try:
                 return _with_random_numbers(name, kind, seed, tried)

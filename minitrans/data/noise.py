@@ -50,10 +50,10 @@ def item(source: str, target: str, rng: random.Random, _: str) -> Pair:
 
 def misspelled(word: str, rng: random.Random) -> str:
     """A word with one typing error inside: letters swapped, one left out, doubled, or that beside it."""
-    i, how = rng.randrange(1, len(word) - 1), rng.randrange(4)
+    i, kind = rng.randrange(1, len(word) - 1), rng.randrange(4)
     before, letter, after = word[:i], word[i], word[i + 1 :]
     beside = rng.choice(neighbours(letter) or letter)
-    return before + (after[0] + letter + after[1:], after, letter * 2 + after, beside + after)[how]
+    return before + (after[0] + letter + after[1:], after, letter * 2 + after, beside + after)[kind]
 
 
 def change_word(text: str, least: int, rng: random.Random, change: Callable[[str, random.Random], str]) -> str:

@@ -103,9 +103,9 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
         made = SMALL_MODEL.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
-    def whole(tokens: Tensor, rest: str, **how: object) -> str:
+    def whole(tokens: Tensor, rest: str, **fields: object) -> str:
         text = BEGINNING + rest + END
-        return text.format(model=made, tokens=tokens.tolist(), source=source, **how)
+        return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
     case = case.rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_difference(case, limit)):

@@ -104,12 +104,12 @@ def pad(sources: Ids, rows: Sequence[int], pad_id: int) -> Tensor:
 class Ours:
     """Our translator between ids: compiled, "plain" or with "no cache"."""
 
-    def __init__(self, model: Transformer, how: str, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> None:
         """Take the weights."""
         tokenizer = NumberTokenizer(str(model.config.vocab_size).encode())
         bundle = Bundle(model.to(dtype), tokenizer, "a", "b")
-        self.translator = Translator(bundle, "require" if how == "compiled" else "off")
-        self.use_cache = how != "no cache"
+        self.translator = Translator(bundle, "require" if mode == "compiled" else "off")
+        self.use_cache = mode != "no cache"
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
@@ -221,8 +221,8 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
             return Ours(model, "compiled")
         case ["minitrans", "bfloat16"]:
             return Ours(deepcopy(model), "compiled", torch.bfloat16)
-        case ["minitrans", how]:
-            return Ours(model, how)
+        case ["minitrans", mode]:
+            return Ours(model, mode)
         case ["Hugging Face", _]:
             return HuggingFace(model)
         case [_, compute_type]:
@@ -329,9 +329,9 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
-    def add_ratios(how: str, timings: Timings) -> None:
-        result["rounds"][how] = result["rounds"].get(how, 0) + 1
-        result.update({f"ratio_to_{key}_{how}": timings[OURS].faster_than(timings[peer]) for key, peer in PEERS})
+    def add_ratios(kind: str, timings: Timings) -> None:
+        result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
+        result.update({f"ratio_to_{key}_{kind}": timings[OURS].faster_than(timings[peer]) for key, peer in PEERS})
 
     for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *TURNS)):
         add_ratios("batched", batched)
@@ -428,7 +428,7 @@ def print_comparison(result: dict[str, Any]) -> None:
     ]
     header = ["decoder", "sentences/s", "tokens/s", f"beam {BEAM}", "one at a time", "ms: median", "95%", "99%"]
     print(table([*header, "peak MB", "different"], rows))
-    print("rounds:", ", ".join(f"{n} {how}" for how, n in result["rounds"].items()), end="\n\n")
+    print("rounds:", ", ".join(f"{n} {kind}" for kind, n in result["rounds"].items()), end="\n\n")
     if result["lengths"]:
         rows = [
             [str(row["length"]), *(f"{row['tokens_per_second'][name]:,.0f}" for name in BY_LENGTH), str(row["rounds"])]
@@ -436,7 +436,7 @@ def print_comparison(result: dict[str, Any]) -> None:
         ]
         print(table(["tokens/s at length", *BY_LENGTH, "rounds"], rows), end="\n\n")
     for key, peer in PEERS:
-        ratios = (f"{how} {result[f'ratio_to_{key}_{how}']:.2f}" for how in result["rounds"])
+        ratios = (f"{kind} {result[f'ratio_to_{key}_{kind}']:.2f}" for kind in result["rounds"])
         print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
 
 

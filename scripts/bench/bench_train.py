@@ -783,8 +783,8 @@ def print_sweep(result: dict[str, Any]) -> None:
     for row in result["sweep"]:
         cells = [f"{row['setting'].replace('_', ' ')} {row['value']:,}"]
         for one in (row["ours"], row["m2m100"]):
-            how = one["contender"].split(maxsplit=1)[1]
-            cells += [f"{one['ms']:.1f}", f"{one['tokens_per_second']:,.0f}", f"{one['peak_mb']:,.0f}", how]
+            precision = one["contender"].split(maxsplit=1)[1]
+            cells += [f"{one['ms']:.1f}", f"{one['tokens_per_second']:,.0f}", f"{one['peak_mb']:,.0f}", precision]
         rows.append([*cells, f"{row['ratio']:.2f}"])
     each = ["ms", "tokens/s", "peak MB", "as"]
     print(table(["", *(f"{name} {what}" for name in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))

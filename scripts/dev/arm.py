@@ -76,10 +76,10 @@ def set_up() -> None:
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
     versions = ARM / "versions.txt"
     versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH}", (ROOT / "constraints.txt").read_text()))
-    how = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
-    how += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
+    options = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
+    options += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
     environment = os.environ | {"PIP_CONSTRAINT": ""}
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", *how, f"--requirement={versions}"]
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", *options, f"--requirement={versions}"]
     subprocess.run(pip, check=True, env=environment)
     (packages / "minitrans.pth").write_text(f"{ROOT}\n")
     (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")

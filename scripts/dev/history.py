@@ -131,27 +131,27 @@ class AnyRelease(CachedModel[list[Any]]):
     def feed(self, tokens: Tensor, cache: list[Any], mask: Tensor | None = None) -> list[Tensor]:
         """With the cache; those with cache_params want the mask of what is fed, others that of all so far."""
         hf_cache, memory, seen, fed = cache
-        how: dict[str, Any] = {"use_cache": True, self._name: hf_cache}
+        options: dict[str, Any] = {"use_cache": True, self._name: hf_cache}
         now = mask if tokens.size(1) > 1 else None
         if mask is not None:
             seen = mask if seen is None else torch.cat([seen, mask], 1)
         if fed and "cache_position" in self._takes:
-            how["cache_position"] = torch.arange(fed, fed + tokens.size(1))
-        output = self._run(memory, tokens, seen if self._name == "past_key_values" else now, **how)
+            options["cache_position"] = torch.arange(fed, fed + tokens.size(1))
+        output = self._run(memory, tokens, seen if self._name == "past_key_values" else now, **options)
         cache[:] = output[self._name], memory, seen, fed + tokens.size(1)
         return [output.logits]
 
-    def _run(self, memory: Any, tokens: Tensor, mask: Tensor | None, **how: Any) -> Any:
+    def _run(self, memory: Any, tokens: Tensor, mask: Tensor | None, **options: Any) -> Any:
         from transformers.modeling_outputs import BaseModelOutput
 
         if memory is not None:
-            how.update(encoder_outputs=BaseModelOutput(memory[0]), attention_mask=memory[1])
-            return self.model(decoder_input_ids=tokens, return_dict=True, **how)
+            options.update(encoder_outputs=BaseModelOutput(memory[0]), attention_mask=memory[1])
+            return self.model(decoder_input_ids=tokens, return_dict=True, **options)
         if mask is not None:
-            how["attention_mask"] = mask.long()
+            options["attention_mask"] = mask.long()
             if not self._mask_alone and "position_ids" in self._takes:
-                how["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :].contiguous()
-        return self.model(tokens, return_dict=True, **how)
+                options["position_ids"] = (mask.long().cumsum(1) - 1).clamp(min=0)[:, -tokens.size(1) :].contiguous()
+        return self.model(tokens, return_dict=True, **options)
 
     def select_rows(self, cache: list[Any], rows: Tensor) -> list[Any]:
         """As beam search does: by the cache's own method, or the model's."""

@@ -86,8 +86,8 @@ def start(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[
         "trainer.log_every_n_steps": 5,
     }
     flags = [*(f"--{name}={value}" for name, value in settings.items()), *flags]
-    how = ["--resume"] if newest_step(run_dir) > 0 else ["--overwrite"]
-    command = [sys.executable, "-m", "minitrans", "train", *flags, *how]
+    mode = ["--resume"] if newest_step(run_dir) > 0 else ["--overwrite"]
+    command = [sys.executable, "-m", "minitrans", "train", *flags, *mode]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 

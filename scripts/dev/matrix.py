@@ -82,8 +82,8 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
     for mode in ("require", "off"):
         for precision in ("fp32", "bf16"):
             run = str(folder / f"{mode}-{precision}")
-            how = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
-            by_name[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *how]
+            flags = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
+            by_name[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *flags]
             by_name[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
     return by_name
 

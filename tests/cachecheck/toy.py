@@ -111,7 +111,7 @@ class Toy(CachedModel[ToyCache]):
         numbers = self._run(fed, positions + (cache.ahead if start else 0), seen, cache)
         if cache.original and len(cache.original.chunks) == len(cache.chunks):
             pairs = zip(cache.original.values, cache.values, strict=True)
-            cache.original.values = [[*theirs[:-1], own[-1]] for theirs, own in pairs]
+            cache.original.values = [[*copied[:-1], own[-1]] for copied, own in pairs]
         if self.fault == "weights" and self.returns_weights:
             numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers

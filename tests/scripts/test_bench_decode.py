@@ -94,7 +94,7 @@ def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: Ids
 def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_decode.main(["--json", *FLAGS]) == 0
     result = json.loads(capsys.readouterr().out)
-    ratios = {f"ratio_to_{peer}_{how}" for peer in ("hf", "ct2") for how in ("batched", "single", "beams")}
+    ratios = {f"ratio_to_{peer}_{kind}" for peer in ("hf", "ct2") for kind in ("batched", "single", "beams")}
     names = "machine settings sentences mean_length parameters contenders lengths left_out rounds interrupted"
     assert set(result) == {*ratios, *names.split()}
     assert result["rounds"] == {"batched": 3, "beams": 3, "single": 3}

@@ -55,13 +55,13 @@ def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two
     noted = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
 
-    def noting(self: Translator, lines: list[str], **how: Any) -> Any:
-        noted.searches.add((self.bundle.target, how.get("beam"), how.get("length_penalty")))
-        return translate(self, lines, **how)
+    def noting(self: Translator, lines: list[str], **options: Any) -> Any:
+        noted.searches.add((self.bundle.target, options.get("beam"), options.get("length_penalty")))
+        return translate(self, lines, **options)
 
-    def loading(run: Path, **how: Any) -> Translator:
-        noted.loaded.append(how["compiled"])
-        return load(run, **how)
+    def loading(run: Path, **options: Any) -> Translator:
+        noted.loaded.append(options["compiled"])
+        return load(run, **options)
 
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
         patch.setattr(Translator, "translate", noting)
