@@ -32,15 +32,15 @@ template <class T> struct Block {
 };
 
 // Room for what a thread computes. Each thread has its own, and keeps it.
-template <class T> struct Work {
+template <class T> struct Workspace {
     using A = computed<T>;
     Matrix<A> x, h, u, f, q, kv, weights, scores, result, top;
     std::vector<const T *> keys;
     Operand<T> left, right;
 
-    static Work &mine() {
-        static thread_local Work work;
-        return work;
+    static Workspace &mine() {
+        static thread_local Workspace workspace;
+        return workspace;
     }
 };
 
@@ -101,7 +101,7 @@ template <class T> class Stepper {
               const int32_t *slots, const int64_t *sources, const int64_t *offsets, const Block<const T> &cross,
               int64_t n, A *log_p, int64_t *ids) const {
         const TileUnit unit;
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         for (int64_t first = 0; first < rows; first += ROWS) {
             const int64_t count = std::min(ROWS, rows - first);
             embed(w, tokens + first, count, model.target, [&](int64_t) { return t; });
@@ -161,7 +161,7 @@ template <class T> class Stepper {
 
     // x = sqrt(D) table[tokens] + positions
     template <class Position>
-    void embed(Work<T> &w, const int64_t *tokens, int64_t count, const A *table, Position position) const {
+    void embed(Workspace<T> &w, const int64_t *tokens, int64_t count, const A *table, Position position) const {
         const A scale = std::sqrt(A(s.D));
         w.x.resize(count, s.D);
         for (int64_t r = 0; r < count; r++) {
@@ -184,7 +184,7 @@ template <class T> class Stepper {
         }
     }
 
-    void apply(Work<T> &w, const Linear &linear, const Matrix<A> &x, Matrix<A> &y) const {
+    void apply(Workspace<T> &w, const Linear &linear, const Matrix<A> &x, Matrix<A> &y) const {
         w.left.pack(LEFT, x.all());
         multiply(w.left, linear.w, y);
         for (int64_t r = 0; r < y.rows; r++)
@@ -192,17 +192,17 @@ template <class T> class Stepper {
     }
 
     // What a sub-layer begins and ends with: y = w_in norm(x), and x += w_out heads.
-    void begin(Work<T> &w, const Sublayer &layer, Matrix<A> &y) const {
+    void begin(Workspace<T> &w, const Sublayer &layer, Matrix<A> &y) const {
         norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
         apply(w, layer.in, w.h, y);
         w.u.resize(w.x.rows, E);
     }
-    void end(Work<T> &w, const Sublayer &layer) const {
+    void end(Workspace<T> &w, const Sublayer &layer) const {
         apply(w, layer.out, w.u, w.f);
         for (int64_t r = 0; r < w.x.rows; r++)
             for (int64_t i = 0; i < s.D; i++) w.x[r][i] += w.f[r][i];
     }
-    void feed_forward(Work<T> &w, const Sublayer &layer) const {
+    void feed_forward(Workspace<T> &w, const Sublayer &layer) const {
         norm(w.x, layer.gamma.data(), layer.beta.data(), layer.eps, w.h);
         apply(w, layer.in, w.h, w.u);
         for (int64_t r = 0; r < w.u.rows; r++)
@@ -212,7 +212,7 @@ template <class T> class Stepper {
 
     // All heads of the query in row r: row r of u = the values of n tokens, weighted by how well their keys match.
     // keys(i): those of token i, its values behind them.
-    template <class Keys> void attend(Work<T> &w, int64_t r, int64_t n, Keys keys) const {
+    template <class Keys> void attend(Workspace<T> &w, int64_t r, int64_t n, Keys keys) const {
         w.keys.resize(n);
         for (int64_t i = 0; i < n; i++) w.keys[i] = keys(i);
         w.scores.resize(s.H, n);
@@ -221,7 +221,7 @@ template <class T> class Stepper {
         (this->*heads)(w, w.q[r], w.u[r]);
     }
     // For heads of that size; 0 is any. The compiler makes far better code of a size that it knows.
-    template <int64_t SIZE> void attend_heads(Work<T> &w, const A *__restrict q, A *__restrict heads) const {
+    template <int64_t SIZE> void attend_heads(Workspace<T> &w, const A *__restrict q, A *__restrict heads) const {
         constexpr int64_t AHEAD = 4;  // tokens that are asked for before they are needed: they lie anywhere
         const int64_t Dh = SIZE ? SIZE : s.Dh, n = int64_t(w.keys.size());
         const auto prefetch = [&](int64_t i, int64_t from) {
@@ -247,7 +247,7 @@ template <class T> class Stepper {
     }
 
     void encode_group(const int64_t *tokens, const int64_t *offsets, int64_t batch, int64_t total, T *cross) const {
-        Work<T> &w = Work<T>::mine();
+        Workspace<T> &w = Workspace<T>::mine();
         const int64_t first = offsets[0], count = offsets[batch] - first;
         std::vector<int64_t> position(count);
         for (int64_t b = 0; b < batch; b++)
@@ -279,7 +279,7 @@ template <class T> class Stepper {
     }
 
     // The n best words after each row of h, and their log-probabilities. PAD where logits are no numbers.
-    void choose(Work<T> &w, int64_t n, A *log_p, int64_t *ids) const {
+    void choose(Workspace<T> &w, int64_t n, A *log_p, int64_t *ids) const {
         const A lowest = std::numeric_limits<A>::lowest() / 2;
         const int64_t rows = w.h.rows;
         std::fill_n(log_p, rows * n, lowest);
