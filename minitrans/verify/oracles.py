@@ -24,7 +24,7 @@ def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) ->
     """`nn.MultiheadAttention` with the weights of ours, whose packed layout it shares.
 
     Args:
-        attention: TransformerAdapter, with n_heads * d_head = d_model: theirs knows nothing else.
+        attention: Ours, with n_heads * d_head = d_model: theirs knows nothing else.
         batch_first: Whether it takes (B, L, D), as ours does, or (L, B, D).
     """
     d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
@@ -39,7 +39,7 @@ def torch_multi_head_output(
     """What `nn.MultiheadAttention` gives with the weights of ours.
 
     Args:
-        attention: TransformerAdapter, with n_heads * d_head = d_model.
+        attention: Ours, with n_heads * d_head = d_model.
         x_q: (B, Tq, D).
         x_kv: (B, Tk, D).
         mask: bool (B, 1, Tq or 1, Tk), True = may attend.
@@ -69,7 +69,7 @@ def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tu
     It takes vectors, not ids, so embedding and output projection are written out here; positions too.
 
     Args:
-        model: TransformerAdapter.
+        model: Ours.
         src_ids: int64 (B, S), padded on the right.
         tgt_in: int64 (B, T).
 

@@ -1,4 +1,4 @@
-"""The cache by itself: what is written comes back, in the rows asked for, and nothing else does."""
+"""What the checks in test_proof.py do not ask of the cache: dtypes, room, and what is copied."""
 
 import pytest
 import torch
@@ -35,30 +35,6 @@ def assert_holds(stored: KeyValues, k: Tensor, v: Tensor) -> None:
     assert torch.equal(stored.v[:, :, : v.size(2)], v)
 
 
-# Buffers
-
-
-def test_a_new_cache_is_empty_and_has_room_in_the_layer_that_grows() -> None:
-    cache = make_cache()
-    assert (cache.length, cache.capacity, len(cache.layers)) == (0, CAPACITY, LAYERS)
-    for i, layer in enumerate(cache.layers):
-        target, source = layer
-        assert (target, source) == (layer.target, layer.source)
-        assert target.k.shape == target.v.shape == (B, H, CAPACITY, DH)
-        target.k.fill_(torch.nan), target.v.fill_(torch.nan)
-        want = key_values(2 * i, S)
-        assert_holds(source, want.k, want.v)
-
-
-@pytest.mark.parametrize("n", [0, 1, S, CAPACITY])
-def test_there_is_room_for_any_number_of_tokens_in_buffers_of_its_own(n: int) -> None:
-    source, want = key_values(0, S), key_values(0, S)
-    room = source.room_for(n)
-    assert room.k.shape == room.v.shape == (B, H, n, DH)
-    room.k.fill_(torch.nan), room.v.fill_(torch.nan)
-    assert_holds(source, want.k, want.v)
-
-
 def test_buffers_have_the_dtypes_and_the_device_of_the_sources_keys_and_values() -> None:
     source = KeyValues(*(torch.zeros(B, H, S, DH, dtype=t, device="meta") for t in (torch.bfloat16, torch.float16)))
     for target in (source.room_for(CAPACITY), DecoderCache([source], make_cache().src_mask, CAPACITY).layers[0].target):
@@ -67,52 +43,12 @@ def test_buffers_have_the_dtypes_and_the_device_of_the_sources_keys_and_values()
         assert target.v.is_meta
 
 
-# Writing
-
-
-def test_write_returns_all_tokens_so_far_without_a_copy_and_no_unfilled_slot() -> None:
-    target, tokens = make_cache().layers[0].target, key_values(1, 6)
-    target.k.fill_(torch.nan), target.v.fill_(torch.nan)
-    for start, end in [(0, 1), (1, 4), (4, 6), (2, 5)]:  # the last once more
-        k, v = target.write(tokens.k[:, :, start:end], tokens.v[:, :, start:end], start)
-        assert torch.equal(k, tokens.k[:, :, :end])
-        assert torch.equal(v, tokens.v[:, :, :end])
-        assert (k.data_ptr(), v.data_ptr()) == (target.k.data_ptr(), target.v.data_ptr())
-
-
-def test_what_is_written_again_replaces_what_stood_there() -> None:
-    target, first, second = make_cache().layers[0].target, key_values(1, 4), key_values(3, 3)
-    target.write(first.k, first.v, 0)
-    target.write(second.k, second.v, 2)
-    assert_holds(target, torch.cat([first.k[:, :, :2], second.k], 2), torch.cat([first.v[:, :, :2], second.v], 2))
-
-
 def test_room_is_checked_with_both_numbers() -> None:
     cache = make_cache()
     fill(cache, 6, seed=100)
     cache.check_room(3)
     with pytest.raises(ValueError, match=r"the cache holds 6 of 9 tokens: no room for 4 more"):
         cache.check_room(4)
-
-
-# Selecting
-
-
-@pytest.mark.parametrize("rows", [[2, 0, 1], [2], [1, 1, 0, 2, 1], [], [0, 1, 2], [2, 1, 0]])
-@pytest.mark.parametrize("filled", [0, 1, 6, CAPACITY])
-def test_select_rows_takes_every_tensor_along_and_goes_on_filling_up(rows: list[int], filled: int) -> None:
-    cache, index = make_cache(), torch.tensor(rows, dtype=torch.int64)
-    src_mask = cache.src_mask.clone()
-    before = fill(cache, filled, seed=100)
-    cache.select_rows(index)
-    assert (cache.length, cache.capacity) == (filled, CAPACITY)
-    assert torch.equal(cache.src_mask, src_mask[index])
-    after = fill(cache, CAPACITY - filled, seed=200)  # rows that are repeated go their own ways
-    for i, (layer, old, new) in enumerate(zip(cache.layers, before, after, strict=True)):
-        source = key_values(2 * i, S)
-        assert layer.target.k.shape == layer.target.v.shape == (len(rows), H, CAPACITY, DH)
-        assert_holds(layer.source, source.k[index], source.v[index])
-        assert_holds(layer.target, torch.cat([old.k[index], new.k], 2), torch.cat([old.v[index], new.v], 2))
 
 
 def test_select_rows_copies_filled_slots_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,7 +115,7 @@ def test_it_has_a_second_derivative() -> None:
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
-@pytest.mark.parametrize("n", [5, ROWS + 1])
+@pytest.mark.parametrize("n", [5, ROWS + 1], ids=["few", "more than a chunk"])
 def test_the_smallest_vocabularies(v: int, n: int, linear_loss: LinearLoss) -> None:
     hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
     tgt_out = torch.tensor([[i % v for i in ids]])

@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 from commands import CORPUS
+from conftest import BOS, EOS, random_model
 
 from minitrans.cachecheck.measure import LOWER
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
+from minitrans.verify.adapter import numbers
 from minitrans.verify.subject import (
     DECODE_ROWS,
     N_PAIRS,
@@ -194,3 +196,11 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
 def test_the_corpus_that_ships_has_the_running_example() -> None:
     shipped = corpus("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
     assert set(RUNNING_EXAMPLE.items()) <= set(shipped)
+
+
+def test_numbers_without_weights_are_refused() -> None:
+    model = random_model(7)
+    memory, src_mask = model.encode(torch.tensor([[4, 6, EOS]]))
+    hidden, traces = model.run_decoder(torch.tensor([[BOS, 8]]), memory, src_mask)
+    with pytest.raises(ValueError, match="no weights though asked for them"):
+        numbers(model, hidden, traces)
