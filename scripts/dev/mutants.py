@@ -330,6 +330,9 @@ EQUIVALENT = {
     "model.decoding.likeliest_token": {
         "return outputs_alone(logits, config).argmax(1)": "dimension 1 of two is the last",
     },
+    "model.decoding.token_log_probs": {
+        "return log_p.gather(-1, ids[..., None])[..., -1]": "the only element is the first and the last",
+    },
     "model.decoding.likeliest_tokens": {
         "log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))":
             "promotion is symmetric",

@@ -12,7 +12,6 @@ from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
-from minitrans.translate.translator import layer_weights
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attentions
 from minitrans.verify.subject import Subject
@@ -21,12 +20,18 @@ CHECKS: list[Check] = []
 check = group("Masks", CHECKS)
 
 
-def all_weights(subject: Subject) -> tuple[Tensor, ...]:
+def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
     model = subject.model
     memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
     _, written = model.run_decoder(subject.tgt_in, memory, src_mask, need_weights=True)
-    return src_mask, *layer_weights(read, written)
+    kinds = (
+        [trace.self_weights for trace in read],
+        [trace.self_weights for trace in written],
+        [trace.cross_weights for trace in written],
+    )
+    own, target, source = ([w for w in kind if w is not None] for kind in kinds)
+    return src_mask, own, target, source
 
 
 @check(
@@ -72,7 +77,7 @@ def masked_before_softmax(subject: Subject) -> float:
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < CONTROL:
         return math.inf
     _, *kinds = all_weights(subject)
-    sums = torch.cat([weights.sum(-1).flatten() for weights in kinds])
+    sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
     return deviation(sums, torch.ones_like(sums))
 
 
