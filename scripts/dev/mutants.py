@@ -52,7 +52,7 @@ AROUND = [
     *modules_of("export", "ctranslate2 transformers"),
     *modules_of("compiled", "plan probe training stepper kernels library"),
     *modules_of("training", "module checkpoints callbacks"),
-    *modules_of("data", "batching filters processes"),
+    *modules_of("data", "batching filters loader processes"),
     *modules_of("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
     *modules_of("server", "queue app"),
 ]
