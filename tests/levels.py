@@ -17,7 +17,7 @@ TEST_LEVELS = {
 # The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
 SLOWEST = [
     *("verify/test_self_test.py", "test_edits.py", "training/test_processes.py", "test_cli.py"),
-    *("training/test_distillation.py", "compiled/test_kernels.py", "compiled/test_stepper.py"),
+    *("training/test_distillation.py", "compiled/test_stepper.py"),
     *("training/test_checkpoints.py", "training/test_run.py"),
 ]
 

@@ -147,9 +147,9 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, co
     folder = copy_of_the_package(tmp_path)
     cpp = folder / "minitrans" / "compiled"
     replace(
-        cpp / "kernels.cpp",
-        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(q.columns));",
-        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = A(1.001) / std::sqrt(A(q.columns));",
+        cpp / "training.cpp",
+        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(head.q.columns));",
+        "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = A(1.001) / std::sqrt(A(head.q.columns));",
     )
     replace(
         cpp / "stepper.cpp",

@@ -8,11 +8,10 @@ and these. Both look at the model and its code once, when they are called.
 import torch
 from torch import Tensor
 
-from minitrans.compiled import kernels, probe, stepper
+from minitrans.compiled import probe, stepper, training
 from minitrans.compiled.library import DTYPES, NotAdmittedError, load_library
 from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
-from minitrans.compiled.training import batch_loss as compiled_loss
 from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer
 
@@ -38,7 +37,7 @@ def accelerate_training(model: Transformer, device: torch.device, dtype: torch.d
     def batch_loss(src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
         if (model.output.weight.dtype, model.output.weight.device) != kind:
             raise RuntimeError(f"the model, which was {kind[0]} on {kind[1]}, has been converted or moved since")
-        return compiled_loss(plans[model.training], src_ids, tgt_in, tgt_out, smoothing, dtype)
+        return training.batch_loss(plans[model.training], src_ids, tgt_in, tgt_out, smoothing, dtype)
 
     return batch_loss
 
@@ -70,4 +69,4 @@ def can_be_compiled() -> bool:
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    return all(load_library(source, {}, {}) for source in (kernels.SOURCE, stepper.SOURCE))
+    return all(load_library(source, {}, {}) for source in (training.SOURCE, stepper.SOURCE))

@@ -103,25 +103,25 @@ def _keep_off_zero(model: Transformer) -> None:
 def training_both_ways(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
 ) -> Iterator[Difference]:
-    """Yield the hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
+    """Yield the real hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
 
     The arguments are those of `batch_loss`; products are in the dtype, and dropout has the same seed both ways.
     """
     plan, batch = read_plan(model), (src_ids, tgt_in, tgt_out, smoothing)
-    n_tokens = int((tgt_out != model.config.pad_id).sum())
+    real = tgt_out != model.config.pad_id
     ways = []
     for way in ("plain", "compiled"):
         torch.manual_seed(2)
         with torch.autocast("cpu", dtype, enabled=way == "plain" and dtype == torch.bfloat16):
             if way == "plain":
-                hidden = model.hidden(src_ids, tgt_in)
+                hidden = model.hidden(src_ids, tgt_in)[real]
                 torch.manual_seed(2)
                 loss = plain.batch_loss(model, *batch)
             else:
-                hidden, _ = compiled.hidden_states(plan, src_ids, tgt_in, dtype)
+                hidden, _ = compiled.hidden_states(plan, src_ids, tgt_in, real, dtype)
                 torch.manual_seed(2)
                 loss = compiled.batch_loss(plan, *batch, dtype)
-        loss = loss / n_tokens
+        loss = loss / real.sum()
         gradients = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
         ways.append((hidden.detach(), loss.detach()[None], gradients))
     (hidden, loss, gradients), (other_hidden, other_loss, other_gradients) = ways

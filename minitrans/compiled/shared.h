@@ -195,7 +195,7 @@ template <class A> class VectorOperand {
     }
     const A *at(int64_t o) const { return data + o * outer_step; }
     // How many columns a product of n columns writes.
-    static int64_t whole(int64_t n) { return (n + WIDTH - 1) / WIDTH * WIDTH; }
+    static int64_t whole(int64_t n) { return (n + WIDTH / 2 - 1) / (WIDTH / 2) * (WIDTH / 2); }
 
   private:
     const A *data = nullptr;
@@ -203,13 +203,13 @@ template <class A> class VectorOperand {
     Buffer<A> buffer;
 };
 
-// R rows of c, from row i on, and the columns of P panels from column j on. Each number is one sum from the first of
-// the inner side to the last, whatever R and P are, so that no row depends on those beside it.
-template <int R, int P, class A>
+// R rows of c, from row i on, and the columns of V vectors, two of a panel, from column j on. Each number is one sum from
+// the first of the inner side to the last, whatever R and V are, so that no row depends on those beside it.
+template <int R, int V, class A>
 void multiply_block(const VectorOperand<A> &left, const VectorOperand<A> &right, int64_t i, int64_t j, Matrix<A> &c,
                     bool add) {
     using Lanes = typename Vector<A>::Lanes;
-    constexpr int V = 2 * P, LANES = Vector<A>::LANES;
+    constexpr int LANES = Vector<A>::LANES, P = (V + 1) / 2;
     Lanes sum[R][V] = {};
     const A *rows[R], *panels[P];
     for (int r = 0; r < R; r++) rows[r] = left.at(std::min(i + r, left.outer - 1));
@@ -237,10 +237,13 @@ void multiply(const VectorOperand<A> &left, const VectorOperand<A> &right, Matri
     if (!add) c.resize(left.outer, right.outer);
     int64_t j = 0;
     if (left.outer == 1)  // as in translating one sentence: more columns keep the processor busy
-        for (; j + 3 * WIDTH < right.outer; j += 4 * WIDTH) multiply_block<1, 4>(left, right, 0, j, c, add);
+        for (; j + 3 * WIDTH < right.outer; j += 4 * WIDTH) multiply_block<1, 8>(left, right, 0, j, c, add);
     for (; j < right.outer; j += WIDTH)
         for (int64_t i = 0; i < left.outer; i += ROWS_AT_ONCE)
-            multiply_block<ROWS_AT_ONCE, 1>(left, right, i, j, c, add);
+            if (right.outer - j > WIDTH / 2)
+                multiply_block<ROWS_AT_ONCE, 2>(left, right, i, j, c, add);
+            else  // as in the attention of short sentences
+                multiply_block<ROWS_AT_ONCE, 1>(left, right, i, j, c, add);
 }
 
 #if HAS_TILE_UNIT

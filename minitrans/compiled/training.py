@@ -1,24 +1,75 @@
-"""The loss of a batch on the compiled kernels: each sub-layer is one kernel forward, and one backward.
+"""The loss of a batch by training.cpp: what `minitrans.model.loss.batch_loss` computes, with the same dropout.
 
-It computes what `minitrans.model.loss.batch_loss` computes, with the same dropout, and keeps of each sub-layer its
-input alone: the way back computes the rest again, which takes less time than fetching it from memory.
+Two functions of PyTorch's autograd: the pass to the hidden states, and the loss of these. All tensors lie on the CPU.
 """
 
-import math
-from collections.abc import Callable
-from typing import Any, TypeVar
+import ctypes
+import functools
+import weakref
+from collections.abc import Iterator, Sequence
+from ctypes import POINTER, c_double, c_int32, c_int64, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrans.compiled import kernels
+from minitrans.compiled.library import Parameters, call, check_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropped_of_256
-from minitrans.model.masks import causal_mask, padding_mask
 
-Gradients = tuple[Tensor | None, ...]
-T = TypeVar("T")
+SOURCE = Path(__file__).with_name("training.cpp")
+KINDS = ("self-attention", "causal self-attention", "cross-attention", "feed-forward", "norm")
+
+
+class _Dropout(ctypes.Structure):
+    _fields_ = [("seed", c_uint64), ("dropped", c_int32)]
+
+
+class _Part(ctypes.Structure):
+    _fields_ = [("kind", c_int64), ("parameters", Parameters), ("inside", _Dropout), ("end", _Dropout)]
+
+
+class _Model(ctypes.Structure):
+    _fields_ = [
+        ("parts", POINTER(_Part)),
+        *((name, c_int64) for name in ("n_parts", "encoder_end", "D", "H", "Dh", "F", "V")),
+        *((name, c_void_p) for name in ("source", "target", "positions")),
+        *((name, _Dropout) for name in ("of_source", "of_target")),
+    ]
+
+
+class _Batch(ctypes.Structure):
+    _fields_ = [
+        *((name, c_void_p) for name in ("src_ids", "tgt_in", "tgt_lengths")),
+        *((name, c_int64) for name in ("B", "S", "T", "pad")),
+    ]
+
+
+_ARGUMENTS: dict[str, list[Any]] = {
+    "forward": [POINTER(_Model), _Batch],
+    "read_hidden": [c_void_p] * 2,
+    "backward": [POINTER(_Model)] + [c_void_p] * 5,
+    "release": [c_void_p],
+    "linear_cross_entropy": [c_void_p] * 4 + [c_int64] * 3 + [c_double],
+    "linear_cross_entropy_backward": [c_void_p] * 6 + [c_int64] * 3 + [c_double] * 2,
+}
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The pass; the first call on a machine compiles it, for some seconds.
+
+    Raises:
+        NotAdmittedError: That cannot be done.
+    """
+    return load_library(SOURCE, _ARGUMENTS, {"linear_cross_entropy": c_double, "forward": c_void_p})
+
+
+def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
+    library().use_threads(torch.get_num_threads())
+    return call(library(), dtype, name, *arguments)
 
 
 def batch_loss(
@@ -39,127 +90,155 @@ def batch_loss(
         IndexError: An id is not below V, or negative.
         RuntimeError: It is differentiated twice.
     """
-    hidden, output = hidden_states(plan, src_ids, tgt_in, dtype)
-    return linear_cross_entropy(hidden, output, tgt_out, plan.config.pad_id, smoothing)
+    pad_id = plan.config.pad_id
+    kept = (tgt_out != pad_id).flip(1).cummax(1).values.flip(1)  # up to the last real token of each row
+    hidden, output = hidden_states(plan, src_ids, tgt_in, kept, dtype)
+    return linear_cross_entropy(hidden, output, tgt_out[kept], pad_id, smoothing)
 
 
-def hidden_states(plan: Plan, src_ids: Tensor, tgt_in: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """What `Transformer.hidden` returns, (B, T, D), and the output matrix (V, D) to go on with.
+def hidden_states(
+    plan: Plan, src_ids: Tensor, tgt_in: Tensor, kept: Tensor, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """What `Transformer.hidden` returns, where it is kept; and the output matrix (V, D) to go on with.
 
     Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
     embeddings add theirs to it in place.
+
+    Args:
+        plan: As for `batch_loss`.
+        src_ids: int64 (B, S); its padding is not computed.
+        tgt_in: int64 (B, T).
+        kept: bool (B, T), what is computed of it: in each row everything up to some position, or nothing.
+        dtype: Of the products.
+
+    Returns:
+        (N, D) for the N positions kept, row after row; and (V, D).
+
+    Raises:
+        ValueError: A sequence is longer than `max_len`.
+        IndexError: An id is not below V, or negative.
     """
-    src_ids, tgt_in = src_ids.contiguous(), tgt_in.contiguous()
-    src_mask = padding_mask(src_ids, plan.config.pad_id)
-    x, table = embed(plan, plan.source, src_ids, dtype)
-    for part in plan.encoder:
-        x = sublayer(plan, part, x, src_mask)
-    memory = norm(x, plan.encoder_norm)
-    x, table = embed(plan, table if plan.tied else plan.target, tgt_in, dtype)
-    causal = causal_mask(tgt_in.size(1), tgt_in.size(1), 0)
-    for part in plan.decoder:
-        if part.kind == "cross-attention":
-            x = sublayer(plan, part, x, src_mask, memory)
-        else:
-            x = sublayer(plan, part, x, causal)
-    return norm(x, plan.decoder_norm), table if plan.tied else plan.output
+    for ids, table in ((src_ids, plan.source), (tgt_in, plan.target)):
+        if ids.size(1) > plan.config.max_len:
+            raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
+        check_ids(ids, len(table))
+    batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
+    tables = (plan.source,) if plan.tied else (plan.source, plan.target, plan.output)
+    result: tuple[Tensor, Tensor] = _HiddenStates.apply(  # type: ignore[no-untyped-call]
+        plan, batch, dtype, *tables, *_parameters(plan)
+    )
+    return result
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """What `minitrans.model.loss.linear_cross_entropy` returns; the arguments are the same."""
-    real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
-    rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
+    """What `minitrans.model.loss.linear_cross_entropy` returns; the arguments are the same, with any dimensions."""
+    rows, target = hidden.reshape(-1, hidden.size(-1)), tgt_out.flatten()
+    real = target != pad_id
+    if not real.all():
+        rows, target = rows[real], target[real]
+    check_ids(target, len(weight))
     loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
 
-def embed(plan: Plan, table: Tensor, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """`Transformer.embed` from position 0 on, in a dtype; and the table, for whatever reads it next.
-
-    The gradient of a table that is read several times then comes back through each of its readers, and none makes
-    another one of that size: a vocabulary is the largest thing in a small model.
-    """
-    length, c = ids.size(1), plan.config
-    if length > c.max_len:
-        raise ValueError(f"{length} tokens are more than model.max_len ({c.max_len})")
-    scale, dropout = math.sqrt(c.d_model), _draw(plan.dropout)
-    return _apply(
-        lambda table: (kernels.embed(ids, table, plan.positions[:length], scale, dropout, dtype), table),
-        lambda grad, d_table, _: (kernels.add_embed_backward(grad, ids, d_table, scale, dropout),),
-        table,
-    )
+def _parameters(plan: Plan) -> Iterator[Tensor]:
+    """Those of all parts, in the order of the pass."""
+    for sublayers, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
+        for sublayer in sublayers:
+            yield from sublayer.parameters
+        yield from (norm.weight, norm.bias)
 
 
-def norm(x: Tensor, layer: nn.LayerNorm) -> Tensor:
-    """The layer norm of (B, T, D)."""
-    eps = layer.eps
-    return _apply(
-        lambda x, gamma, beta: kernels.norm(x, gamma, beta, eps),
-        lambda grad, x, gamma, beta: kernels.norm_backward(grad, x, gamma, beta, eps),
-        *(x, layer.weight, layer.bias),
-    )
+def _model(plan: Plan) -> _Model:
+    """A plan as training.cpp takes it. Seeds of dropout are drawn in the order of the plain pass."""
+    of_source = _draw(plan.dropout)
+    parts = [*_parts(plan.encoder, plan.encoder_norm, "self-attention")]
+    of_target = _draw(plan.dropout)
+    parts += _parts(plan.decoder, plan.decoder_norm, "causal self-attention")
+    c, pointers = plan.config, (table.data_ptr() for table in (plan.source, plan.target, plan.positions))
+    sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, len(plan.output)
+    return _Model((_Part * len(parts))(*parts), len(parts), len(plan.encoder), *sizes, *pointers, of_source, of_target)
 
 
-def sublayer(plan: Plan, part: Sublayer, x: Tensor, mask: Tensor, memory: Tensor | None = None) -> Tensor:
-    """One sub-layer of x (B, T, D), which attends to `memory` (B, S, D), or to itself, or not at all.
-
-    `mask` is bool, (B or 1, 1, T or 1, S), True = may attend; a feed-forward network has no use for it.
-    """
-    n_heads, settings = plan.config.n_heads, kernels.Settings(part.eps, _draw(part.inside), _draw(part.end))
-    if part.kind == "feed-forward":
-        return _apply(
-            lambda x, *p: kernels.feed_forward(x, p, settings),
-            lambda grad, x, *p: kernels.feed_forward_backward(grad, x, p, settings),
-            *(x, *part.parameters),
-        )
-    return _apply(
-        lambda x, memory, *p: kernels.attention(x, memory, mask, n_heads, p, settings),
-        lambda grad, x, memory, *p: kernels.attention_backward(grad, x, memory, mask, n_heads, p, settings),
-        *(x, memory, *part.parameters),
-    )
+def _parts(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
+    for kind, parameters, eps, inside, end in sublayers:
+        assert all(parameter.is_contiguous() for parameter in parameters)
+        pointers = Parameters(*(parameter.data_ptr() for parameter in parameters), eps)
+        number = KINDS.index(self_attention if kind == "self-attention" else kind)
+        yield _Part(number, pointers, _draw(inside), _draw(end))
+    yield _Part(KINDS.index("norm"), Parameters(norm.weight.data_ptr(), norm.bias.data_ptr(), eps=norm.eps))
 
 
-def _draw(p: float) -> kernels.Dropout:
+def _draw(p: float) -> _Dropout:
     """Dropout with a seed drawn as `dropout` draws it: none where nothing is dropped."""
     dropped = dropped_of_256(p)
-    return kernels.Dropout(draw_seed() if dropped else 0, dropped)
+    return _Dropout(draw_seed() if dropped else 0, dropped)
 
 
-def _apply(kernel: Callable[..., T], backward: Callable[..., Gradients], *tensors: Tensor | None) -> T:
-    result: T = _Kernel.apply(kernel, backward, *tensors)  # type: ignore[no-untyped-call]
-    return result
+class _Tape:
+    """What a pass keeps for the way back, in memory of the library's, which has it back when nobody has this object."""
+
+    def __init__(self, model: _Model, batch: _Batch, dtype: torch.dtype) -> None:
+        self.model, self.dtype = model, dtype
+        self.address = _call("forward", dtype, model, batch)
+        weakref.finalize(self, _call, "release", dtype, self.address)
+
+    def read_hidden(self, hidden: Tensor) -> None:
+        """Copy the hidden states to a tensor (N, D)."""
+        _call("read_hidden", self.dtype, self.address, hidden)
+
+    def backward(self, grad: Tensor, d_parameters: Tensor, d_source: Tensor, d_target: Tensor) -> None:
+        """Write the gradients at all parameters, one after the other, and add those at the tables."""
+        _call("backward", self.dtype, self.model, self.address, grad, d_parameters, d_source, d_target)
 
 
-class _Kernel(torch.autograd.Function):
-    """A function of tensors; `backward` gives its gradients at each of them for those at its results."""
+class _HiddenStates(torch.autograd.Function):
+    """A plan's tables and parameters -> what `hidden_states` returns."""
 
     @staticmethod
-    def forward(ctx: Any, kernel: Callable[..., T], backward: Callable[..., Gradients], *tensors: Tensor) -> T:
+    def forward(
+        ctx: Any, plan: Plan, batch: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        src_ids, tgt_in, lengths = batch
+        sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
+        ctx.tape = _Tape(_model(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), dtype)
+        ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
-        ctx.gradients = backward
-        return kernel(*tensors)
+        hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
+        ctx.tape.read_hidden(hidden)
+        return hidden, tensors[ctx.n_tables - 1]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        return None, None, *ctx.gradients(*(grad.contiguous() for grad in grads), *ctx.saved_tensors)
+    def backward(ctx: Any, grad: Tensor, d_output: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        tables, parameters = tensors[: ctx.n_tables], tensors[ctx.n_tables :]
+        d_tables = [*(torch.zeros_like(table) for table in tables[:-1]), d_output.contiguous()]
+        sizes = [parameter.numel() for parameter in parameters]
+        flat = d_output.new_empty(sum(sizes))
+        ctx.tape.backward(grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2])
+        d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
+        return None, None, None, *d_tables, *d_parameters
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the loss, summed over the rows."""
+    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the loss, summed over the rows.
+
+    `z`, the logarithm of each row's sum of exponentials, is what the way back needs.
+    """
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        loss, z = kernels.linear_cross_entropy(hidden, weight, target, smoothing)
+        hidden, z = hidden.contiguous(), weight.new_empty(len(hidden))
+        ctx.arguments = *hidden.shape, len(weight), smoothing
         ctx.save_for_backward(hidden, weight, target, z)
-        ctx.smoothing = smoothing
-        return weight.new_tensor(loss)
+        return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, hidden, weight, target, z, *ctx.arguments))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
         hidden, weight, target, z = ctx.saved_tensors
-        d_hidden, d_weight = kernels.linear_cross_entropy_backward(
-            hidden, weight, target, z, ctx.smoothing, grad.item()
-        )
+        d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
+        tensors = hidden, weight, target, z, d_hidden, d_weight
+        _call("linear_cross_entropy_backward", hidden.dtype, *tensors, *ctx.arguments, grad.item())
         return d_hidden, d_weight, None, None

@@ -50,7 +50,7 @@ MODEL = modules_of("model", "masks cache dropout attention layers transformer lo
 AROUND = [
     *modules_of("translate", "backend bundle translator"),
     *modules_of("export", "ctranslate2 transformers"),
-    *modules_of("compiled", "plan probe training stepper kernels library"),
+    *modules_of("compiled", "plan probe training stepper library"),
     *modules_of("training", "module checkpoints callbacks"),
     *modules_of("data", "batching filters loader processes"),
     *modules_of("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
@@ -179,9 +179,6 @@ EQUIVALENT = {
     "translate.backend._try_compiled": {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
-    "compiled.kernels._gradients": {
-        "flat = parameters[1].new_empty(sum(sizes))": "all parameters have one dtype and one device",
-    },
     "compiled.library": {
         **{f"COMPILE = {flags}": "as right, and slower" for flags in (
             ["-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
@@ -236,12 +233,9 @@ EQUIVALENT = {
         "log_p = F.log_softmax(model.step(fed[:, None], cache)[:, -1].double(), dim=-1)":
             "the only element is the first and the last",
     },
-    "compiled.training.linear_cross_entropy": {
-        "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
-    },
     "compiled.training._draw": {
-        "return kernels.Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
-        "return kernels.Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
+        "return _Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
+        "return _Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
     },
     "model.loss": {
         f"BatchLoss = Callable{kinds}": "a type does nothing when the code runs"

@@ -26,9 +26,9 @@ def batch(src_lengths: Sequence[int], tgt_lengths: Sequence[int], vocab_size: in
 
 
 def plain_training(model: Transformer, ids: Batch) -> list[Tensor]:
-    """Hidden states, the loss, and the gradient at every parameter; the same dropout every time."""
+    """Real hidden states, the loss, and the gradient at every parameter; the same dropout every time."""
     torch.manual_seed(7)
-    hidden = model.hidden(*ids[:2])
+    hidden = model.hidden(*ids[:2])[ids[2] != PAD]
     torch.manual_seed(7)
     loss = batch_loss(model, *ids, 0.1)
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
@@ -38,7 +38,7 @@ def compiled_training(model: Transformer, ids: Batch, dtype: torch.dtype = torch
     """The same by compiled code, with products in a dtype."""
     plan = read_plan(model)
     torch.manual_seed(7)
-    hidden, _ = training.hidden_states(plan, *ids[:2], dtype)
+    hidden, _ = training.hidden_states(plan, *ids[:2], ids[2] != PAD, dtype)
     torch.manual_seed(7)
     loss = training.batch_loss(plan, *ids, 0.1, dtype)
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]

@@ -1,13 +1,13 @@
-"""What the loss on the compiled kernels does by itself; what it shares with the plain one is tested with that."""
+"""What the compiled loss does by itself; what it shares with the plain one is tested with that."""
 
 from unittest.mock import Mock
 
 import pytest
 import torch
-from conftest import PAD, assert_close, needs_compiled
+from conftest import PAD, assert_close, needs_compiled, random_tensor
 from losses import assert_equal, logits_made, plain_loss, random_case, with_gradients
 
-from minitrans.compiled import kernels
+from minitrans.compiled import training
 from minitrans.compiled.training import linear_cross_entropy
 from minitrans.model.loss import ROWS
 
@@ -16,14 +16,29 @@ pytestmark = needs_compiled
 DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
 
 
-def test_the_kernel_gets_the_real_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Mock(return_value=(7.0, torch.zeros(7)))
-    monkeypatch.setattr(kernels, "linear_cross_entropy", kernel)
+@pytest.mark.parametrize("rows", [1, 127, 128, 129, 300])
+@pytest.mark.parametrize("vocab", [1, 2, 255, 256, 257, 1000])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_it_is_the_plain_loss(rows: int, vocab: int, smoothing: float) -> None:
+    hidden, weight = random_tensor(0, 1, rows, 12).requires_grad_(), random_tensor(1, vocab, 12).requires_grad_()
+    target = (torch.arange(rows) * 37 % vocab)[None] + PAD + 1
+    of_both = []
+    for way in linear_cross_entropy, plain_loss:
+        weights = torch.cat([torch.zeros(PAD + 1, 12, dtype=weight.dtype), weight])  # no target is padding
+        of_both.append(
+            with_gradients(lambda h, w, *rest, way=way: way(h, w, *rest), hidden, weights, target, smoothing)
+        )
+    assert_close(of_both[0], of_both[1], 1e-11)
+
+
+def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = Mock(return_value=7.0)
+    monkeypatch.setattr(training, "_call", compute)
     given = random_case([5, 2], padded=1)
     assert linear_cross_entropy(*given, PAD, 0.1).item() == 7.0
-    hidden, weight, target, smoothing = kernel.call_args.args
-    assert (kernel.call_count, hidden.shape, weight.shape, smoothing) == (1, (7, 6), (11, 6), 0.1)
-    assert target.tolist() == [i for i in given[2].flatten().tolist() if i != PAD]
+    name, _, hidden, weight, target, _, *sizes = compute.call_args.args
+    assert (name, compute.call_count, hidden.shape, weight.shape) == ("linear_cross_entropy", 1, (7, 6), (11, 6))
+    assert (sizes, target.tolist()) == ([7, 6, 11, 0.1], [i for i in given[2].flatten().tolist() if i != PAD])
 
 
 @pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)

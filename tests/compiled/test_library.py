@@ -15,7 +15,7 @@ from unittest.mock import Mock
 import pytest
 from conftest import needs_compiled
 
-from minitrans.compiled import kernels, library, stepper
+from minitrans.compiled import library, stepper, training
 from minitrans.compiled.library import NotAdmittedError
 
 pytestmark = needs_compiled
@@ -37,7 +37,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNINGS, "-fsyntax-only"]
     if compiler != NATIVE and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h")
-    ended = subprocess.run([*command, kernels.SOURCE, stepper.SOURCE], capture_output=True, text=True)
+    ended = subprocess.run([*command, training.SOURCE, stepper.SOURCE], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -148,8 +148,8 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch
 def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Load, source: Path) -> None:
     used, _ = load()
     for i in range(library.MAX_FILES):
-        (cache / f"kernels-{i}.so").touch()
-        os.utime(cache / f"kernels-{i}.so", (i, i))
+        (cache / f"training-{i}.so").touch()
+        os.utime(cache / f"training-{i}.so", (i, i))
     (cache / "killed").mkdir()
     (cache / "killed" / "library").touch()
     os.utime(cache / "killed", (1, 1))
@@ -161,7 +161,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     left = {path.name for path in cache.iterdir()}
     assert len(left) == library.MAX_FILES
     assert used.name in left
-    assert not {"killed", "kernels-0.so", "kernels-1.so"} & left
+    assert not {"killed", "training-0.so", "training-1.so"} & left
 
 
 def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(

@@ -10,7 +10,7 @@ import torch
 from conftest import BOS, EOS, PAD, needs_compiled
 from torch import Tensor
 
-from minitrans.compiled import kernels, probe, training
+from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledRows, CompiledStepper
@@ -109,39 +109,31 @@ def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage, dtype: torch.dtype) 
 SLIGHTLY = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
 
 
-def slightly(results: Any, which: int, factor: float) -> Any:
-    """What a kernel returns, one of it off by a factor."""
-    if isinstance(results, Tensor):
-        return results * factor
-    return tuple(x * factor if i == which and x is not None else x for i, x in enumerate(results))
-
-
-KERNELS = [
-    *((name, 0) for name in ("embed", "norm", "attention", "feed_forward")),
-    *(("norm_backward", i) for i in range(3)),
-    *(("feed_forward_backward", i) for i in range(7)),
-    *(("attention_backward", i) for i in range(8)),
-    *(("linear_cross_entropy", i) for i in range(2)),
-    *(("linear_cross_entropy_backward", i) for i in range(2)),
-    ("add_embed_backward", 0),
+N_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
+RESULTS = [
+    *(("_HiddenStates", "forward", 0), ("_LinearCrossEntropy", "forward", 0)),
+    *(("_HiddenStates", "backward", 3 + i) for i in range(N_GRADIENTS)),
+    *(("_LinearCrossEntropy", "backward", i) for i in range(2)),
 ]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("name", "which"), KERNELS)
-def test_a_kernel_that_is_slightly_wrong_is_noticed(
-    name: str, which: int, dtype: torch.dtype, monkeypatch: Patch
+@pytest.mark.parametrize(("function", "direction", "which"), RESULTS)
+def test_a_result_that_is_slightly_wrong_is_noticed(
+    function: str, direction: str, which: int, dtype: torch.dtype, monkeypatch: Patch
 ) -> None:
-    """In the dtype of its input alone: the others are right."""
-    exact = getattr(kernels, name)
+    """In that dtype alone: the others are right."""
+    exact = getattr(getattr(training, function), direction)
 
-    def wrong(first: Tensor, *rest: Any) -> Any:
-        results = exact(first, *rest)
-        of = results if isinstance(results, Tensor) else next(x for x in results if isinstance(x, Tensor))
-        return slightly(results, which, SLIGHTLY[dtype]) if of.dtype == dtype else results
+    def wrong(*arguments: Any) -> Any:
+        results = exact(*arguments)
+        one = results if isinstance(results, Tensor) else results[which]
+        if one.dtype == dtype:
+            one.mul_(SLIGHTLY[dtype])
+        return results
 
-    monkeypatch.setattr(kernels, name, wrong)
-    in_training, in_decoding = differences(dtype)
+    monkeypatch.setattr(getattr(training, function), direction, staticmethod(wrong))
+    in_training, in_decoding = differences(dtype, model_of(dtype, n_layers=1))
     assert f"({str(dtype).removeprefix('torch.')}, relative to their size; at most " in in_training
     assert not in_decoding
 

@@ -1,4 +1,4 @@
-"""The training pass on compiled kernels against the plain one: the same numbers, gradients and dropout."""
+"""The compiled training pass against the plain one: the same numbers, gradients and dropout."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +9,13 @@ from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from losses import loss_of
-from modes import assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
+from modes import Batch, assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
 from torch import Tensor
 
 from minitrans.compiled import training
 from minitrans.compiled.plan import read_plan
 from minitrans.model.layers import DecoderLayer
+from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 pytestmark = needs_compiled
@@ -23,7 +24,7 @@ SENTENCES = batch([5, 3], [4, 4])
 
 
 def hidden_states(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
-    return training.hidden_states(read_plan(model), src_ids, tgt_in, torch.float64)
+    return training.hidden_states(read_plan(model), src_ids, tgt_in, tgt_in >= 0, torch.float64)
 
 
 @settings(max_examples=40)
@@ -55,17 +56,19 @@ def test_hidden_states_and_gradients_equal_the_plain_pass(
 
 
 def test_in_bfloat16_they_differ_by_its_rounding() -> None:
-    torch.manual_seed(0)
     config = TransformerConfig(50, PAD, BOS, EOS, d_model=64, n_heads=4, d_ff=128, n_layers=2, max_len=50, dropout=0.1)
-    model, ids = Transformer(config).train(), batch([9, 4], [12, 12])
-    exact = plain_training(model.double(), ids)
-    lower = compiled_training(model.float(), ids, torch.bfloat16)
-    with torch.autocast("cpu", torch.bfloat16):
-        plain = plain_training(model, ids)
-    assert [x.dtype for x in lower] == [torch.bfloat16, *[torch.float32] * (len(lower) - 1)]
-    for a, b, truth in zip(lower, plain, exact, strict=True):
-        errors = [((x.double() - truth).norm() / truth.norm()).item() for x in (a, b)]
-        assert errors[0] <= 1.5 * errors[1] + 0.01
+    ids, errors = batch([9, 4], [12, 12]), [0.0, 0.0]
+    for seed in range(5):  # in one alone, ReLUs near 0 would decide
+        torch.manual_seed(seed)
+        model = Transformer(config).train()
+        exact = plain_training(model.double(), ids)
+        lower = compiled_training(model.float(), ids, torch.bfloat16)
+        with torch.autocast("cpu", torch.bfloat16):
+            plain = plain_training(model, ids)
+        assert [x.dtype for x in lower] == [torch.bfloat16, *[torch.float32] * (len(lower) - 1)]
+        for i, ours in enumerate((lower, plain)):
+            errors[i] += sum(float((x - truth).norm() / truth.norm()) for x, truth in zip(ours, exact, strict=True))
+    assert 0 < errors[0] <= 1.2 * errors[1]
 
 
 def test_the_same_seed_gives_the_same_bits() -> None:
@@ -79,20 +82,12 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> None:
     """What `sum` sends back is a single element, seen at every place, and can be added to."""
     model = random_model(4).train()
-    plain = model.hidden(*SENTENCES[:2]), model.output.weight
+    plain = model.hidden(*SENTENCES[:2]).flatten(0, 1), model.output.weight
     got, want = (
         torch.autograd.grad(hidden.square().sum() + output_too * output.sum(), model.src_embedding.weight)[0]
         for hidden, output in (hidden_states(model, *SENTENCES[:2]), plain)
     )
     assert_close([got], [want], 1e-11)
-
-
-def test_the_gradient_of_a_tied_table_passes_both_embeddings() -> None:
-    _, output = hidden_states(random_model(4).train(), *SENTENCES[:2])
-    first = output.grad_fn
-    assert first is not None
-    second = next(node for node, _ in first.next_functions if node is not None)
-    assert first.name() == second.name() == "_KernelBackward"
 
 
 def own_probabilities(model: Transformer) -> None:
@@ -146,22 +141,99 @@ def test_ids_need_not_lie_one_after_another() -> None:
     assert torch.equal(hidden_states(model, *columns)[0], hidden_states(model, *SENTENCES[:2])[0])
 
 
-@pytest.fixture(params=["embed", "norm", "feed-forward", "attention", "loss"])
+@pytest.mark.parametrize("wrong", [-1, 11])
+@pytest.mark.parametrize("side", [0, 1, 2])
+def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
+    ids = [each.clone() for each in SENTENCES]
+    ids[side][0, 0] = wrong
+    with pytest.raises(IndexError, match=rf"^ids {min(wrong, 0)}|to {max(wrong, 0)} are not all among the 11"):
+        loss_of(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
+
+
+def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
+    """In the target the tokens before real ones are read, whatever they are."""
+    model = random_model(4).train()
+    set_dropout(model, 0.3, 0.3)
+    src_ids, tgt_in, tgt_out = batch([6, 5, 4, 1], [5, 4, 1, 5])
+    src_ids[0, 2], src_ids[1, 0], src_ids[3] = PAD, PAD, PAD
+    tgt_in[0, 2], tgt_out[0, 1], tgt_out[0, 4], tgt_out[2] = PAD, PAD, PAD, PAD
+    got, want = (loss_of(model, mode) for mode in ("require", "off"))
+    ids = src_ids, tgt_in, tgt_out
+    assert_close(loss_and_gradients(got, model, ids), loss_and_gradients(want, model, ids), 1e-11)
+    nothing = loss_and_gradients(got, model, (src_ids, tgt_in, torch.full_like(tgt_out, PAD)))
+    assert not any(x.any() for x in nothing)
+
+
+def loss_and_gradients(loss: BatchLoss, model: Transformer, ids: Batch) -> list[Tensor]:
+    torch.manual_seed(7)
+    result = loss(*ids, 0.1)
+    return [result.detach(), *torch.autograd.grad(result, list(model.parameters()))]
+
+
+@pytest.mark.parametrize("size", [1e4, 1e8])
+def test_large_scores_of_attention(size: float) -> None:
+    model = random_model(4, n_layers=1).train()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter[:12] *= size**0.5 if "w_qkv.weight" in name else 1
+    assert_same_training(model, SENTENCES, 1e-6)
+
+
+@pytest.mark.parametrize("p", [0.003, 0.9])
+def test_little_or_nearly_all_is_dropped(p: float) -> None:
+    model = random_model(4, max_len=50).train()
+    set_dropout(model, p, p)
+    assert_same_training(model, batch([30, 40], [50, 20]), 1e-10)
+
+
+def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
+    model, others = random_model(4), [SENTENCES, batch([9, 9], [9, 2])]
+    (a, b), c = [loss_of(model, "require")(*ids, 0.1) for ids in others], loss_of(random_model(5), "require")
+    c(*others[1], 0.1)
+    want = [compiled_training(model, ids)[2:] for ids in others]
+    parameters = list(model.parameters())
+    first, second, third = (torch.autograd.grad(x, parameters, retain_graph=True) for x in (a, b, a))
+    for got, right in (first, want[0]), (second, want[1]), (third, want[0]):
+        assert all(map(torch.equal, got, right))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
+    """One that overflows everywhere leaves its tape and its threads' memory full of NaN."""
+    narrow, wide = (random_model(4, d_model=d, n_heads=2, d_ff=d).to(of(dtype)).train() for d in (20, 48))
+    set_dropout(narrow, 0.3, 0.3)
+    before = compiled_training(narrow, SENTENCES, dtype)
+    with torch.no_grad():
+        wide.src_embedding.weight.fill_(torch.nan)
+    assert compiled_training(wide, batch([9] * 40, [11] * 40), dtype)[-1].isnan().all()
+    assert all(map(torch.equal, before, compiled_training(narrow, SENTENCES, dtype)))
+
+
+def of(dtype: torch.dtype) -> torch.dtype:
+    """What parameters are in, for products in a dtype."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
+    threads, results, model = torch.get_num_threads(), [], random_model(4, max_len=40)
+    for n in (1, 2, 3, 7):
+        torch.set_num_threads(n)
+        results.append(compiled_training(model, batch(range(1, 41), range(40, 0, -1))))
+        assert_same_training(model, SENTENCES)  # of fewer sentences than threads
+    torch.set_num_threads(threads)
+    for others in results[1:]:
+        assert_close(others, results[0], 1e-12)
+        assert not all(map(torch.equal, others, results[0]))  # there were as many
+
+
+@pytest.fixture(params=["hidden states", "loss"])
 def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
-    """What a kernel is told, (11, 6) or (B, T, 6), and what it gives."""
-    ids, mask = random_ids(1, [3, 2], 3), torch.ones(1, 1, 3, 3, dtype=torch.bool)
-    plan = read_plan(random_model(4).train())
-    attention, feed_forward, *_ = plan.encoder
-    x = random_tensor(5, *((11, 6) if request.param == "embed" else (2, 3, 6))).requires_grad_()
-    match request.param:
-        case "embed":
-            return x, training.embed(plan, x, ids, torch.float64)[0]
-        case "norm":
-            return x, training.norm(x, plan.encoder_norm)
-        case "loss":
-            return x, training.linear_cross_entropy(x, plan.output, ids, PAD, 0.1)
-        case kind:
-            return x, training.sublayer(plan, attention if kind == "attention" else feed_forward, x, mask)
+    """What a function of autograd is told, and what it gives."""
+    model = random_model(4).train()
+    if request.param == "loss":
+        x = random_tensor(5, 2, 3, 6).requires_grad_()
+        return x, training.linear_cross_entropy(x, model.output.weight, random_ids(1, [3, 2], 3), PAD, 0.1)
+    return model.src_embedding.weight, hidden_states(model, *SENTENCES[:2])[0]
 
 
 def test_a_gradient_may_be_one_number_seen_everywhere(result: tuple[Tensor, Tensor]) -> None:

@@ -53,7 +53,7 @@ CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
 def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
-    """The model's own, and that on compiled kernels; what one of them alone has to do is tested by itself."""
+    """The model's own, and the compiled one; what one of them alone has to do is tested by itself."""
     home = "minitrans.model.loss" if request.param == "plain" else "minitrans.compiled.training"
     function: LinearLoss = import_module(home).linear_cross_entropy
     return function

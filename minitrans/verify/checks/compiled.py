@@ -60,7 +60,7 @@ def refusals(model: Transformer) -> int:
 )
 @torch.enable_grad()
 def training_takes_the_same_pass(subject: Subject) -> float:
-    """The training pass on compiled kernels gives the numbers and gradients of the plain one."""
+    """The compiled training pass gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():
         if isinstance(module, Dropout):
