@@ -193,7 +193,7 @@ template <class T> struct Kept {
         if (part.kind == FEED_FORWARD) u.resize(n, task.sizes.F);
         if (part.kind <= CROSS) {
             q.resize(n, E), heads.resize(n, E), kv.resize(task.keys.count(), 2 * E);
-            weights.resize(n, task.sizes.H * padded(task.keys.length));
+            weights.resize(task.keys.count(), task.sizes.H * padded(task.rows.length));
         }
     }
     void pack(const Part<A> &part, const Sizes &s, bool back) {
@@ -215,7 +215,7 @@ template <class T> struct Workspace {
     Operand<T> left, right;
     Buffer<uint64_t> words;
     // of attention alone
-    Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, scores, dropped, result;
+    Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, scores, dropped, result, of_query;
     // of the loss alone
     Matrix<A> top, d_hidden;  // rows of top: each position's highest logit, sum of e^(logit - highest), sum of logits
     Operand<T> back;
@@ -323,53 +323,72 @@ void feed_forward_backward(Workspace<T> &w, const Part<A> &part, Kept<T> &kept, 
     }
 }
 
-// One head of one sentence: queries, keys and values and what is made of them.
+// One head of one sentence: queries (T, Dh), keys and values (S, Dh), and what is made of them. Its weights lie with a
+// row for each key, so that the softmax of many queries is taken at once.
 template <class T> struct Head {
     View<T> q, k, v, heads;
     View<computed<T>> weights;
     const int64_t *query_columns, *key_columns;  // where they lie in sentences with their padding
     int64_t first_byte, key_length;              // of dropout's bytes: the first one, and how many a query has
 
-    const uint8_t *bytes(Dropout dropout, Buffer<uint64_t> &words, int64_t query) const {
-        return dropout.bytes(words, first_byte + query_columns[query] * key_length, key_length);
+    // x times the dropout's scale where it leaves something, else 0.
+    template <class A> void drop(Dropout dropout, View<A> x, Buffer<uint64_t> &words) const {
+        const A scale = scale_of<A>(dropout);
+        for (int64_t t = 0; dropout.dropped && t < q.rows; t++) {
+            const uint8_t *bytes = dropout.bytes(words, first_byte + query_columns[t] * key_length, key_length);
+            for (int64_t s = 0; s < k.rows; s++)
+                x[s][t] = bytes[key_columns[s]] >= dropout.dropped ? x[s][t] * scale : A(0);
+        }
     }
 };
 
-// w.dropped = dropout(weights)
-template <class T> View<const computed<T>> drop_weights(Workspace<T> &w, const Head<T> &head, Dropout dropout) {
-    using A = computed<T>;
-    const View<A> weights = head.weights;
-    if (!dropout.dropped) return {weights.data, weights.rows, weights.columns, weights.stride, true};
-    w.dropped.resize(weights.rows, weights.columns);
-    for (int64_t t = 0; t < weights.rows; t++) {
-        const uint8_t *bytes = head.bytes(dropout, w.words, t);
-        for (int64_t i = 0; i < weights.columns; i++)
-            w.dropped[t][i] =
-                bytes[head.key_columns[i]] >= dropout.dropped ? weights[t][i] * scale_of<A>(dropout) : A(0);
-    }
+// The weights after dropout.
+template <class T, class A = computed<T>>
+View<const A> dropped_weights(Workspace<T> &w, const Head<T> &head, Dropout dropout) {
+    const View<A> &p = head.weights;
+    if (!dropout.dropped) return {p.data, p.rows, p.columns, p.stride, true};
+    w.dropped.resize(p.rows, p.columns);
+    for (int64_t s = 0; s < p.rows; s++) std::copy_n(p[s], p.columns, w.dropped[s]);
+    head.drop(dropout, w.dropped.part(0, 0, p.rows, p.columns), w.words);
     return w.dropped.all();
 }
 
-// weights = softmax(q k^T / sqrt(Dh)) over all keys, or over those up to the query's; heads = dropout(weights) v. q is
-// (T, Dh), k and v are (S, Dh).
+// weights = softmax(q k^T / sqrt(Dh)) over all keys, or over those up to the query's; heads = dropout(weights) v.
 template <class T> void attend(Workspace<T> &w, const Head<T> &head, bool causal, Dropout dropout) {
     using A = computed<T>;
     const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(head.q.columns));
-    const int32_t width = int32_t(Operand<T>::whole(head.k.rows));
-    w.right.pack(RIGHT, head.k, true);
-    w.multiply_by(w.right, head.q, w.scores);
-    for (int64_t t = 0; t < head.q.rows; t++) {
-        A *__restrict row = w.scores[t], *__restrict p = head.weights[t];
-        const int32_t seen = int32_t(causal ? t + 1 : head.k.rows);
-        for (int32_t i = 0; i < width; i++) row[i] = i < seen ? scale * row[i] : lowest;
-        const A top = highest(row, width, lowest);
-        A sum = 0;
-        for (int32_t i = 0; i < width; i++) row[i] = i < seen ? exponential(row[i] - top) : A(0), sum += row[i];
-        const A over = 1 / sum;
-        for (int32_t i = 0; i < width; i++) p[i] = row[i] * over;
+    const int32_t width = int32_t(Operand<T>::whole(head.q.rows)), n_keys = int32_t(head.k.rows);
+    w.right.pack(RIGHT, head.q, true);
+    w.multiply_by(w.right, head.k, w.scores);
+    w.of_query.resize(2, width);
+    A *__restrict top = w.of_query[0], *__restrict sum = w.of_query[1];
+    std::fill_n(top, width, lowest), std::fill_n(sum, width, A(0));
+    for (int32_t s = 0; s < n_keys; s++) {
+        A *__restrict row = w.scores[s];
+        const int32_t first = causal ? s : 0;  // query that sees this key
+        for (int32_t t = 0; t < width; t++) {
+            row[t] = t >= first ? scale * row[t] : lowest;
+            top[t] = row[t] > top[t] ? row[t] : top[t];
+        }
+    }
+    for (int32_t s = 0; s < n_keys; s++) {
+        A *__restrict row = w.scores[s];
+        const int32_t first = causal ? s : 0;
+        for (int32_t t = 0; t < width; t++) {
+            const A e = exponential(row[t] - top[t]);
+            row[t] = t >= first ? e : A(0);
+            sum[t] += row[t];
+        }
+    }
+    for (int32_t t = 0; t < width; t++) sum[t] = 1 / sum[t];
+    for (int32_t s = 0; s < n_keys; s++) {
+        const A *__restrict row = w.scores[s];
+        A *__restrict to = head.weights[s];
+        for (int32_t t = 0; t < width; t++) to[t] = row[t] * sum[t];
     }
     w.right.pack(RIGHT, head.v);
-    w.multiply_by(w.right, drop_weights(w, head, dropout), w.result);
+    w.left.pack(LEFT, dropped_weights(w, head, dropout), true);
+    multiply(w.left, w.right, w.result);
     put<T, A>(w.result, nullptr, head.heads);
 }
 
@@ -378,34 +397,31 @@ template <class T, class A = computed<T>>
 void attend_backward(Workspace<T> &w, const Head<T> &head, Dropout dropout, View<A> d_head, View<A> d_q, View<A> d_k,
                      View<A> d_v) {
     const A scale = 1 / std::sqrt(A(head.q.columns));
-    const int64_t keys = head.k.rows;
-    w.left.pack(LEFT, drop_weights(w, head, dropout), true);
+    const int64_t width = Operand<T>::whole(head.q.rows);
     w.right.pack(RIGHT, d_head);
-    multiply(w.left, w.right, w.result);
+    w.multiply_by(w.right, dropped_weights(w, head, dropout), w.result);
     put<A, A>(w.result, nullptr, d_v);
 
-    w.right.pack(RIGHT, head.v, true);
-    w.multiply_by(w.right, d_head, w.scores);
-    const int64_t width = Operand<T>::whole(keys);
-    for (int64_t t = 0; t < head.q.rows; t++) {
-        A *__restrict row = w.scores[t];
-        const A *__restrict p = head.weights[t];
-        if (dropout.dropped) {
-            const uint8_t *bytes = head.bytes(dropout, w.words, t);
-            for (int64_t i = 0; i < keys; i++)
-                row[i] = bytes[head.key_columns[i]] >= dropout.dropped ? row[i] * scale_of<A>(dropout) : A(0);
-        }
-        A dot = 0;
-        for (int64_t i = 0; i < width; i++) dot += row[i] * p[i];
-        for (int64_t i = 0; i < width; i++) row[i] = scale * p[i] * (row[i] - dot);
+    w.right.pack(RIGHT, d_head, true);
+    w.multiply_by(w.right, head.v, w.scores);
+    head.drop(dropout, w.scores.part(0, 0, head.k.rows, head.q.rows), w.words);
+    w.of_query.resize(1, width);
+    A *__restrict dot = w.of_query[0];
+    std::fill_n(dot, width, A(0));
+    for (int64_t s = 0; s < head.k.rows; s++)
+        for (int64_t t = 0; t < width; t++) dot[t] += w.scores[s][t] * head.weights[s][t];
+    for (int64_t s = 0; s < head.k.rows; s++) {
+        A *__restrict row = w.scores[s];
+        const A *__restrict p = head.weights[s];
+        for (int64_t t = 0; t < width; t++) row[t] = scale * p[t] * (row[t] - dot[t]);
     }
     w.right.pack(RIGHT, head.k);
-    w.multiply_by(w.right, w.scores.all(), w.result);
+    w.left.pack(LEFT, w.scores.all(), true);
+    multiply(w.left, w.right, w.result);
     put<A, A>(w.result, nullptr, d_q);
 
     w.right.pack(RIGHT, head.q);
-    w.left.pack(LEFT, w.scores.all(), true);
-    multiply(w.left, w.right, w.result);
+    w.multiply_by(w.right, w.scores.all(), w.result);
     put<A, A>(w.result, nullptr, d_k);
 }
 
@@ -417,7 +433,7 @@ template <class T> Head<T> head_of(Kept<T> &kept, const Task &task, int64_t sent
             kept.kv.part(key, h * Dh, n_keys, Dh),
             kept.kv.part(key, E + h * Dh, n_keys, Dh),
             kept.heads.part(row, h * Dh, n, Dh),
-            kept.weights.part(row, h * pitch, n, n_keys),
+            kept.weights.part(key, h * pitch, n_keys, n),
             task.rows.column.data() + row,
             task.keys.column.data() + key,
             (sentence * task.sizes.H + h) * task.rows.length * task.keys.length,
