@@ -554,7 +554,7 @@ template <class T> struct Tape {
     using A = computed<T>;
     Rows src, tgt;
     std::vector<Kept<T>> kept;  // of each part
-    Matrix<T> memory, hidden;
+    Matrix<T> memory, last;
     Matrix<A> d_src, d_tgt, d_memory;
 
     // What a thread has to do for a part: with a share of the sentences, of about as many rows as the others'.
@@ -572,7 +572,8 @@ template <class T> struct Tape {
         return {m.sizes, rows, cross ? src : rows, {end(thread), end(thread + 1)}};
     }
 
-    void forward(const Model<A> &m, const Batch &batch) {
+    // Writes the hidden states (N, D) of the N rows of the targets.
+    void forward(const Model<A> &m, const Batch &batch, T *hidden) {
         src.clear(batch.S), tgt.clear(batch.T);
         for (int64_t b = 0; b < batch.B; b++) {
             for (int64_t s = 0; s < batch.S; s++)
@@ -582,7 +583,7 @@ template <class T> struct Tape {
         }
         if (int64_t(kept.size()) != m.n_parts) kept = std::vector<Kept<T>>(m.n_parts);
         for (int64_t i = 0; i < m.n_parts; i++) kept[i].resize(m.parts[i], task(m, i));
-        memory.resize(src.count(), m.sizes.D), hidden.resize(tgt.count(), m.sizes.D);
+        memory.resize(src.count(), m.sizes.D), last.resize(tgt.count(), m.sizes.D);
 #pragma omp parallel
         {
             const TileUnit unit;
@@ -592,7 +593,7 @@ template <class T> struct Tape {
             for (int64_t i = 0; i < m.n_parts; i++) {
                 const Part<A> &part = m.parts[i];
                 const Task mine = task(m, i);
-                Matrix<T> &y = i == m.encoder_end ? memory : i + 1 == m.n_parts ? hidden : kept[i + 1].x;
+                Matrix<T> &y = i == m.encoder_end ? memory : i + 1 == m.n_parts ? last : kept[i + 1].x;
                 if (i == 0) embed(w, m.source, m.positions, m.of_source, mine, kept[i].x);
                 if (i == m.encoder_end + 1) embed(w, m.target, m.positions, m.of_target, mine, kept[i].x);
                 if (part.kind == NORM)
@@ -603,6 +604,7 @@ template <class T> struct Tape {
                     attention(w, part, kept[i], part.kind == CROSS ? &memory : nullptr, mine, y);
             }
         }
+        for (int64_t r = 0; r < last.rows; r++) std::copy_n(last[r], last.columns, hidden + r * last.columns);
     }
 
     // For the gradient at the hidden states: writes those at the parameters of all parts, one after the other, and adds
@@ -808,14 +810,10 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
 extern "C" void use_threads(int n) { omp_set_num_threads(n); }
 
 #define EXPORT(T, NAME)                                                                                                \
-    extern "C" void *forward_##NAME(const Model<computed<T>> *m, Batch batch) {                                        \
+    extern "C" void *forward_##NAME(const Model<computed<T>> *m, Batch batch, T *hidden) {                             \
         std::unique_ptr<Tape<T>> tape = Spare<T>::all().take();                                                        \
-        tape->forward(*m, batch);                                                                                      \
+        tape->forward(*m, batch, hidden);                                                                              \
         return tape.release();                                                                                         \
-    }                                                                                                                  \
-    extern "C" void read_hidden_##NAME(void *tape, T *to) {                                                            \
-        const Matrix<T> &hidden = static_cast<Tape<T> *>(tape)->hidden;                                                \
-        for (int64_t r = 0; r < hidden.rows; r++) std::copy_n(hidden[r], hidden.columns, to + r * hidden.columns);     \
     }                                                                                                                  \
     extern "C" void backward_##NAME(const Model<computed<T>> *m, void *tape, const T *grad, computed<T> *d_parameters, \
                                     computed<T> *d_source, computed<T> *d_target) {                                    \

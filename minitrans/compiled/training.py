@@ -48,8 +48,7 @@ class _Batch(ctypes.Structure):
 
 
 _ARGUMENTS: dict[str, list[Any]] = {
-    "forward": [POINTER(_Model), _Batch],
-    "read_hidden": [c_void_p] * 2,
+    "forward": [POINTER(_Model), _Batch, c_void_p],
     "backward": [POINTER(_Model)] + [c_void_p] * 5,
     "release": [c_void_p],
     "linear_cross_entropy": [c_void_p] * 4 + [c_int64] * 3 + [c_double],
@@ -178,18 +177,11 @@ def _draw(p: float) -> _Dropout:
 class _Tape:
     """What a pass keeps for the way back, in memory of the library's, which has it back when nobody has this object."""
 
-    def __init__(self, model: _Model, batch: _Batch, dtype: torch.dtype) -> None:
-        self.model, self.dtype = model, dtype
-        self.address = _call("forward", dtype, model, batch)
-        weakref.finalize(self, _call, "release", dtype, self.address)
-
-    def read_hidden(self, hidden: Tensor) -> None:
-        """Copy the hidden states to a tensor (N, D)."""
-        _call("read_hidden", self.dtype, self.address, hidden)
-
-    def backward(self, grad: Tensor, d_parameters: Tensor, d_source: Tensor, d_target: Tensor) -> None:
-        """Write the gradients at all parameters, one after the other, and add those at the tables."""
-        _call("backward", self.dtype, self.model, self.address, grad, d_parameters, d_source, d_target)
+    def __init__(self, model: _Model, batch: _Batch, hidden: Tensor) -> None:
+        """Make the pass; write the hidden states."""
+        self.model = model
+        self.address = _call("forward", hidden.dtype, model, batch, hidden)
+        weakref.finalize(self, _call, "release", hidden.dtype, self.address)
 
 
 class _HiddenStates(torch.autograd.Function):
@@ -201,11 +193,10 @@ class _HiddenStates(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
-        ctx.tape = _Tape(_model(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), dtype)
+        hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
+        ctx.tape = _Tape(_model(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden)
         ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
-        hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
-        ctx.tape.read_hidden(hidden)
         return hidden, tensors[ctx.n_tables - 1]
 
     @staticmethod
@@ -216,7 +207,8 @@ class _HiddenStates(torch.autograd.Function):
         d_tables = [*(torch.zeros_like(table) for table in tables[:-1]), d_output.contiguous()]
         sizes = [parameter.numel() for parameter in parameters]
         flat = d_output.new_empty(sum(sizes))
-        ctx.tape.backward(grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2])
+        pointers = ctx.tape.address, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
+        _call("backward", grad.dtype, ctx.tape.model, *pointers)
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 

@@ -205,7 +205,8 @@ class Tokenizer:
         Args:
             ids: Any ids from 0 to `vocab_size` - 1.
         """
-        return clean(self._processor.decode([i for i in ids if i not in (*self.special_ids, self.unk_id)]))
+        silent = {*self.special_ids, self.unk_id}
+        return clean(self._processor.decode([i for i in ids if i not in silent]))
 
     def decode_batch(self, rows: Iterable[Sequence[int]]) -> list[str]:
         """Return what `decode` gives for each row of ids."""

@@ -90,8 +90,9 @@ class StopIfNotFinite(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Look at the loss of the step before, and keep that of this one."""
+        assert isinstance(pl_module, TranslationModule)
         self._check(trainer, weights=[])
-        self.last = trainer.global_step, trainer.callback_metrics["train_loss"], batch
+        self.last = trainer.global_step, pl_module.train_loss, batch
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Look at the loss of the last step and at the weights."""
@@ -131,8 +132,9 @@ class StepMetrics(Callback):
         """Log the step, unless gradients are still being summed up."""
         step = trainer.global_step
         if step > self.step and self.every and step % self.every == 0:
-            row = {name: value.item() for name, value in trainer.callback_metrics.items() if name.startswith("train_")}
-            row |= {"lr-AdamW": self.rate, "epoch": trainer.current_epoch}
+            assert isinstance(pl_module, TranslationModule)
+            loss = pl_module.train_loss.item()
+            row = {"train_loss": loss, "lr-AdamW": self.rate, "epoch": trainer.current_epoch}
             for log in trainer.loggers:
                 log.log_metrics(row, step - 1)
                 log.save()
@@ -199,8 +201,7 @@ class TrainingProgress(ProgressBar):
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
-            loss = trainer.callback_metrics["train_loss"].item()
-            self.bar.update(self.task, completed=step, loss=loss, speed=self.speed)
+            self.bar.update(self.task, completed=step, loss=self.module.train_loss.item(), speed=self.speed)
         elif self.began_at is None:  # the first step also prepares memory: it tells nothing of the others
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
@@ -209,7 +210,7 @@ class TrainingProgress(ProgressBar):
             n_steps = trainer.estimated_stepping_batches
             minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
             self.console.print(
-                f"step {step}/{n_steps}  loss {trainer.callback_metrics['train_loss'].item():.3f}  "
+                f"step {step}/{n_steps}  loss {self.module.train_loss.item():.3f}  "
                 f"{self.speed:,.0f} tokens/s  {minutes_left:.0f} min left",
                 soft_wrap=True,
             )
@@ -217,8 +218,13 @@ class TrainingProgress(ProgressBar):
     @property
     def speed(self) -> float:
         """Target tokens per second of training."""
+        return self.module.tgt_tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def module(self) -> TranslationModule:
+        """What is trained."""
         assert isinstance(self.trainer.lightning_module, TranslationModule)
-        return self.trainer.lightning_module.tgt_tokens / self.seconds if self.seconds else 0.0
+        return self.trainer.lightning_module
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Print the scores and a few translations."""

@@ -53,7 +53,10 @@ class TranslationModule(LightningModule):
         model: What is trained.
         tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since the start
             of this one.
+        train_loss: Of the last batch of a training step, in nats a token, as the step averages it.
     """
+
+    train_loss: Tensor
 
     def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class TranslationModule(LightningModule):
         """
         scaled_loss, loss, n_tokens = self._loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
-        self.log("train_loss", loss)
+        self.train_loss = loss.detach()  # not by `log`, which takes longer than an update of the weights
         return scaled_loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

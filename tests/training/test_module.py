@@ -45,7 +45,7 @@ def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
     module = Logged(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
     assert loss.item() == pytest.approx(want.item(), abs=ATOL)
-    assert (module.logged["train_loss"], module.tgt_tokens) == (loss, N_TOKENS)
+    assert (module.train_loss, module.train_loss.requires_grad, module.tgt_tokens) == (loss, False, N_TOKENS)
     parameters = list(module.parameters())
     for one, other in zip(*(torch.autograd.grad(x, parameters) for x in (loss, want)), strict=True):
         assert (one - other).abs().max() <= ATOL
@@ -65,7 +65,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     monkeypatch.setattr("minitrans.training.module.sum_up", sum_up)
     scaled_loss = module.training_step(BATCH, 0)
     assert scaled_loss.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
-    assert module.logged["train_loss"].item() == pytest.approx((total + 70) / (N_TOKENS + 5))
+    assert module.train_loss.item() == pytest.approx((total + 70) / (N_TOKENS + 5))
     assert module.tgt_tokens == N_TOKENS + 5
     assert torch.autograd.grad(scaled_loss, list(module.parameters()))
 
