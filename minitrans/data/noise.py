@@ -117,7 +117,7 @@ class Noise:
             return src, tgt
         clean = (self._tokenizer.decode_batch(rows.lists(chosen)) for rows in (src, tgt))
         changed = map(self._changed, *clean, drawn[chosen].tolist())
-        noisy = [self._tokenizer.encode_batch(side) for side in zip(*changed, strict=True)]
+        noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
         place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
