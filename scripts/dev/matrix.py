@@ -28,6 +28,7 @@ PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-
 PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
 TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
 TRAIN += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
+BFLOAT16 = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
 SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
@@ -40,7 +41,8 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "clang++": ("", {"CXX": "clang++"}),
     "clang++ -O1": ("", {"CXX": "clang++ -O1"}),
     **INSTRUCTION_SETS,
-    "amx in software": ("avx512_bf16", {"CXX": "g++ -O1 -mamx-tile -mamx-bf16"}),
+    "bfloat16 in software": ("avx512bw", {"CXX": BFLOAT16}),
+    "amx in software": ("avx512bw", {"CXX": f"{BFLOAT16} -mamx-tile -mamx-bf16"}),
     "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZE}", "ASAN_OPTIONS": "detect_leaks=0"}),
 }
 
@@ -68,7 +70,8 @@ def lacks(setting: str) -> str:
     flags = info.read_text().split() if info.is_file() and platform.machine() == "x86_64" else []
     if unit and unit not in flags:
         return f"the processor has no {unit}"
-    return "the processor has such a unit" if setting == "amx in software" and "amx_tile" in flags else ""
+    own = {"bfloat16 in software": "avx512_bf16", "amx in software": "amx_tile"}.get(setting)
+    return "the processor has such a unit" if own in flags else ""
 
 
 def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
