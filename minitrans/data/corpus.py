@@ -109,7 +109,7 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
-    if "://" in config.path:  # nothing is fetched because a stranger's run names it
+    if "://" in config.path:  # never fetch what a stranger's run names
         raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
     places = [Path(), run, *run.resolve().parents]  # the run may have been moved, and the command may be given anywhere
     folder = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)

@@ -64,7 +64,7 @@ class StreamLoader(BatchLoader):
         return 1 << 40
 
     def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
-        """Yield the buffers, starting at `place`: where it begins in the text, in which epoch, after how many pairs.
+        """Yield the buffers from `place` on, which says where the text continues, in which epoch, after how many pairs.
 
         Words are counted once: not again for a buffer of which some batches have been handed out.
         """

@@ -266,7 +266,7 @@ class Api:
         return _refuse(f"{target} is not available as a target language from {source}")
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
-        """Each source language, with the percentage of the text's words that its run knows from training."""
+        """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
         tokens, shares = words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.words or ()

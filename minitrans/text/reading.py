@@ -181,8 +181,8 @@ class Reader:
     def read(self, sentence: str) -> tuple[str, Kept]:
         """A sentence as the model is to see it, and what its translation gets back.
 
-        A sentence without a letter or a digit is not for the model: its text is empty. From one of more than 2,000
-        characters nothing is set aside.
+        A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
+        characters, nothing is kept.
         """
         text, before, after = clean(sentence), "", ""
         if self.plain and len(text) <= LONG:

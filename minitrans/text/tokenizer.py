@@ -65,7 +65,7 @@ class TokenizerConfig:
             "split_digits": True,  # a number is copied digit by digit
             "normalization_rule_name": "identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
             "max_sentence_length": 2**30,  # bytes, the most it takes; longer sentences are dropped
-            "num_threads": 16,  # always as many: sums of floats, and so the pieces, depend on it
+            "num_threads": 16,  # fixed, because sums of floats, and so the pieces, depend on it
             "minloglevel": 2,
             "pad_id": _PAD,
             "bos_id": _BOS,

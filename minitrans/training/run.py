@@ -134,7 +134,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
 
 
 def _find_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
-    """The words that training has shown, including that of the run it started from; None if not all are known.
+    """The words that training has shown, including those of the run it started from; None if not all are known.
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
     """

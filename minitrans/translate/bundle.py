@@ -31,7 +31,8 @@ class Threshold:
 
     Attributes:
         score: In nats a token: a mean log-probability.
-        chrf: A wrong translation equals no reference; where this is given, its sentence chrF (0 to 100) is lower, too.
+        chrf: A translation is wrong if it equals no reference and, where this is given, has a sentence chrF (0 to 100)
+            below it.
     """
 
     score: float

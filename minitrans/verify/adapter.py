@@ -49,7 +49,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return cache
 
     def embedding(self) -> nn.Module:
-        """That of target tokens."""
+        """The target's embedding."""
         return self.model.tgt_embedding
 
 

@@ -126,7 +126,7 @@ def prefixes_stand(subject: Subject) -> float:
 @torch.enable_grad()
 def no_gradient_from_the_future(subject: Subject) -> float:
     """The gradient of output t with respect to every later target token is exactly 0."""
-    # The gradient with respect to its own input and to earlier ones must not vanish.
+    # The gradient with respect to token t and earlier ones must not vanish.
     model = subject.model
     memory, src_mask = model.encode(subject.src_ids)
     tgt_len = subject.tgt_in.size(1)
