@@ -1,4 +1,4 @@
-"""The command line: flags and printing only, a file for each command, which imports what it needs when it runs.
+"""The command line: flags and printing only. Each command has its own file, and imports what it needs when it runs.
 
 Results go to standard output, everything else to standard error. Exit codes: 0 done; 1 a check failed; 2 bad input or
 usage; 130 interrupted.
@@ -25,7 +25,8 @@ from minitrans.cli.verify import verify_command, verify_flags
 from minitrans.errors import UserError, nearest_name_error
 from minitrans.text.lines import visible
 
-# What adds a command's flags, None where these are the settings of a run; and what runs it: its docstring is the help.
+# For each command, the function that adds its flags (None: its flags are a run's settings) and the one that runs it,
+# whose docstring is the help.
 COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]] = {
     "train": (None, train_command),
     "distill": (None, distill_command),
@@ -39,7 +40,7 @@ COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]
 
 
 def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
-    """The command, and what its flags say."""
+    """The command's name, and its parsed flags."""
     about = {name: " ".join((run.__doc__ or "").split()) for name, (_, run) in COMMANDS.items()}
     name = argv[0] if argv else ""
     if name in COMMANDS:
@@ -75,10 +76,10 @@ def run_command(argv: Sequence[str]) -> int:
 
 
 def in_words(error: Exception) -> str | None:
-    """What an exception tells the user; None for one that is not expected."""
+    """The message for the user that an exception carries; None if the exception is unexpected."""
     if isinstance(error, UserError):
         text = " ".join(line.strip() for line in str(error).splitlines())
-        return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names can be as long as one likes
+        return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names in it may have any length
     if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
@@ -88,8 +89,8 @@ def in_words(error: Exception) -> str | None:
 
 
 def forget_output() -> None:
-    """Let Python end without trying once more to write what cannot be written."""
-    with contextlib.suppress(AttributeError, OSError):  # there is none, or it is no file
+    """Keep Python, as it exits, from trying again to write output that cannot be written."""
+    with contextlib.suppress(AttributeError, OSError):  # there is no standard output, or it is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -102,9 +103,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with interrupted_by_sigterm():
             code = run_command(argv)
             if sys.stdout is not None:
-                sys.stdout.flush()  # here, where a fault can still be told
+                sys.stdout.flush()  # here, where an error can still be reported
             return code
-    except BrokenPipeError:  # the reader of our output has gone: no fault, and nobody to tell
+    except BrokenPipeError:  # whoever read our output has gone: not an error, and nobody to tell
         forget_output()
         return 0
     except (UserError, MemoryError, OSError, RuntimeError) as error:

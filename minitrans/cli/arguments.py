@@ -1,4 +1,4 @@
-"""The flags and words of a command: argparse, with errors that are a `UserError`, and numbers within bounds."""
+"""The arguments of a command: argparse, with a `UserError` for every mistake, and with bounds for numbers."""
 
 import argparse
 import math
@@ -12,7 +12,7 @@ CORES = os.cpu_count() or 1
 
 
 class Parser(argparse.ArgumentParser):
-    """Parses what follows a command; flags may stand between the other words.
+    """Parses the arguments of a command; flags may stand between positional arguments.
 
     Args:
         prog: The command.
@@ -25,10 +25,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(prog=prog, description=description, formatter_class=formatter, allow_abbrev=False)
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
-        """The values of flags and words. After -- all words are `texts`, also those that begin with a dash.
+        """Parse the arguments. Everything after -- belongs to `texts`, even if it begins with a dash.
 
         Raises:
-            UserError: A flag that is unknown (the nearest known one is named), wrong or missing, or a word too many.
+            UserError: A flag is unknown (the message names the nearest one), wrong or missing; or an argument too many.
             SystemExit: After --help, with code 0.
         """
         end = argv.index("--") if "--" in argv else len(argv)
@@ -48,13 +48,13 @@ class Parser(argparse.ArgumentParser):
 
 
 def bounded(kind: type[float], least: float, most: float = math.inf, why: str = "") -> Callable[[str], float]:
-    """What makes a number of the text of a flag, and refuses others.
+    """Return a function that converts a flag's text to a number, and refuses numbers out of bounds.
 
     Args:
         kind: int or float.
-        least: The smallest number that is right.
+        least: The smallest number allowed.
         most: The largest one.
-        why: Why not more, where that is not plain.
+        why: Why no larger number is allowed, where that is not obvious.
     """
     name = "whole number" if kind is int else "number"
     reason = f" ({why})" if why else ""

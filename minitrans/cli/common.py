@@ -40,7 +40,7 @@ def add_decoding(parser: Parser) -> None:
 
 
 def add_common(parser: Parser, compiled: bool = True, threads: int | None = None) -> None:
-    """Who computes, with how many threads."""
+    """What most commands have: compiled code or not, threads, tracebacks."""
     if compiled:
         parser.add_argument(
             "--compiled",
@@ -49,7 +49,7 @@ def add_common(parser: Parser, compiled: bool = True, threads: int | None = None
             help="whether to use compiled code: auto, if it proves to give the model's own numbers; off, never; "
             "require, always, or stop with an error",
         )
-    text = "CPU threads" if threads else "CPU threads, of all processes together; else all cores"
+    text = "CPU threads" if threads else "CPU threads, for all processes together; without it, all cores"
     parser.add_argument("--threads", type=cores, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -63,7 +63,7 @@ def add_references(parser: Parser, required: bool) -> None:
         action="append",
         required=required,
         help="right translations, line by line; may be given several times: any of them is right, and an empty line in "
-        "a file after the first means that it has none",
+        "a file after the first is no translation",
     )
     parser.add_argument(
         "--tokenize",
@@ -92,14 +92,14 @@ def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[st
 
 def start_workers(run: str, args: Namespace) -> "Workers":
     """The processes that translate with a run."""
-    from minitrans.translate.workers import Workers  # it takes a second, in which a usage error has been answered
+    from minitrans.translate.workers import Workers  # takes a second to import: usage errors come first
 
     return Workers(args.processes, partial(load_translator, run, copy(args)))
 
 
 def load_translator(run: str, args: Namespace) -> "Translator":
-    """The run's translator, on the device and in the precision asked for; `args` are its own."""
-    start_log(args.debug)  # in a process that has been started to translate
+    """The run's translator, on the device and in the precision asked for; it may change `args`."""
+    start_log(args.debug)  # this may be a process that was started to translate
     import torch
 
     from minitrans.translate.translator import Translator
@@ -110,12 +110,12 @@ def load_translator(run: str, args: Namespace) -> "Translator":
         raise UserError(f"--device {args.device}: {str(error).splitlines()[0]}") from error
     translator.split_sentences = args.split_sentences
     if not translator.compiled:
-        args.compiled = "off"  # the processes that are started with the same `args` need not find it out once more
+        args.compiled = "off"  # so that processes started with the same `args` need not find that out again
     return translator
 
 
 def options(args: Namespace, first_line: int) -> dict[str, Any]:
-    """What the flags say to all ways to translate."""
+    """The arguments, from the flags, that every way of translating takes."""
     return {"batch_tokens": args.batch_tokens, "use_cache": not args.no_cache, "first_line": first_line}
 
 

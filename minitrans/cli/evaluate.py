@@ -88,7 +88,7 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple
 
 
 def print_marks(name: str, marks: "Marks") -> None:
-    """How the mark "unsure" fits the translations of a run or a file."""
+    """Print how often the mark "unsure" is right for the translations of a run or a file."""
     precision, recall = (
         "none" if percent is None else f"{percent:.1f}%" for percent in (marks.unsure_precision, marks.unsure_recall)
     )

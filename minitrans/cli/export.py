@@ -9,14 +9,14 @@ from minitrans.cli.arguments import Parser
 from minitrans.cli.common import add_common, add_references, print_scores, read_references
 from minitrans.errors import UserError
 
-EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # for each format what has to be installed
+EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
 
 
 def export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    parser.add_argument("--format", choices=EXTRAS, default="ctranslate2", help="the engine that is to read it")
+    parser.add_argument("--format", choices=EXTRAS, default="ctranslate2", help="the engine to write for")
     parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
     add_references(parser, required=False)
     add_common(parser, compiled=False)

@@ -1,4 +1,4 @@
-"""What is written to standard error: one line a message, in which names from files cannot move the cursor."""
+"""The log on standard error: one line a message, in which no name from a file can move the cursor."""
 
 import logging
 import sys
@@ -8,14 +8,14 @@ from minitrans.text.lines import visible
 
 
 class StandardError(logging.StreamHandler[TextIO]):
-    """Writes a line for a record to what `sys.stderr` is by then: while there is a progress bar, above it."""
+    """Writes each record as a line to the current `sys.stderr`: while there is a progress bar, above it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Escape what could move the cursor."""
         return visible(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Look it up, and write."""
+        """Look up `sys.stderr`, and write to it."""
         self.setStream(sys.stderr)
         super().emit(record)
 

@@ -8,32 +8,32 @@ import os
 import signal
 from collections.abc import Iterator
 
-OBJECTS = 100_000  # new ones after which Python looks for garbage; importing PyTorch alone makes 167,000 that all stay
-SPINS = "3000"  # turns, some microseconds, after which a thread that waits sleeps, so that others can use its core
+OBJECTS = 100_000  # new ones that start a garbage collection; importing PyTorch alone makes 167,000 that all stay
+SPINS = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
 
 
 def tune_process() -> None:
-    """What suits every command; before PyTorch is imported, which reads the environment then."""
+    """Set what suits every command; to be called before PyTorch is imported, which reads the environment."""
     gc.set_threshold(OBJECTS)
-    atexit.register(gc.disable)  # at the end nothing has to be looked for at all
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hints of its own
-    if "OMP_WAIT_POLICY" not in os.environ:  # its threads would wait for milliseconds
+    atexit.register(gc.disable)  # no collection at exit
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide PyTorch's hints
+    if "OMP_WAIT_POLICY" not in os.environ:  # by default, waiting threads keep their cores for milliseconds
         os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
 
 
 def tune_training() -> None:
-    """What suits a training, which may have several processes: the first has started the others, and stops them."""
+    """Set what suits training, which may have several processes: the first one starts and stops the others."""
     keep_freed_memory()
     if "LOCAL_RANK" in os.environ:
         end_with_the_first_process()
     if os.environ.get("LOCAL_RANK", "0") != "0":
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of them
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes
 
 
 def keep_freed_memory() -> None:
-    """Tell glibc to keep large freed blocks: else each step's temporaries are returned, and faulted in at the next.
+    """Tell glibc to keep large freed blocks; otherwise every step returns its memory, and faults it in again.
 
-    It makes a step on a CPU a seventh shorter. Other C libraries have no such setting, and are left alone.
+    This makes a step on a CPU a seventh shorter. Other C libraries have no such setting, and are left alone.
     """
     mmap_threshold, trim_threshold, top_pad = -3, -1, -2  # glibc's malloc.h
     with contextlib.suppress(AttributeError, OSError):
@@ -43,7 +43,7 @@ def keep_freed_memory() -> None:
 
 
 def end_with_the_first_process() -> None:
-    """Let Linux end this process of a training with the one that has started it, also while it waits for that one."""
+    """Have Linux kill this process when the one that started it ends, even while it waits for that one."""
     set_signal_at_parents_death = 1  # Linux's prctl.h
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(set_signal_at_parents_death, signal.SIGKILL)

@@ -12,16 +12,16 @@ from minitrans.errors import UserError
 
 def serve_flags(parser: Parser) -> None:
     """What to serve, where, and how much of it."""
-    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for a pair of languages")
+    parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for each pair of languages")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
     parser.add_argument("--port", type=bounded(int, 0, 65535), default=5000, help="port; 0 is any that is free")
     chars, requests = bounded(int, 1, 100_000, "all wait for a long one"), bounded(int, 0, 2**31 - 1)
-    parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="characters of a request at most")
+    parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="most characters in a request")
     parser.add_argument(
-        "--rate-limit", type=requests, default=0, metavar="N", help="requests of a client in a minute at most; 0: any"
+        "--rate-limit", type=requests, default=0, metavar="N", help="most requests of a client in a minute; 0: no limit"
     )
-    parser.add_argument("--queue", type=count, default=256, metavar="N", help="requests that may wait at most")
-    sites = "site whose scripts may ask, as https://example.org; * is any; may be given several times; default: none"
+    parser.add_argument("--queue", type=count, default=256, metavar="N", help="most requests that may wait")
+    sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
     parser.add_argument("--cors", type=origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common(parser)
 

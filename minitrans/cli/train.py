@@ -13,15 +13,15 @@ if TYPE_CHECKING:
 
 def train_command(config: "RunConfig") -> int:
     """Train a model on a parallel corpus and write a run folder."""
-    from minitrans.training.run import train  # after the settings, so that a typing error is answered at once
+    from minitrans.training.run import train  # imported only now, so that a typing error is reported at once
 
-    if scores := train(config):  # in the first process
+    if scores := train(config):  # empty in all processes but the first
         print_run(config, scores)
     return 0
 
 
 def distill_command(config: "RunConfig") -> int:
-    """Train a model on a corpus and on what teachers, trained first, make of it."""
+    """Train a model on a corpus and on translations of it by teachers, which are trained first."""
     from minitrans.training.distillation import distill
 
     for run, scores in distill(config):
@@ -30,7 +30,7 @@ def distill_command(config: "RunConfig") -> int:
 
 
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
-    """What has been trained, and by what."""
+    """Print the scores and the folder of a run, and what has computed it."""
     from minitrans.translate.backend import who_computes
 
     print_scores(list(scores.items()))

@@ -37,7 +37,7 @@ def translate_flags(parser: Parser) -> None:
         "--n-best", type=count, metavar="N", help="write the best N of K: number of the line, score, text"
     )
     parser.add_argument(
-        "--scores", action="store_true", help="write each translation's score before it, and unsure where it is"
+        "--scores", action="store_true", help="write each translation's score before it, and unsure if probably wrong"
     )
     parser.add_argument(
         "--sample", type=count, metavar="N", help="draw each token from the N likeliest, by their probabilities"
@@ -57,7 +57,7 @@ def translate_command(args: Namespace) -> int:
     """Translate texts from arguments, a file or standard input, line by line.
 
     Lines from a pipe are answered at once; a terminal gets a prompt. Standard error names the words that training
-    never showed and the translations that are unsure; for a file or a pipe, it has their number.
+    never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
     from minitrans.files import atomic_open
     from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
@@ -110,7 +110,7 @@ def translate_command(args: Namespace) -> int:
         doubts = "shown" if dialogue else "told" if args.texts or prompt else "counted"
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
-            with bar as progress:  # not while standard output is written, which may be the same terminal
+            with bar as progress:  # hidden while standard output is written, which may be the same terminal
                 outputs = workers.run(partial(written, args=args, doubts=doubts), chunk, number)
                 number += len(chunk)
                 if progress:
@@ -126,9 +126,9 @@ def translate_command(args: Namespace) -> int:
 def written(
     translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, doubts: str
 ) -> Iterator[tuple[str, bool]]:
-    """Each line to write for some lines, the first of which has the number `first_line`, and whether it is unsure.
+    """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.
 
-    Where doubts are to be shown, "(unsure)" stands behind a translation; where they are told, a warning has it.
+    Where `doubts` are "shown", "(unsure)" follows a translation; where they are "told", a warning says so.
     """
     from minitrans.translate.translator import Translation
 
@@ -155,7 +155,7 @@ def written(
 
 
 def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
-    """A bar on standard error, for the lines of a file with these numbers; how many a pipe has is unknown."""
+    """A progress bar on standard error for the lines with these numbers; a pipe's total is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
@@ -171,7 +171,7 @@ def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
 
 
 def open_input(file: str | int, name: str) -> BinaryIO:
-    """A file to read from, by its path or by the descriptor it has already; `name` is for a message."""
+    """Open a file to read, by its path or by an open descriptor; messages call it `name`."""
     try:
         return open(file, "rb", closefd=isinstance(file, str))
     except OSError as error:

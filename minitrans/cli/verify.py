@@ -58,7 +58,7 @@ def verify_command(args: Namespace) -> int:
     is_issue = bool(args.model and args.report) and args.report.endswith(".md")
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
-        make_folder(path.parent)  # before minutes are spent on what cannot be written
+        make_folder(path.parent)  # now, and not after minutes of measuring
     measured: tuple[Report, Any] = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
     report, subject = measured
     if args.report:
@@ -79,7 +79,7 @@ def verify_command(args: Namespace) -> int:
 
 
 def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject]":
-    """What is measured on a fresh model or a run, and on what."""
+    """Measure a fresh model or a run; the report, and what was measured."""
     from dataclasses import replace
 
     from rich.progress import track
@@ -106,7 +106,7 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
 
 
 def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, HuggingFace]":
-    """What is measured on somebody else's model, and on what."""
+    """Measure somebody else's model; the report, and what was measured."""
     from dataclasses import replace
 
     if args.run or args.data or args.sabotage or args.compiled != "auto":

@@ -61,7 +61,7 @@ def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[in
 
 
 def batches_of_rank(batches: Sequence[IntArray]) -> list[IntArray]:
-    """Return the batches of this process, where all take them in turn, and equally many: the last may have no rows."""
+    """Return the batches of this process. All processes take turns, and equally many: the last may have no rows."""
     filled = [*batches, *[_NO_ROWS] * (-len(batches) % n_processes())]
     return filled[rank() :: n_processes()]
 
@@ -101,7 +101,7 @@ class Rows:
 
     @classmethod
     def joined(cls, parts: "Sequence[Rows]") -> "Rows":
-        """Put the rows of several one after another."""
+        """Concatenate several."""
         ids, lengths = ([_NO_ROWS, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
         return cls(np.concatenate(ids), np.concatenate(lengths))
 
@@ -146,7 +146,7 @@ def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: 
 
 
 def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
-    """Make a batch of sources and targets, which have no special ids yet; of none, a row of padding, which costs 0."""
+    """Make a batch of sources and targets, which have no special ids yet; of none, a row of padding, with loss 0."""
     if not len(src.lengths):
         return Batch(*(torch.full((1, 1), pad_id) for _ in range(3)))
     return Batch(

@@ -48,8 +48,8 @@ _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process 
 def load_corpus(config: DataConfig) -> DatasetDict:
     """Load all splits of a parallel corpus, once: they are kept on disk for the same text, and mapped into memory.
 
-    Training pairs with an empty side are left out and counted in the log; other splits keep them. So are those whose
-    source stands in another split, and copies, if `deduplicate` says so; else they are only counted.
+    Training pairs with an empty side are left out and counted in the log; other splits keep them. With `deduplicate`,
+    copies and pairs whose source is in another split are left out too; otherwise they are only counted.
 
     With `streaming`, `train` holds only the first pairs, as many as a tokenizer is trained on; `open_train` has all.
 
@@ -78,7 +78,7 @@ def find_pairs(config: DataConfig, reader: Reader, wanted: Container[tuple[str, 
     """Find training pairs by their text as it is read, in all of the training data: for messages only, as it is slow.
 
     Returns:
-        Their numbers from 1 in the order of the data, which in files of lines are those of the lines.
+        Their numbers in the order of the data, from 1: for files of lines, the line numbers.
     """
     if config.streaming:
         rows = chain.from_iterable(table.to_pylist() for table in read_tables(open_train(config), CHUNK, config))
@@ -92,8 +92,8 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     """Load the corpus that a run was trained on, or another one of the same languages.
 
     Args:
-        run: The run folder; the section `data` of its config.yaml says which corpus, by a path from the working folder,
-            or from the run folder or one above it. Where to keep what is read it does not say: it may be a stranger's.
+        run: The run folder; the section `data` of its config.yaml names the corpus, by a path from the working folder,
+            the run folder or one above it. Its `cache_dir` is ignored, because the run may be a stranger's.
         path: Used instead of `data.path`.
 
     Raises:
@@ -103,15 +103,15 @@ def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     try:
         parser = ArgumentParser(exit_on_error=False)
         parser.add_class_arguments(DataConfig)
-        data = parser.parse_object(settings["data"] | {"cache_dir": None})  # what is read is written to the user's own
+        data = parser.parse_object(settings["data"] | {"cache_dir": None})  # the cache is the user's own
         config = DataConfig(**data.as_dict())
-    except Exception as error:  # whatever the settings make of a damaged file
+    except Exception as error:  # a damaged file may cause any error
         raise UserError(f"{run / 'config.yaml'}: no usable data section ({clean(str(error))})") from error
     if path is not None:
         return load_corpus(replace(config, path=path))
-    if "://" in config.path:  # what a stranger's run names is not asked for
+    if "://" in config.path:  # never fetch what a stranger's run names
         raise UserError(f"{run}: its corpus is at {config.path}; to read it there, give --data {config.path}")
-    places = [Path(), run, *run.resolve().parents]  # it may have been moved, and the command be given anywhere
+    places = [Path(), run, *run.resolve().parents]  # the run may have been moved, and the command may be given anywhere
     folder = next((place / config.path for place in places if (place / config.path).is_dir()), config.path)
     try:
         return load_corpus(replace(config, path=str(folder)))
@@ -194,7 +194,7 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConf
         pairs: A split with `src_ids` and `tgt_ids`.
         purpose: What the pairs are for, for the message.
         max_len: Most tokens of either side, EOS (or BOS) counted.
-        limits: Its limits of length hold as well.
+        limits: Its limits of length apply as well; None: no others.
 
     Raises:
         UserError: No pair is left.
@@ -240,7 +240,7 @@ def _cache_folder(cache_dir: str | None) -> Path:
 
 
 def _reading() -> bytes:
-    """The code that reads lines: an edit of it reaches training."""
+    """The code that reads lines, for the keys of the cache: after an edit, text is read again."""
     return Path(reading.__file__).read_bytes()
 
 

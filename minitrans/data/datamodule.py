@@ -97,7 +97,7 @@ class TranslationDataModule(LightningDataModule):
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_lines(self, batch: Batch) -> list[int]:
-        """Return which lines of the training data the pairs of a batch without noise are, as `find_pairs` does."""
+        """Return the lines, as `find_pairs` counts them, of those pairs of a batch that noise has not changed."""
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pairs(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 

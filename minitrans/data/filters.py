@@ -92,7 +92,7 @@ def wrong_lengths(
         src_lengths: (N,) source lengths in tokens, EOS counted.
         tgt_lengths: (N,) target lengths in tokens, EOS (or BOS) counted.
         max_len: Most tokens of either side that the model takes.
-        limits: What its `min_length`, `max_length` and `max_length_ratio` say holds as well.
+        limits: Its `min_length`, `max_length` and `max_length_ratio` apply as well.
     """
     longer, shorter = np.maximum(src_lengths, tgt_lengths), np.minimum(src_lengths, tgt_lengths)
     wrong = {f"longer than max_len, {max_len} tokens": longer > max_len}

@@ -1,4 +1,4 @@
-"""Training batches without end or an epoch at a time, which go on where a run stopped."""
+"""Training batches, endless or an epoch at a time, which resume where a run stopped."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,15 +15,15 @@ SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS
 
 
 class Buffer(NamedTuple):
-    """Pairs of which batches are made, and where they stand.
+    """Pairs to make batches of, and their place in the data.
 
     Attributes:
         src: Rows of source ids, without special ids.
         tgt: Rows of target ids, without special ids.
         epoch: How often the corpus has been read before.
         first: Number of the first pair in this epoch.
-        begin: What a loader has to know of the place where they begin.
-        end: What it has to know of the place where they end.
+        begin: What a loader saves to resume where they begin.
+        end: What it saves to resume where they end.
     """
 
     src: Rows
@@ -46,7 +46,7 @@ class BatchLoader(ABC):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         noise: Changes some of the pairs.
-        begin: What is to be known of the place where the first buffer begins.
+        begin: What is saved to resume where the first buffer begins.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class BatchLoader(ABC):
 
     @abstractmethod
     def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
-        """Yield the buffers of an `iter()`, from that of a place on."""
+        """Yield the buffers of an `iter()`, starting with the one at `place`."""
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches that have not been handed out yet.

@@ -16,18 +16,18 @@ Pair = tuple[str, str]
 
 STOPS = ".?!。？！"
 EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋💪✨🌹", "❤️", "☀️"]
-QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # of others the plain ones
+QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # other languages have plain ones
 
 
 def more_ends(source: str, target: str, rng: random.Random, _: str) -> Pair:
-    """The end mark several times in the source; dots in both."""
+    """Repeat the end mark in the source; a full stop becomes dots in both."""
     if source[-1] == ".":
         return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
     return source + source[-1] * rng.randint(1, 2) * (source[-1] in STOPS), target
 
 
 def other_end(source: str, target: str, rng: random.Random, language: str) -> Pair:
-    """A stop for a question mark in the source; exclamation marks for a stop in both, or where there is no end mark."""
+    """Replace a question mark by a stop in the source; replace a stop, or no end mark, by exclamation marks in both."""
     if source[-1] == "?":
         return f"{source[:-1]}.", target
     if source[-1] in STOPS and target[-1] in STOPS and (source[-1] != "." or target[-1] not in ".。"):
@@ -49,7 +49,7 @@ def item(source: str, target: str, rng: random.Random, _: str) -> Pair:
 
 
 def misspelled(word: str, rng: random.Random) -> str:
-    """A word with one typing error inside: letters swapped, one left out, doubled, or that beside it."""
+    """A word with one typing error inside: letters swapped, or one left out, doubled, or hit on the key beside it."""
     i, kind = rng.randrange(1, len(word) - 1), rng.randrange(4)
     before, letter, after = word[:i], word[i], word[i + 1 :]
     beside = rng.choice(neighbours(letter) or letter)
@@ -57,14 +57,14 @@ def misspelled(word: str, rng: random.Random) -> str:
 
 
 def change_word(text: str, least: int, rng: random.Random, change: Callable[[str, random.Random], str]) -> str:
-    """A text with one of its words of at least so many letters changed."""
+    """Change one word of a text, of those with at least `least` letters."""
     if not (words := list(re.finditer(rf"[^\W\d_]{{{least},}}", text))):
         return text
     word = rng.choice(words)
     return text[: word.start()] + change(word[0], rng) + text[word.end() :]
 
 
-# What each kind makes of a pair of clean texts, of the source alone or of both; the last is the target's language.
+# What each kind makes of a pair of clean texts, by changing the source or both; the last is the target language.
 KINDS: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
@@ -85,11 +85,11 @@ KINDS: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
 class Noise:
     """Changes some of the pairs to train on.
 
-    What a pair becomes depends on the seed, the epoch and the number of the pair alone. Of the changed ones as large a
-    share is changed once more, and so on.
+    What a pair becomes depends only on the seed, the epoch and the number of the pair. The same share of the changed
+    pairs is changed once more, and so on.
 
     Args:
-        shares: Of the pairs, which share has each kind of noise first.
+        shares: For each kind of noise, the share of pairs that get it first.
         tokenizer: Of the pairs.
         language: That of the targets.
         max_len: Most tokens of either side, EOS (or BOS) counted; what would be longer or empty is not changed.

@@ -19,7 +19,7 @@ def n_processes() -> int:
 
 
 def slice_of_rank(n: int) -> slice:
-    """Return which of n things this process does, where each does its share; after `gather` all have the whole."""
+    """Return which of n things are this process's share; after `gather`, every process has all results."""
     size = -(-n // n_processes())
     return slice(rank() * size, (rank() + 1) * size)
 

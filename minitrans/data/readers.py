@@ -2,9 +2,9 @@
 
 A folder may lie elsewhere, at an address such as s3://bucket/corpus that fsspec knows. A split may be in many files.
 
-Parquet and the hub are left to `datasets`. Text files are read here, for its readers change text without a word: they
+Parquet and the hub are left to `datasets`. Text files are read here, because its readers change text silently: they
 fill up a row of a tsv or csv that is too short, shift the columns of one that is too long, end a line at a carriage
-return in it, make a time of the JSON string "2020-01-01", and cannot say which line of a file is not UTF-8.
+return in it, turn the JSON string "2020-01-01" into a time, and cannot say which line of a file is not UTF-8.
 """
 
 import csv
@@ -39,7 +39,7 @@ from minitrans.text.reading import clean
 CHUNK = 1_000  # pairs in memory at once while they are read
 SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
 
-logging.getLogger("datasets").setLevel(logging.CRITICAL)  # what it logs as errors it raises too, and we say it once
+logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it raises the errors that it logs, and we report them once
 if not sys.stderr.isatty():
     datasets.disable_progress_bars()
 
@@ -50,7 +50,7 @@ class Split(NamedTuple):
     Attributes:
         where: What to call it in a message.
         rows: Its rows, for `read_tables`; between two tables, its state is that of the next one.
-        content: What decides the text that is read; empty if that is not known before it is.
+        content: What decides the text; empty if that is not known before the text is read.
     """
 
     where: str
@@ -130,7 +130,7 @@ def _parquet_rows(paths: list[UPath]) -> IterableDataset:
         try:
             with path.open("rb") as file:
                 pq.read_schema(file)
-        except Exception as error:  # whatever is made of a damaged file
+        except Exception as error:  # a damaged file may cause any error
             raise _unreadable(str(path), error) from error
     names = [glob.escape(str(path)) for path in paths]
     return Dataset.from_parquet(names, streaming=True, batch_size=CHUNK)  # load_dataset would ask the hub for a file
@@ -181,7 +181,7 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
 
 
 def _split_of(name: str, names: Container[str]) -> str:
-    """Return the split of a file: of valid-00000-of-00004 valid, of train-news train, if no file has that very name."""
+    """Return a file's split: of valid-00000-of-00004, valid; of train-news, train; unless a file has that very name."""
     split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
     return name if split in names else split
 
@@ -290,7 +290,7 @@ def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
 
 
 def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table:
-    """Take the two languages out of a table, whose columns they are, or the fields of its column `translation`."""
+    """Take the two languages out of a table: they are columns, or fields of the column `translation`."""
     table = table.flatten()
     names = [name.removeprefix("translation.") for name in table.column_names]
     sides = []

@@ -13,7 +13,7 @@ from jsonargparse.typing import restricted_number_type
 
 from minitrans.errors import UserError
 
-INT32 = 2**31 - 1  # more overflows in what counts with 32 bits
+INT32 = 2**31 - 1  # larger numbers overflow where 32 bits are used
 
 if TYPE_CHECKING:
     Count = int
@@ -60,7 +60,7 @@ def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load)
         text = content.decode()
         _check_events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         return load(text)
-    except Exception as error:  # whatever YAML makes of a damaged file
+    except Exception as error:  # a damaged file may cause any error
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from error
 
 

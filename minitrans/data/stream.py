@@ -22,7 +22,7 @@ from minitrans.text.words import count_words
 
 
 class StreamLoader(BatchLoader):
-    """Yields `Batch`es without end, over the pairs again and again, of which `shuffle_buffer` at a time are read.
+    """Yields `Batch`es without end: it reads `shuffle_buffer` pairs at a time, and begins again after the last one.
 
     Several processes all read the same pairs, and tokenize a share each.
 
@@ -31,7 +31,7 @@ class StreamLoader(BatchLoader):
         tokenizer: Encodes both sides, and knows the special ids.
         max_len: Most tokens of either side, EOS (or BOS) counted.
         seed: Seed of the shuffling, 0 or more.
-        others: The splits whose sources training is not to see, if `deduplicate` says so.
+        others: The splits whose sources training must not see if `deduplicate` is set.
 
     Attributes:
         words: How often each word is in the sources read so far; None if they are too many.
@@ -60,13 +60,13 @@ class StreamLoader(BatchLoader):
         super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, begin)
 
     def __len__(self) -> int:
-        """A number that is never reached: of loaders without one Lightning takes a batch ahead of the training."""
+        """A number that is never reached: without one, Lightning would fetch a batch ahead of the training."""
         return 1 << 40
 
     def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
-        """Yield the buffers from that of a place on: where it begins in the text, in which epoch, after how many pairs.
+        """Yield the buffers from `place` on, which says where the text continues, in which epoch, after how many pairs.
 
-        Words count but once: not again where some batches of the buffer have been handed out.
+        Words are counted once: not again for a buffer of which some batches have been handed out.
         """
         before, epoch, first = (place[name] for name in ("pairs", "epoch", "first"))
         very_first, again = place["buffer"] == 0, place["position"] > 0
@@ -86,7 +86,7 @@ class StreamLoader(BatchLoader):
             before, epoch, first = self._beginning, epoch + 1, 0
 
     def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[Rows, Rows]:
-        """Return the usable pairs; those of a first buffer that are not go into the log; words count but once."""
+        """Return the usable pairs; the log counts the others in the first buffer; words are not counted `again`."""
         wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
@@ -106,7 +106,7 @@ class StreamLoader(BatchLoader):
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:
-        own = lines[slice_of_rank(len(lines))]  # and few at a time as lists, which take four times the memory
+        own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
         rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return Rows.joined([*chain.from_iterable(gather(rows))])
 

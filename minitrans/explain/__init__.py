@@ -22,7 +22,7 @@ def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:
 
 
 class _Callable(ModuleType):
-    """Importing a folder binds its name to the folder, so the folder itself has to be callable."""
+    """Importing a package binds its name to the module, so the module itself has to be callable."""
 
     __call__ = staticmethod(explain)
 

@@ -1,6 +1,6 @@
 """What an explanation of a translation shows, as numbers.
 
-Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabulary. What is found is on the CPU.
+Shapes: `S` source length, `T` target length, `L` layers, `H` heads, `V` vocabulary. All results are on the CPU.
 """
 
 import logging
@@ -39,8 +39,8 @@ class Step(NamedTuple):
         held: How many of them each layer's cache held before the step.
         source_kept: Whether keys and values of the source are still, bit for bit, what they were at first.
         logits: Largest difference between cache and full pass over the logits.
-        weights: The same over the decoder's attention weights, of all layers, heads and both kinds; the full pass's are
-            those of the translation's attention.
+        weights: The same over the decoder's attention weights, of both kinds and in all layers and heads; the
+            translation's `attention` has those of the full pass.
     """
 
     likeliest: list[tuple[str, float]]
@@ -60,7 +60,7 @@ class TracedTranslation:
         text: The source.
         translation: What `Translator.translations` gives, its attention included.
         config: The model's sizes.
-        languages: From which to which.
+        languages: Of the source and of the translation.
         log_prob: Log-probability of the translation, EOS included, in nats.
         n_padded: Pieces of padding that steps and full pass had after the source.
         forbidden: Largest weight of a key that a mask forbids, the future or padding.

@@ -15,7 +15,7 @@ from minitrans.explain.computing import KINDS, TracedTranslation
 from minitrans.files import write_file
 from minitrans.pages.render import renderer, script_hash
 
-MOST_BYTES = 750_000  # for the weights of all sentences together; a number takes 16/3
+MOST_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
 render = renderer("minitrans.explain")
 
 
@@ -54,12 +54,12 @@ class Explanation:
             n_layers=n_layers,
             n_shown=n_sentences,
             n_sentences=len(sentences),
-            # No "<" is left: what a text holds cannot end the element that holds it.
+            # Every "<" is escaped, so that no text can end the element that holds it.
             data=Markup(json.dumps(data).replace("<", "\\u003c")),
             script=script,
             script_hash=script_hash(script),
         )
-        return str(page)  # no markup: a frame has to escape it
+        return str(page)  # not Markup, because a frame has to escape it
 
     def save(self, path: str | Path) -> None:
         """Write the page to a file.
@@ -79,9 +79,9 @@ class Explanation:
 
 
 def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
-    """How many of the last layers, at least one, and with them how many of the first sentences fit on a page.
+    """How many of the last layers fit on a page, at least one, and how many of the first sentences with them.
 
-    One layer of each sentence takes as many bytes as `sizes` says, and there are `n_layers`.
+    `sizes` has for each sentence the bytes that one of its `n_layers` layers takes.
     """
     shown = max(1, min(n_layers, MOST_BYTES // sum(sizes)))
     fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MOST_BYTES]

@@ -47,5 +47,5 @@ def _shade(weight: float) -> str:
 
 
 def _label(piece: str) -> str:
-    """A piece without what a terminal would obey, and with a mark for its space."""
+    """A piece without control characters, and with a mark for its space."""
     return clean(piece.replace("\u2581", "␣")) or "?"

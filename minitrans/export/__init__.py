@@ -1,1 +1,1 @@
-"""The trained model for another engine, proved to give the same before it is written."""
+"""The trained model for another engine, which must prove to give the same results before its folder is written."""

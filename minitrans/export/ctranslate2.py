@@ -35,8 +35,8 @@ def export(bundle: Bundle, folder: Path) -> None:
     It holds CTranslate2's files, the tokenizer, what reads lines for it, and a README.md that says how to translate.
 
     Raises:
-        UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: its
-            architecture is another, or the numbers are.
+        UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: it has
+            another architecture, or gives other numbers.
     """
     pieces = pieces_of(bundle)
     with atomic_folder(folder) as temp:
@@ -63,7 +63,7 @@ def pieces_of(bundle: Bundle) -> list[str]:
 def save_engine(folder: Path, model: Transformer, pieces: Sequence[str], unk_id: int) -> None:
     """Write CTranslate2's own files into an existing folder, from a model that is float32 and on the CPU.
 
-    `pieces` has the text of every piece id, each another; `unk_id` is what CTranslate2 reads for a text that is none.
+    `pieces` has the text of every piece id, all different; CTranslate2 reads any other text as `unk_id`.
     """
     spec = transformer_spec(model, pieces, unk_id)
     spec.validate()
@@ -144,7 +144,7 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     """
     n_threads = torch.get_num_threads()
     engine = ctranslate2.Translator(str(folder), compute_type=compute_type, inter_threads=threads, intra_threads=1)
-    torch.set_num_threads(n_threads)  # which it had set to its own
+    torch.set_num_threads(n_threads)  # CTranslate2 has changed it
     return engine
 
 
@@ -166,8 +166,8 @@ def engine_decode(
     results = engine.translate_batch(
         [[pieces[i] for i in source] for source in sources],
         beam_size=1,
-        min_decoding_length=0,  # it is 1 by default: EOS could not come first
-        max_decoding_length=max(limits, default=0),  # of the whole call: what goes on beyond the row's limit is cut
+        min_decoding_length=0,  # with 1, the default, EOS could not come first
+        max_decoding_length=max(limits, default=0),  # of the whole call; each row is cut at its own limit below
         max_input_length=0,
         max_batch_size=BATCH_TOKENS,
         batch_type="tokens",
@@ -178,7 +178,7 @@ def engine_decode(
 
 
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
-    """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
+    """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
     reader = tokenizer.reader_of(bundle.words)
     read = [reader.read_line(line) for line in lines]

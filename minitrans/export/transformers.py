@@ -1,4 +1,4 @@
-"""A trained model as a folder for Hugging Face's transformers, and for what else reads its format.
+"""A trained model as a folder for Hugging Face's transformers, and for anything else that reads its format.
 
 Blenderbot's class computes what our model does: pre-norm layers, scaled embeddings, and positions that are read from a
 table, which here holds our sines. An engine is that model with its tokenizer.
@@ -35,9 +35,9 @@ transformers.utils.logging.disable_progress_bar()  # there is one for each file,
 
 BATCH = 64  # lines that are translated at once
 TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
-MOST_WORDS = 20_000  # of those that training showed, how many the proof tokenizes
+MOST_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
 
-# What `text.lines.clean` makes one space of, and SentencePiece's mark for a space. (Regular expressions of other
+# What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
 SPACES = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
@@ -52,7 +52,7 @@ HF_NAMES = {
     "w_o": "out_proj",
 }
 
-# Lines that a tokenizer gets wrong if it cleans otherwise, takes text for special pieces, or spells no bytes.
+# Lines that a tokenizer gets wrong if it cleans differently, takes text for special pieces, or cannot spell bytes.
 HOSTILE = (
     "",
     " \t\u3000 ",
@@ -90,8 +90,8 @@ def export(bundle: Bundle, folder: Path) -> None:
     It holds the weights, the tokenizer, settings, and a README.md that is a model card for the hub.
 
     Raises:
-        UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: its
-            architecture is another, or the numbers or the ids are.
+        UserError: The folder is there already, or cannot be written; or transformers cannot compute this model: it has
+            another architecture, or gives other numbers or ids.
     """
     with atomic_folder(folder) as temp:
         try:
@@ -163,7 +163,7 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
         **{f"{name}_token": tokenizer.piece(id_) for name, id_ in ids.items()},
         model_max_length=bundle.model.config.max_len,
         padding_side="right",
-        split_special_tokens=True,  # what looks like one in a text is text
+        split_special_tokens=True,  # in a text, what looks like a special token is text
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     ).save_pretrained(folder)
@@ -194,11 +194,11 @@ def hf_weights(model: Transformer) -> dict[str, Tensor]:
 def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     """Our SentencePiece model, cleaning and plain marks, as the library `tokenizers` has them; it appends EOS.
 
-    What a `Reader` does besides is not its business: it takes its texts, with placeholders as pieces.
+    It takes texts that a `Reader` has read, with placeholders as pieces, and does nothing else that a `Reader` does.
 
-    Three things it does not know. Unicode's newest combining marks are not put in order with others on the same letter.
-    Of a line of more than 2,000 characters, a letter keeps all its marks. And among pieces that stand for bytes and
-    are no UTF-8 together, it decodes none.
+    It differs in three ways. It does not sort Unicode's newest combining marks among others on the same letter. In a
+    line of more than 2,000 characters, a letter keeps all its marks. And where pieces stand for bytes that are not
+    valid UTF-8, it decodes none of them.
     """
     proto = ModelProto.FromString(tokenizer.proto)
     pieces = [p.piece for p in proto.pieces]
@@ -257,7 +257,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
             _refuse(f"its tokenizer gives another text for the ids of {visible(repr(line))}")
 
     model = copy.deepcopy(bundle.model).double()
-    model.positions = bundle.model.positions.double()  # those that were written, not the exact ones
+    model.positions = bundle.model.positions.double()  # as they were written, not the exact ones
     stepper = CachedStepper(model)
     if not (distance := _distance(engine, model)) <= TOLERANCE:
         _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
@@ -310,7 +310,7 @@ def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1
 
 
 def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
-    """What `Translator.translate` does, done by the engine; lines that are too long are cut in silence."""
+    """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     reader = bundle.tokenizer.reader_of(bundle.words)
     read = [reader.read_line(line) for line in lines]
     texts, outputs = [text for line in read for text, _ in line], list[str]()
@@ -331,7 +331,7 @@ def write_card(
 ) -> None:
     """Write the README.md of an exported folder as the hub reads it; a test runs its code.
 
-    The license is as the hub writes it, say "apache-2.0". `scores` are by test set what the exported model is worth.
+    The license is as the hub writes it, say "apache-2.0". `scores` has the exported model's scores on each test set.
     """
     card = render("model_card.md", bundle=bundle, license=license, scores=scores or {})
     write_file(folder / "README.md", f"{card}\n")

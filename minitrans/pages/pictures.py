@@ -1,6 +1,6 @@
 """Grids as SVG: attention weights, masks, and which check caught which sabotage.
 
-A page that shows them is made from `base.html`, which holds their colours and the pattern that hatches.
+A page that shows them must extend `base.html`, which has their colours and the hatching.
 """
 
 import math
@@ -14,15 +14,15 @@ from minitrans.pages.render import renderer
 
 render = renderer("minitrans.pages")
 CELL = 18  # side of a cell, in pixels
-LETTER = 7.5  # width of a letter, of the wider kind; Chinese characters take two
-LONGEST_LABEL = 14  # letters of a piece; all of them are in the tooltip
+LETTER = 7.5  # width of a wide letter, in pixels; a Chinese character takes two
+LONGEST_LABEL = 14  # letters of a piece that are shown; the tooltip has all of them
 
 
 def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Markup:
     """Attention weights of one sentence: a panel a head, a row a query, a column a key.
 
     A key that a query may attend to is a `rect` of class `w`, as opaque as its weight; any other is one of class
-    `masked`, hatched. Which it is, the mask says and not the weight. Both carry their row and column in `data-q` and
+    `masked`, hatched. The mask decides which, not the weight. Both carry their row and column in `data-q` and
     `data-k`, and stand in the `g` of class `head` that carries the head's number in `data-head`, all from 0.
 
     Args:
@@ -63,7 +63,7 @@ def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) 
 def _grid(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: int = 28) -> dict[str, object]:
     """What `grid.svg` draws around cells: labels to the left and above. Lengths are in pixels, from the grid's corner.
 
-    Those of the columns rise to the right by `angle` degrees; `above` them there is room for a title.
+    Column labels rise to the right by `angle` degrees; the room for a title over them is `above`.
     """
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     left = max(map(_width, rows), default=0) + 8

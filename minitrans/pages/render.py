@@ -1,4 +1,4 @@
-"""HTML and SVG from templates; what they are given is escaped, whoever wrote it."""
+"""HTML and SVG from templates, which escape everything that they are given."""
 
 import base64
 import hashlib
@@ -9,9 +9,10 @@ from markupsafe import Markup
 
 
 def renderer(package: str, **filters: Callable[..., str]) -> Callable[..., Markup]:
-    """What fills a template of a package, which may use those of this folder: given its name, and its data as keywords.
+    """Return a function that fills a template of a package: it takes the template's name, and data as keywords.
 
-    It returns markup, which other templates take as it is. `filters` are those that Jinja does not have.
+    Templates may use those of this folder too. The function returns markup, which other templates take as it is.
+    `filters` are added to Jinja's own.
     """
     templates = Environment(
         loader=ChoiceLoader([PackageLoader(package), PackageLoader("minitrans.pages")]),
@@ -29,5 +30,5 @@ def renderer(package: str, **filters: Callable[..., str]) -> Callable[..., Marku
 
 
 def script_hash(script: str) -> str:
-    """What a page's policy calls the one script that it allows."""
+    """The hash by which a page's Content-Security-Policy allows its one script: SHA-256 in base64."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,1 +1,1 @@
-"""Translators behind HTTP: LibreTranslate's API, a page to try the model, and what a machine's keeper watches."""
+"""Translators behind HTTP: LibreTranslate's API, a page to try the models, and metrics for whoever runs the server."""

@@ -1,4 +1,4 @@
-"""LibreTranslate's API on translators: what a request may ask, what it is answered, and what is refused."""
+"""LibreTranslate's API for translators: what a request may ask for, how it is answered, and what is refused."""
 
 import asyncio
 import contextlib
@@ -37,17 +37,17 @@ from minitrans.translate.translator import Translator
 EXPLAINED = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
-# Of all that brings no other.
+# Of every response that does not set them itself.
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
-# A page's own policy stands in it; these parts of one are heeded in a header alone.
+# A page states the rest of its policy itself; browsers obey these parts only in a header.
 OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
 render = renderer("minitrans.server")
 
 
 class Api:
-    """An application, as ASGI has it; an error is answered {"error": "..."}.
+    """An ASGI application; errors are answered with {"error": "..."}.
 
     Attributes:
         is_stopping: Whether new requests are refused.
@@ -61,10 +61,10 @@ class Api:
         most_waiting: int,
         origins: Sequence[str] = (),
     ) -> None:
-        """Take a translator for each pair of languages, and what a request, a client and all together may ask for.
+        """Take a translator for each pair of languages, and the limits.
 
-        These are characters of all texts of a request, requests in a minute (0: any number), and requests that wait.
-        Scripts of the sites `origins` may ask from a browser; `*` is any site.
+        They are the characters of a request, a client's requests in a minute (0: no limit), and requests that may wait.
+        Scripts of the sites `origins` may send requests from a browser; `*` is any site.
         """
         self._translators = {(each.bundle.source, each.bundle.target): each for each in translators}
         self._char_limit, self._rate_limit = char_limit, rate_limit
@@ -95,7 +95,7 @@ class Api:
         self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._working)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; it is counted, and the answer gets those of `HEADERS` that it does not bring."""
+        """Answer a request and count it; the answer gets those of `HEADERS` that it does not set itself."""
         start = time.perf_counter()
 
         async def answer(message: Message) -> None:
@@ -112,7 +112,7 @@ class Api:
         await self._app(scope, receive, answer)
 
     def serve(self, listening: socket.socket) -> None:
-        """Serve until SIGTERM or Ctrl-C, and then, for up to half a minute, until all that was taken is answered."""
+        """Serve until SIGTERM or Ctrl-C; then answer the requests already accepted, for half a minute at most."""
         server = uvicorn.Server(
             uvicorn.Config(
                 self,
@@ -136,7 +136,7 @@ class Api:
         form = params.get("format") or "text"
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
-        # Each line, or text of HTML, is translated by itself: those with odd numbers; what stands between them stays.
+        # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
         split = [cut(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected("\n".join(lines))[0]
@@ -186,7 +186,7 @@ class Api:
         sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
         lines = [sentence for sentence in sentences if sentence.strip()][:EXPLAINED]
 
-        def draw(lines: Sequence[str]) -> list[str]:  # equal to no other: requests for pages are done one by one
+        def draw(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
             return [explain(translator, lines).html] * len(lines)
 
         (html, *_) = await self._done(request, translator, draw, lines or [text])
@@ -209,7 +209,7 @@ class Api:
         working.cancel()
 
     async def _params(self, request: Request) -> dict[str, Any]:
-        """A request's parameters, of JSON, a form or the address; or it is refused, as one too many or as too long."""
+        """A request's parameters, from JSON, a form or the URL. A request too many, or too long, is refused."""
         if self.is_stopping():
             _refuse("the server stops; ask again when it is back", 503)
         minute = int(time.monotonic() // 60)
@@ -229,7 +229,7 @@ class Api:
         return params
 
     async def _body(self, request: Request) -> dict[str, Any]:
-        body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; twelve are an escaped character
+        body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; an escaped character may take twelve
         async for chunk in request.stream():
             body += chunk
             if len(body) > most:
@@ -255,7 +255,7 @@ class Api:
         return parsed if isinstance(parsed, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
     def _translator(self, source: str, target: str) -> Translator:
-        for form in (str.lower, _language):  # the very one, or else the same language
+        for form in (str.lower, _language):  # exactly this code, or else the same language
             for pair, translator in self._translators.items():
                 if (form(source), form(target)) == (*map(form, pair),):
                     return translator
@@ -266,7 +266,7 @@ class Api:
         return _refuse(f"{target} is not available as a target language from {source}")
 
     def _detected(self, text: str) -> list[dict[str, Any]]:
-        """Each source language, and what percentage of the text's words its run was trained on; 0 where none knows."""
+        """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
         tokens, shares = words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.words or ()
@@ -276,7 +276,7 @@ class Api:
     async def _done(
         self, request: Request, translator: Translator, work: BatchFunction, lines: Sequence[str]
     ) -> Sequence[Any]:
-        """The results of some work, in its turn; it is dropped if the client goes away before."""
+        """Queue some work, and wait for its results; it is dropped if the client disconnects first."""
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
             if (n := translator.count_pieces(line)) > most:  # it would be cut

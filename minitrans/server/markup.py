@@ -12,15 +12,15 @@ VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", 
 
 
 def cut(html: str) -> list[str]:
-    """In turn a piece of HTML and a text to translate, which is no HTML; the first and the last are HTML.
+    """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup.
 
     Raises:
         UserError: The parser cannot read it.
     """
     parser, end = _Parser(convert_charrefs=False), html.rfind(">") + 1
     try:
-        parser.feed(html[:end])  # behind it is no tag: to look for one there takes the cube of the length
-    except AssertionError as error:  # for what begins as <![ and does not go on so
+        parser.feed(html[:end])  # no tag follows: looking for one there takes cubic time
+    except AssertionError as error:  # raised by <![ with nothing valid after it
         raise UserError(f"q is no HTML: {error}") from error
     lines = [0, *(newline.end() for newline in re.finditer("\n", html))]
     starts = [(lines[line - 1] + column, text) for line, column, text in parser.starts]
@@ -40,7 +40,7 @@ def cut(html: str) -> list[str]:
 
 
 class _Parser(HTMLParser):
-    """Notes where something begins, by line and column, and whether it is a text to translate."""
+    """Notes the line and column where each piece begins, and whether it is a text to translate."""
 
     def reset(self) -> None:
         super().reset()

@@ -1,4 +1,4 @@
-"""What waits to be computed: one thread takes it in turn, and what is alike together."""
+"""The queue of requests: one thread computes them in turn, and those with the same work together."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -9,7 +9,7 @@ TOGETHER = 256  # lines of requests that are computed in one go; a single reques
 
 BatchFunction = Callable[
     [Sequence[str]], Sequence[Any]
-]  # a result for each line; equal work may be given lines together
+]  # gives a result for each line; the lines of requests with equal work may be passed together
 Answer = asyncio.Future[Sequence[Any]]
 
 
@@ -20,17 +20,17 @@ class _Request(NamedTuple):
 
 
 class Queue:
-    """Requests in the order in which they came, no more than `most`; one whose answer is cancelled is dropped."""
+    """Requests in the order of their arrival, at most `most`; one whose answer is cancelled is dropped."""
 
     def __init__(self, most: int) -> None:
         self._most, self._requests, self._more = most, list[_Request](), asyncio.Event()
 
     def waiting(self) -> list[_Request]:
-        """Those that have not been begun."""
+        """The requests whose computation has not begun."""
         return [request for request in self._requests if not request.answer.done()]
 
     def put(self, work: BatchFunction, lines: Sequence[str]) -> Answer:
-        """What will hold the result of each line, in their order.
+        """Add a request; return a future with the results of its lines, in their order.
 
         Raises:
             asyncio.QueueFull: No more may wait.
@@ -44,7 +44,7 @@ class Queue:
         return answer
 
     async def run(self) -> None:
-        """Compute what is put, until this is cancelled."""
+        """Compute the requests as they come, until this is cancelled."""
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as thread:
             while await self._more.wait():
@@ -65,7 +65,7 @@ class Queue:
                     results = results[len(request.lines) :]
 
     def _take(self) -> list[_Request]:
-        """The request that has waited longest, and those with equal work, as long as they are few lines."""
+        """Take the request that has waited longest, and others with equal work while that makes few lines."""
         taken: list[_Request] = []
         left, n_lines = [], 0
         for request in self.waiting():

@@ -1,4 +1,4 @@
-"""The API's description of itself, as OpenAPI has it."""
+"""The API's description of itself, in OpenAPI's format."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form
 
 
 def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
-    """A path that is asked with these parameters by POST, or by GET if there are none; the format may be missing."""
+    """A path that takes these parameters by POST, or none by GET; only `format` may be left out."""
     answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
     operation: dict[str, Any] = {"summary": summary, "responses": {}}
     for status, schema in answers.items():

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from minitrans.errors import UserError
 
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-LONGEST = 1 << 22  # bytes of a line; more is no text, and perhaps a few kilobytes that unpack to gigabytes
+LONGEST = 1 << 22  # bytes of a line; a longer one is not text, and may be a few kilobytes that unpack to gigabytes
 ALL = range(1, sys.maxsize)  # numbers of the lines of a whole file
 
 
@@ -50,7 +50,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL) -> Iter
 
 
 def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
-    """The lines of a stream; of a file, no more of a long one than shows that it is too long."""
+    """The lines of a stream; of a file, a line that is too long is read only just beyond the limit."""
     if isinstance(stream, io.IOBase):
         return iter(partial(stream.readline, LONGEST + 1), b"")
     return stream
@@ -59,7 +59,7 @@ def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
 def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     """Go to the k-th of n parts of a file, as `split -n l/k/n` deals it out, and return the numbers of its lines.
 
-    All are of as many bytes, with what remains in the last one, and a line is in the part in which it begins.
+    All parts have the same number of bytes, the last one also the remainder; a line is in the part in which it begins.
     """
     size = stream.seek(0, os.SEEK_END)
     part_size = max(1, size // n)
@@ -82,8 +82,8 @@ def _lines_before(stream: BinaryIO, end: int) -> int:
 def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL) -> Iterator[list[str]]:
     """Yield the lines of an open file in lists, as `iter_lines` reads them.
 
-    A list from a regular file is full, but for the last one. Anything else, such as a pipe, gives the lines that have
-    come since the list before, and is waited for only while there is none.
+    A regular file gives full lists, except for the last one. Anything else, such as a pipe, gives the lines that have
+    come since the previous list, and makes the caller wait only while there are none.
 
     Args:
         stream: Read, and closed at its end, by a thread of its own, which is up to `most` lines ahead of the caller.
@@ -96,13 +96,13 @@ def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL) -> 
     """
     lines: queue.Queue[str | Exception | None] = queue.Queue(most)
     fill = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
-    # A daemon, for it may be waiting for a line when the program ends.
+    # A daemon, because it may be waiting for a line when the program ends.
     threading.Thread(target=_put_lines, args=(lines, stream, name, numbers), daemon=True).start()
     return _take_lines(lines, most, fill)
 
 
 def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str, numbers: range) -> None:
-    """Put each line, and then None, or what went wrong."""
+    """Put each line, and then None or the error."""
     end: Exception | None = None
     try:
         with stream:
@@ -146,5 +146,5 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def visible(text: str) -> str:
-    r"""Text for a message or a label: what moves a cursor, breaks the line or turns it round is escaped, as `\x1b`."""
+    r"""Escape, as `\x1b`, what moves a cursor, breaks the line or reverses it; for messages and labels."""
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -12,15 +12,15 @@ from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-LONG = 2_000  # characters; of shorter lines nothing takes long, as what takes the square of their length
-_MARKS = 30  # on one letter, the most of Unicode's stream-safe text format: to order more takes the square of the time
+LONG = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
+_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _WITHOUT_BLANKS = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 KEYS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
-SETTINGS_FILE = "reading.json"  # what an exported folder tells of its reader
+SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
 # Typographic marks, and what a keyboard has for them.
 PLAIN = str.maketrans(
@@ -33,7 +33,7 @@ PLAIN = str.maketrans(
         **{chr(code + 0xFEE0): chr(code) for code in range(0x21, 0x7F)},  # full-width ASCII
     }
 )
-# What stands before and after a sentence and is no part of it: of a list, emoji, dots, quotation marks.
+# What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
 _BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
@@ -64,7 +64,7 @@ def clean(line: str) -> str:
 
     Unicode NFC; control characters, U+2581 and every kind of white space and line break become a space, runs of them
     one space, and none is left at the ends; lone surrogates (undecodable bytes of a command line) become U+FFFD. Format
-    characters stay: the zero-width joiner holds an emoji together. Of a long line, a letter keeps 30 combining marks.
+    characters stay: the zero-width joiner holds an emoji together. In a long line, a letter keeps 30 combining marks.
     Cleaning twice changes nothing more.
     """
     if not (line.isascii() and line.isprintable()):  # most are
@@ -141,13 +141,13 @@ class Reader:
     """Reads source lines as the model is to see them, in training and in translation alike.
 
     What is copied (names, numbers, addresses, signs) is set aside: a placeholder stands for it, a piece of its own that
-    the model moves to the right place. In training that is what stands on both sides as it is; in translation what has
-    a digit, signs without a piece, and words that training never showed. A word that is one typing error away from a
-    known one is read as that one instead.
+    the model moves to the right place. In training, that is whatever both sides have in the same form; in translation,
+    whatever has a digit, signs without a piece, and words that training never showed. A word that is one typing error
+    away from a known one is read as that one instead.
 
     Args:
-        plain: Whether sources are read in lower case, with a keyboard's marks, once and where they belong; and what is
-            around a sentence, such as quotation marks and emoji, is kept from the model.
+        plain: Whether sources are read in lower case and with a keyboard's marks, as `tidied` leaves them; and whether
+            what is around a sentence, such as quotation marks and emoji, is kept from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
         known: The words that training showed, frequent ones first; None: they are not known, and no word is set aside.
     """
@@ -181,8 +181,8 @@ class Reader:
     def read(self, sentence: str) -> tuple[str, Kept]:
         """A sentence as the model is to see it, and what its translation gets back.
 
-        One without a letter or a digit is not for the model: its text is empty. Of one of more than 2,000 characters
-        nothing is kept.
+        A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
+        characters, nothing is kept.
         """
         text, before, after = clean(sentence), "", ""
         if self.plain and len(text) <= LONG:
@@ -207,7 +207,7 @@ class Reader:
         return kept.before + text + kept.after
 
     def read_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
-        """Pairs to train on: the sources as they are read, and what stands on both sides is set aside, on both."""
+        """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [self.set_aside(self.tidied(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)]
         return [source for source, _ in read], [target for _, target in read]
 
@@ -238,11 +238,11 @@ class Reader:
         return self.lowered(source), target
 
     def tidied(self, text: str) -> str:
-        """A clean source in a keyboard's marks: none of !? follows another or a blank, none of ,; is without one."""
+        """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
         return _MISSING.sub(" ", _TOO_MANY.sub("", plain(text))) if self.plain else text
 
     def lowered(self, source: str) -> str:
-        """A source in lower case, as small letters are what people type, and capitals say little."""
+        """A source in lower case, because people often type no capitals, and capitals say little."""
         return source.lower() if self.plain else source
 
     def _read_words(self, run: re.Match[str], places: "_Places") -> str:
@@ -272,7 +272,7 @@ class Reader:
         return " ".join(out)
 
     def _meant(self, word: str) -> str | None:
-        """The commonest known word that is one typing error away, if there is any; before all one without its ' ."""
+        """The commonest known word that is one typing error away, if any; one that only lacks its ' comes first."""
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) < 30 else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
@@ -308,7 +308,7 @@ class _Places(dict[str, str]):
 
 
 def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
-    """What is set aside for a unit that is no word, and of which kind each is: of 1,250 both numbers."""
+    """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
     if unit.lastgroup != "number":
         return [(unit[0], _CODE if unit.lastgroup == "code" else _SIGN)]
     kinds = {":": _TIME, "/": _LONG, "-": _LONG}
@@ -317,7 +317,7 @@ def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
 
 
 def _set_names_aside(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
-    """Set aside what begins with capitals and stands in the target too, as many words at once as can be."""
+    """Set aside capitalised words that the target has too, as many at once as possible."""
     left, out = run.split(" "), []
     while left:
         capitals = len(list(takewhile(lambda word: word[0].isupper() and len(word) > 1, left)))
@@ -335,7 +335,7 @@ def _set_names_aside(run: str, set_aside: Callable[[str, list[tuple[str, int]]],
 
 
 def _unwrapped(line: str) -> tuple[str, str, str]:
-    """A clean line in three: what stands before the sentence, it, and what stands after it."""
+    """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
     while any(map(str.isalnum, line)):
         if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):

@@ -8,16 +8,16 @@ from minitrans.text.reading import LONG, clean
 def cut(line: str, language: str) -> list[str]:
     """The sentences of a line, at least one, cleaned as all text is.
 
-    What has no letter, such as the number of an item, stays with the sentence behind it. A sentence of more than 2,000
-    characters and the rest of its line are one.
+    What has no letter, such as the number of an item, stays with the sentence after it. A sentence of more than 2,000
+    characters is not separated from the rest of its line.
 
     Args:
         line: A text; a line break is a blank.
-        language: Its code, such as `en`; of a language that the library does not know, English rules hold.
+        language: Its code, such as `en`; for a language that the library does not know, it uses English rules.
     """
     line, start, sentences = clean(line), 0, [""]
     while start < len(line):
-        window = line[start : start + LONG]  # to find the ends of quotations takes the square of the length
+        window = line[start : start + LONG]  # finding the ends of quotations takes quadratic time
         segments = segment(language, window)
         if start + LONG < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on

@@ -31,8 +31,8 @@ class TokenizerConfig:
         model_type: Algorithm: unigram (Kudo 2018) or bpe (Sennrich et al. 2016).
         character_coverage: Share of the text's characters that get a piece; rarer ones are spelled in bytes.
         plain_sources: Read sources sentence by sentence, in lower case, with a keyboard's marks for typographic ones.
-        placeholders: Reserve pieces for what is copied, such as names and numbers; this suits languages of which one
-            is not written in Latin letters.
+        placeholders: Reserve pieces for what is copied, such as names and numbers; this suits a pair of languages if
+            one of them is not written in Latin letters.
     """
 
     vocab_size: int = 8000
@@ -65,7 +65,7 @@ class TokenizerConfig:
             "split_digits": True,  # a number is copied digit by digit
             "normalization_rule_name": "identity",  # `clean` has normalised; the default, NFKC, makes ，？！ ASCII
             "max_sentence_length": 2**30,  # bytes, the most it takes; longer sentences are dropped
-            "num_threads": 16,  # sums of floats, and so the pieces, depend on how many, not on which
+            "num_threads": 16,  # fixed, because sums of floats, and so the pieces, depend on it
             "minloglevel": 2,
             "pad_id": _PAD,
             "bos_id": _BOS,
@@ -87,7 +87,7 @@ class Tokenizer:
         bos_id: Begins a translation.
         eos_id: Ends a sentence.
         unk_id: Never made by `encode`, which falls back to bytes.
-        reader: Reads sources and pairs as those that training showed; `reader_of` knows the words, too.
+        reader: Reads sources and pairs as in training; a reader from `reader_of` knows the words, too.
 
     Raises:
         UserError: The bytes are no SentencePiece model, or it lacks a special id.
@@ -123,7 +123,7 @@ class Tokenizer:
         return Tokenizer, (self.proto,)
 
     def reader_of(self, words: Iterable[str] | None) -> Reader:
-        """What reads sources for a run whose training showed these words, frequent ones first; None: not known."""
+        """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""
         return Reader(self.id_of(_PLAIN) != self.unk_id, self.signs, words)
 
     @property
@@ -217,5 +217,5 @@ class Tokenizer:
         return self._processor.id_to_piece(id_)
 
     def id_of(self, piece: str) -> int:
-        """Return the id of what `piece` gives: no two have the same text."""
+        """Return the id of a piece from its text, which no two share: the inverse of `piece`."""
         return self._processor.piece_to_id(piece)

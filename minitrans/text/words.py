@@ -13,15 +13,15 @@ logger = logging.getLogger("minitrans")
 
 
 def changes_numbers(line: str, translation: str) -> bool:
-    """Whether a translation has digits, and lacks a number of its line: a run of digits.
+    """Whether a translation has digits, but lacks a number (a run of digits) of its line.
 
-    A translation in words changes none, nor does one with other signs between the digits: 1374 for 1,374.
+    A translation that spells numbers out changes none, nor does one with other signs in them: 1374 for 1,374.
     """
     return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
 def count_words(counts: Counter[str] | None, lines: Iterable[str]) -> Counter[str] | None:
-    """Count the words of some lines too; None, then and from then on, where there are too many different ones."""
+    """Add the words of some lines to `counts`; return None if there are too many different ones, now or before."""
     if counts is None:
         return None
     for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times

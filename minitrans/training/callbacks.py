@@ -57,7 +57,7 @@ class ValidationTranslations(Callback):
         sources, references = data.texts("valid")
         own = slice_of_rank(len(sources))
         level = logger.level
-        if self.samples:  # a line that is cut has been named at the first validation
+        if self.samples:  # the first validation has warned of lines that are cut
             logger.setLevel(logging.ERROR)
         try:
             translated = translator.translate(sources[own], first_line=own.start + 1)
@@ -77,9 +77,9 @@ class ValidationTranslations(Callback):
 
 
 class StopIfNotFinite(Callback):
-    """Stops a run whose loss or weights are not finite any more; a checkpoint never holds such ones.
+    """Stops a run whose loss or weights are no longer finite, so that no checkpoint ever holds such weights.
 
-    The loss is looked at a step late, or the processor would wait for an accelerator at every step.
+    The loss is checked one step late; otherwise the CPU would wait for the accelerator at every step.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -89,13 +89,13 @@ class StopIfNotFinite(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Look at the loss of the step before, and keep that of this one."""
+        """Check the loss of the previous step, and keep that of this one."""
         assert isinstance(pl_module, TranslationModule)
         self._check(trainer, weights=[])
         self.last = trainer.global_step, pl_module.train_loss, batch
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Look at the loss of the last step and at the weights."""
+        """Check the loss of the last step, and the weights."""
         self._check(trainer, weights=pl_module.parameters())
 
     def _check(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
@@ -114,9 +114,9 @@ class StopIfNotFinite(Callback):
 
 
 class StepMetrics(Callback):
-    """Logs loss and learning rate of `every` few steps, 0 for none; Lightning would do so only after the checkpoint.
+    """Logs loss and learning rate every `every` steps (0: never); Lightning would do so only after the checkpoint.
 
-    A checkpoint holds the rows of metrics.csv up to it, and a run that is resumed begins with these.
+    A checkpoint holds the rows of metrics.csv up to it, and a resumed run begins with them.
     """
 
     def __init__(self, path: Path, every: int) -> None:
@@ -180,12 +180,12 @@ class TrainingProgress(ProgressBar):
         self.say_at = 0.0  # when the next line is due
 
     def disable(self) -> None:
-        """Be silent: Lightning asks for it on every process but the first."""
+        """Print nothing: Lightning calls this in every process but the first."""
         self.bar.disable = True
         self.console.quiet = True
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say what there is to say first, and show the bar."""
+        """Print the first line, and show the bar."""
         self.console.print(self.first_line, markup=False, soft_wrap=True)
         self.bar.reset(self.task, total=trainer.estimated_stepping_batches, completed=trainer.global_step)
         self.bar.start()
@@ -197,12 +197,12 @@ class TrainingProgress(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Move the bar, or say how far it is."""
+        """Move the bar, or print a line if one is due."""
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
             self.bar.update(self.task, completed=step, loss=self.module.train_loss.item(), speed=self.speed)
-        elif self.began_at is None:  # the first step also prepares memory: it tells nothing of the others
+        elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
             self.say_at = now + SECONDS_BETWEEN_LINES

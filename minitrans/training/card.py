@@ -9,7 +9,7 @@ from minitrans.translate.scoring import Scores
 
 
 def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], step: int) -> str:
-    """Markdown: data, sizes, training and scores, by split, of a finished run, whose best weights are of a step."""
+    """Markdown for a finished run: data, sizes, training, and scores by split; its best weights are those at `step`."""
     sizes = bundle.model.config
     valid = scores["valid"]
     rows = [

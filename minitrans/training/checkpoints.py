@@ -1,4 +1,4 @@
-"""Checkpoints: what a run goes on from, whatever ended it, and its best weights."""
+"""Checkpoints: what a run resumes from, whatever stopped it, and its best weights."""
 
 import io
 import logging
@@ -29,7 +29,7 @@ class CheckpointFiles(TorchCheckpointIO):
     """Writes checkpoints whole or not at all, and reads them as data that cannot run code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write a checkpoint aside, then rename it.
+        """Write a checkpoint under a temporary name, then rename it.
 
         Raises:
             UserError: It cannot be written, say because the disk is full.
@@ -52,18 +52,18 @@ class CheckpointFiles(TorchCheckpointIO):
 
 
 class DamagedError(UserError):
-    """A checkpoint that is not there, or not as it was written."""
+    """A checkpoint is missing, or is not what was written."""
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint into the memory of the CPU, no more of it than the file has bytes. Nothing in it can run code.
+    """Read a checkpoint into CPU memory, which takes no more than the file's size. Nothing in it can run code.
 
     Raises:
-        DamagedError: It cannot be read, or is no checkpoint.
-        UserError: It holds what might run code.
+        DamagedError: It cannot be read, or is not a checkpoint.
+        UserError: It holds something that might run code.
     """
     try:
-        with zipfile.ZipFile(path) as file:  # torch writes checksums, but looks at none, and would unpack any size
+        with zipfile.ZipFile(path) as file:  # torch writes checksums, but never checks them, and would unpack any size
             if file.testzip() is not None or any(entry.compress_type for entry in file.infolist()):
                 raise zipfile.BadZipFile
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
@@ -71,16 +71,16 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             return checkpoint
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
-    except Exception as error:  # whatever a damaged file comes up with
+    except Exception as error:  # a damaged file may cause any error
         raise DamagedError(f"{path} is missing or damaged; train again with --overwrite") from error
     raise DamagedError(f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite")
 
 
 def newest_checkpoint(folder: Path) -> Path:
-    """Find the newest checkpoint that is whole; those that are newer and damaged are named in the log.
+    """Find the newest checkpoint that is not damaged; the log names newer ones that are.
 
     Raises:
-        UserError: There is none, or one holds what might run code.
+        UserError: There is none, or one holds something that might run code.
     """
     for path in written_checkpoints(folder):
         try:
@@ -92,7 +92,7 @@ def newest_checkpoint(folder: Path) -> Path:
 
 
 def written_checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints to go on from, the newest first."""
+    """The checkpoints to resume from, the newest first."""
     return sorted((path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=step_of, reverse=True)
 
 
@@ -102,16 +102,16 @@ def step_of(path: Path) -> int:
 
 
 class StopSignals(Callback):
-    """Hears Ctrl-C and SIGTERM, after which `Checkpoints` lets the step end, writes a checkpoint and stops.
+    """Catches Ctrl-C and SIGTERM; `Checkpoints` then finishes the step, writes a checkpoint and stops.
 
-    A second signal stops at once, and loses what came after the last checkpoint. Of several processes the first of each
-    machine listens, and all stop with it.
+    A second signal stops at once, and loses what came after the last checkpoint. With several processes, the first one
+    on each machine listens, and all stop with it.
     """
 
     heard = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen; when training ends, Lightning gives all signals back."""
+        """Install the handlers; Lightning restores the previous ones when training ends."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._hear if trainer.local_rank == 0 else signal.SIG_IGN)
 
@@ -134,7 +134,7 @@ class Checkpoints(Checkpoint):
         self.due = self.stop = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put right what Lightning does not do by itself in a run that is resumed."""
+        """Correct what Lightning gets wrong in a run that is resumed."""
         # It loses its way where an epoch ends, unless it counts steps.
         trainer.fit_loop.epoch_loop.max_steps = int(trainer.estimated_stepping_batches)
         # It forgets that a run has stopped early.
@@ -148,11 +148,11 @@ class Checkpoints(Checkpoint):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write a checkpoint if one is due, unless a validation comes first."""
-        if trainer.global_step == self.step:  # gradients are being summed up, which no checkpoint holds
+        if trainer.global_step == self.step:  # gradients are still being summed up, and no checkpoint holds them
             return
         self.step = trainer.global_step
         if self.step == trainer.estimated_stepping_batches:
-            trainer.should_stop = True  # Lightning validates as it stops: the very last step, wherever it falls
+            trainer.should_stop = True  # Lightning validates when it stops: so the last step is validated too
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
         self.stop, late = map(bool, sum_up([self.signals.heard, late], pl_module.device))
         self.due |= self.stop or late or self.step % self.config.checkpoint_every == 0
@@ -163,7 +163,7 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the weights if none were better; write a checkpoint if one is due."""
-        if self.early.wait_count == 0:  # so many validations ago there was a better one, or the first
+        if self.early.wait_count == 0:  # the number of validations since the best one
             trainer.save_checkpoint(self.folder / BEST)
         self._save(trainer)
 
@@ -175,7 +175,7 @@ class Checkpoints(Checkpoint):
             if trainer.is_global_zero:
                 written = written_checkpoints(self.folder)
                 kept = [path for path in written if step_of(path) <= self.step][: self.config.keep_checkpoints]
-                for path in {*written} - {*kept}:  # a later one is damaged, or this run would have begun with it
+                for path in {*written} - {*kept}:  # later ones must be damaged: this run did not start from them
                     path.unlink()
         if self.stop:
-            raise SystemExit  # on a KeyboardInterrupt Lightning kills the other processes, while they stop too
+            raise SystemExit  # on a KeyboardInterrupt, Lightning would kill the other processes, which are stopping too

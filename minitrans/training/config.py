@@ -35,7 +35,7 @@ class TrainingConfig:
 
     Attributes:
         learning_rate: Peak learning rate of AdamW, reached at the end of the warm-up.
-        warmup_steps: Optimizer steps over which the learning rate grows in a line; it then falls to 0 along a cosine.
+        warmup_steps: Optimizer steps over which the learning rate grows linearly; it then falls to 0 along a cosine.
         weight_decay: AdamW's weight decay.
         label_smoothing: Share of the target probability that is spread over the whole vocabulary.
         ema_decay: Decay, per optimizer step, of the averaged weights that are validated and kept.
@@ -62,10 +62,10 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """What of Lightning's Trainer a run may set. The rest is set by `minitrans`, or serves no purpose here.
+    """Settings of Lightning's Trainer that a run may change. The others are set by `minitrans`, or of no use here.
 
     Attributes:
-        accelerator: Where to train: cpu, gpu, mps, or auto for the best that is there.
+        accelerator: Where to train: cpu, gpu, mps, or auto for the best one available.
         strategy: ddp where several processes train.
         devices: How many processes or accelerators, or which; auto: one process, or all accelerators.
         num_nodes: Machines that train together.
@@ -74,9 +74,9 @@ class TrainerConfig:
         limit_val_batches: Validate on this many batches (a whole number), or on this share of them.
         val_check_interval: Validate after this many batches (a whole number), or after this share of an epoch.
         check_val_every_n_epoch: Validate only at every n-th epoch; null: val_check_interval counts across epochs.
-        log_every_n_steps: Optimizer steps after which the loss is written down.
+        log_every_n_steps: Optimizer steps after which the loss is logged.
         accumulate_grad_batches: Batches whose gradients make one step.
-        gradient_clip_val: Longest gradient, as a norm; a longer one is shortened to it.
+        gradient_clip_val: Largest norm of the gradient; a gradient with a larger one is scaled down to it.
     """
 
     accelerator: str = "auto"
@@ -93,7 +93,7 @@ class TrainerConfig:
     gradient_clip_val: Positive | None = None
 
 
-# What the settings are: their annotations say of which kind each is.
+# The classes that hold the settings of each section; their annotations say what a value must be.
 SECTIONS = {
     "model": TransformerConfig,
     "tokenizer": TokenizerConfig,
@@ -116,7 +116,7 @@ WORDS: dict[Any, str] = {
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All settings of one run, and where it goes; of the model, those that the tokenizer does not decide."""
+    """All settings of one run, and its folder; `model` leaves out what the tokenizer decides."""
 
     seed: int
     compiled: Mode
@@ -131,7 +131,7 @@ class RunConfig:
 
     @property
     def text(self) -> str:
-        """The settings as YAML, for the run folder, without what says where files go on this machine."""
+        """The settings as YAML, for the run folder, without those that say where this machine keeps files."""
         saved = {name: value for name, value in asdict(self).items() if name not in ("run_dir", "resume", "overwrite")}
         del saved["data"]["cache_dir"]
         return yaml.safe_dump(saved, sort_keys=False)
@@ -149,7 +149,7 @@ class RunConfig:
 
 
 def check_memory(c: TransformerConfig) -> None:
-    """Compare what a model and its optimizer will take with what this machine has, before any of it is taken.
+    """Compare the memory that a model and its optimizer need with this machine's, before any is allocated.
 
     Raises:
         UserError: It is not enough, or the table of positions is larger than what a run folder may ask for.
@@ -217,7 +217,7 @@ def _given(argv: Sequence[str], flag: str) -> list[str]:
     parser.add_argument(flag, action="append", dest="values")
     try:
         return parser.parse_known_args(argv)[0].values or []
-    except ArgumentError:  # it has no value, which is told when all flags are parsed
+    except ArgumentError:  # it has no value: parsing all flags will report that
         return []
 
 
@@ -260,7 +260,7 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
     flag = flags.get(key, f"--{key}")
     parts = [word for word in argv if word.startswith(f"{flag}.")]
     if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
-        return unexpected(parser.prog, parts, flags.values())  # a part of what has none
+        return unexpected(parser.prog, parts, flags.values())  # a part of a setting that has none
     if values := _given(argv, flag):
         return _wrong(flag, key, values[-1])
     if parts:
@@ -285,7 +285,7 @@ def _wrong(name: str, key: str, value: Any) -> UserError:
 
 
 def run_config(settings: Namespace) -> RunConfig:
-    """What has been parsed, checked as a whole.
+    """Check the parsed settings as a whole, and return them.
 
     Raises:
         UserError: A value that makes no sense, or two that do not go together.
@@ -331,7 +331,7 @@ def saved_settings(run: Path) -> dict[str, Any]:
     """The settings in a run folder, as they come out of `RunConfig.text`.
 
     Raises:
-        UserError: They cannot be read, or say where files are to go, as a stranger might.
+        UserError: They cannot be read, or set `data.cache_dir`: a stranger's run must not choose where files go.
     """
     path = run / CONFIG
     try:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitrans.pages.charts import panels
 
-MOST_DOTS = 60  # values of a line whose places are marked
+MOST_DOTS = 60  # a line with no more values has a dot at each
 PANELS = {
     "loss": {"train_loss": "training, with label smoothing", "val_loss": "valid, without"},
     "BLEU": {"val_bleu": "valid, greedy"},

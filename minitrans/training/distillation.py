@@ -1,14 +1,14 @@
-"""Train a model on a corpus and on what other models make of it, with the settings of a training.
+"""Train a model on a corpus and on translations of it by other models, all with the same settings.
 
-Teachers of the same settings are trained first: three that translate as the model is to, and three the other way.
-What each finds by beam search for the training sentences of its own language makes one more corpus. Students are
-trained on all of them beside the real one, and agree on a translation of every source sentence, and of new ones that
-the teachers of the other direction sample: of what the students find, the one that most of them, and a teacher of the
-other direction, think likely. The model goes on from a student, on what they agreed on. No other text is used, and no
-test set is looked at.
+Teachers are trained first: three in the direction of the model, and three in the opposite direction. Each translates
+the training sentences in its source language by beam search, which gives one more corpus. Students are trained on all
+of these and on the real corpus. They then agree on a translation of every source sentence, and of new source sentences
+that the backward teachers sample: from all that the students find, they choose what most students, and a backward
+teacher, think likely. The model starts from a student, and is trained on what they agreed on. No other text is used,
+and no test set is looked at.
 
-All of that is in a folder beside the run folder, RUN_DIR-teachers. What is there is not made again, and a training that
-was interrupted goes on.
+All of that is in a folder beside the run folder, RUN_DIR-teachers. What is there already is not made again, and an
+interrupted training is resumed.
 
 Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al. 2020, data diversification; Yee et al.
 2019, noisy channel reranking; He et al. 2022, generate, annotate, learn.
@@ -40,25 +40,25 @@ from minitrans.training.run import train
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
-SEEDS = 1, 2, 3  # of the teachers of each direction, and of the students, whatever that of the model
+SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
-MODEL_RATE = 1 / 2  # of `training.learning_rate`: the model goes on
+MODEL_RATE = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM = 5
 SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
-# A model writes less than it is taught: targets are to be long, while sources need no help.
+# A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
 VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `choose_by_agreement`
 BATCH_TOKENS = 4096  # in a batch to score
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Make the teachers, the students, what they translate, and the model of `config`.
+    """Make the teachers, the students, their translations, and the model of `config`.
 
     Yields:
         Each model's settings and scores when it has been trained.
 
     Raises:
-        UserError: A fault in the settings or the corpus, or what is there was made with other settings.
+        UserError: A fault in the settings or the corpus, or a model that is there was trained with other settings.
         KeyboardInterrupt: Stopped by a signal.
     """
     folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
@@ -70,9 +70,9 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
 
 
 def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Make all that the model of `config` learns from, into a folder, as far as it is not there yet.
+    """Make everything that the model of `config` learns from, in a folder, except what is there already.
 
-    What it yields and raises is that of `distill`.
+    It yields and raises as `distill` does.
     """
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
@@ -106,7 +106,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
 
 
 def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Train the model on what `make_training_data` made; arguments, yields and faults are the same."""
+    """Train the model on what `make_training_data` made; it takes, yields and raises the same."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
     training = replace(
         config.training,
@@ -120,9 +120,9 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
 def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
-    Candidates are the BEAM best of each student. They are ranked by the mean log-probability that those who found them
-    give them, VOTE for each of these, BACKWARD times the log-probability that the teacher gives the source, and LENGTH
-    for each token.
+    Candidates are the BEAM best of each student. They are ranked by a sum: the mean log-probability from the students
+    that found them, VOTE for each of these students, BACKWARD times the log-probability that the teacher gives the
+    source, and LENGTH for each token.
     """
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
     for student in students:
@@ -162,7 +162,7 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
 def config_of_model(
     config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
 ) -> RunConfig:
-    """The settings of a model that trains on the splits `texts` of `corpus`, for a share of the steps if limited."""
+    """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""
     splits = {"train": "+".join(texts), "valid": "valid"}
     data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
     steps = config.trainer["max_steps"]
@@ -183,15 +183,14 @@ def write_corpus(config: RunConfig, folder: Path) -> None:
 
 
 def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Train a model, unless it is there; one that was interrupted goes on.
+    """Train a model, unless that has been done; an interrupted training is resumed.
 
     Yields:
         Its settings and scores, if it has been trained.
 
     Raises:
-        UserError: What is there was made with other settings.
-        SystemExit: This is one of several processes that train, and not the first; the others are started anew for the
-            next training.
+        UserError: The model that is there was trained with other settings.
+        SystemExit: This is one of several processes that train, and not the first: the next training starts new ones.
     """
     run = config.run_dir
     if (run / "model.json").is_file():
@@ -205,7 +204,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
         distributed.destroy_process_group()
     if not scores:
         raise SystemExit(0)
-    os.environ.clear()  # of what tells the processes of this training where they meet
+    os.environ.clear()  # remove the variables by which this training's processes met
     os.environ.update(environment)
     yield config, scores
 

@@ -21,7 +21,7 @@ from minitrans.training.config import TrainingConfig
 
 
 def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
-    """Share of the peak learning rate at an optimizer step: up in a line, then down to 0 along a half cosine."""
+    """Share of the peak learning rate at an optimizer step: up linearly, then down to 0 along a half cosine."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
     progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
@@ -53,7 +53,7 @@ class TranslationModule(LightningModule):
         model: What is trained.
         tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since the start
             of this one.
-        train_loss: Of the last batch of a training step, in nats a token, as the step averages it.
+        train_loss: Loss of the last training step's batch, in nats a token, averaged as in `training_step`.
     """
 
     train_loss: Tensor
@@ -66,7 +66,7 @@ class TranslationModule(LightningModule):
         self.tgt_tokens = 0
 
     def setup(self, stage: str) -> None:
-        """Have each of several processes drop other elements: up to here their random numbers are the same."""
+        """Let each of several processes drop different elements: so far their random numbers are the same."""
         if n_processes() > 1:
             torch.manual_seed(int(torch.randint(2**62, (n_processes(),))[rank()]))
 
@@ -87,7 +87,7 @@ class TranslationModule(LightningModule):
         self.log("val_loss", loss, batch_size=n_tokens, sync_dist=True)  # the same number in all processes
 
     def _loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor, int]:
-        """What to minimise, see `training_step`; the mean over the real target tokens everywhere; their number."""
+        """The loss to minimise (see `training_step`), its mean over all processes' real tokens, and their number."""
         pad_id = self.model.config.pad_id
         n_tokens = int((batch.tgt_out != pad_id).sum())
         loss = self.batch_loss(batch.src_ids, batch.tgt_in, batch.tgt_out, smoothing)
@@ -126,7 +126,7 @@ class TranslationModule(LightningModule):
         """Restore the state of the random numbers.
 
         Raises:
-            UserError: The checkpoint is of another number of processes.
+            UserError: The checkpoint was written by another number of processes.
         """
         states = checkpoint["rng_states"]
         if len(states) != n_processes():

@@ -7,10 +7,10 @@ import torch
 from minitrans.errors import UserError
 
 Setting = Literal["auto", "bf16", "fp32", "fp16"]
-# Lightning's words. In the lower two, weights and their updates stay in float32.
+# Lightning's names. With the two lower precisions, weights and their updates stay in float32.
 TrainerPrecision = Literal["bf16-mixed", "32-true", "16-mixed"]
 OF_TRAINER: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
-_BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names of what gains more than rounding to bfloat16 costs
+_BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
 
 
 def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
@@ -41,10 +41,10 @@ def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
 
 
 def _device(accelerator: str) -> str:
-    """What Lightning makes of a name, where it leaves a choice."""
+    """The device that Lightning chooses for auto or gpu; any other name as it is."""
     if accelerator not in ("auto", "gpu"):
         return accelerator
-    from lightning.pytorch.accelerators import MPSAccelerator  # it takes seconds, and settings do without it
+    from lightning.pytorch.accelerators import MPSAccelerator  # takes seconds to import; settings do not need it
 
     if MPSAccelerator.is_available():
         return "mps"

@@ -49,7 +49,7 @@ from minitrans.translate.confidence import choose_threshold
 from minitrans.translate.scoring import Scores, by_line, score
 from minitrans.translate.translator import Translator
 
-PATIENCE = 10.0  # seconds in which the first process of a training tells of a fault and ends the others
+PATIENCE = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -118,7 +118,7 @@ def _find_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict
 
 
 def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
-    """A new model; its weights may be another's, which may differ in its dropout and its longest sequence alone."""
+    """A new model, with the weights of `start` if that is given; the two may differ only in dropout and `max_len`."""
     sizes = config.transformer(**{name: getattr(tokenizer, name) for name in FROM_TOKENIZER})
     model = Transformer(sizes)
     if start:
@@ -134,9 +134,9 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
 
 
 def _find_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
-    """The words that training has shown, also in the run whose weights it began with; None if not all are known.
+    """The words that training has shown, including those of the run it started from; None if not all are known.
 
-    Those of the other run are in the run folder: it may be gone by now.
+    The run folder has a copy of the other run's words, because that run may be gone by now.
     """
     words = data.words()
     if words is None:
@@ -204,7 +204,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
             "set MASTER_ADDR, MASTER_PORT and NODE_RANK on each"
         )
     if isinstance(trainer.strategy, DDPStrategy):
-        # Else it sums up gradients in another order after the first step, also after the first of a resumed run.
+        # Otherwise it sums up gradients in another order after the first step of a process, resumed or not.
         trainer.strategy._ddp_kwargs["find_unused_parameters"] = True
     return trainer
 
@@ -224,8 +224,8 @@ def _fit(
 ) -> None:
     """Train; Lightning turns a KeyboardInterrupt into an exit with code 1, and we turn it back.
 
-    The first process ends those that it has started if it fails, so that no one waits for it, and what all fail of is
-    told once.
+    If the first process fails, it ends those that it has started, so that none waits for it, and an error that they
+    share is reported once.
     """
     threads = torch.get_num_threads()
     try:
@@ -238,8 +238,8 @@ def _fit(
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(PATIENCE)  # unless it alone has failed, the first process tells of it, and ends this one
-        broken = isinstance(error, RuntimeError)  # perhaps the connection, by one that is about to end
+            time.sleep(PATIENCE)  # the first process reports the error and ends this one, unless only this one failed
+        broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
         if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
@@ -260,7 +260,7 @@ def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
     """End the processes that this one has started.
 
     Returns:
-        The exit codes of those that ended by themselves; for the first of them it waits `patience` seconds at most.
+        The exit codes of those that ended by themselves; it waits at most `patience` seconds for the first of them.
     """
     launcher = trainer.strategy.launcher
     if not isinstance(launcher, _SubprocessScriptLauncher):
@@ -277,9 +277,9 @@ def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
 
 
 def _quieten_logs() -> None:
-    """Keep Lightning's hints, which our progress and our errors make superfluous, off the screen."""
+    """Hide Lightning's hints, which our progress and our errors make superfluous."""
     if not _is_first_process():
-        logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process warns of the same
+        logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process gives the same warnings
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (

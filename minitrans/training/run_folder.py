@@ -15,8 +15,8 @@ from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_wo
 
 CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"
-MARK = ".minitrans"  # says that a folder is a run's, and is held while it is trained in
-# All else that a training writes into it. What is not of these names is somebody else's.
+MARK = ".minitrans"  # marks a folder as a run's, and is locked during training
+# All other files that a training writes into it. Files with other names are not ours.
 FILES = [
     *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
@@ -25,7 +25,7 @@ FILES = [
 
 
 def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
-    """Tell whether there is a run already; if so, hold it until `held` ends, and remove what it has not finished.
+    """Tell whether there is a run already; if so, lock it until `held` ends, and remove its unfinished files.
 
     Raises:
         UserError: What is there is not ours to touch, cannot be resumed, or is in use.
@@ -52,12 +52,12 @@ def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
         if path.is_symlink():
             raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
     held.enter_context(lock(run_dir / MARK))
-    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # what a run that was killed has not finished
+    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # unfinished files of a run that was killed
     return True
 
 
 def _check_resumed(config: RunConfig) -> None:
-    """Refuse to resume what cannot be."""
+    """Refuse to resume a run if there is nothing to resume or its settings differ."""
     run_dir, now = config.run_dir, yaml.safe_load(config.text)
     for part in (CONFIG, TOKENIZER):
         if not (run_dir / part).is_file():
@@ -74,7 +74,7 @@ def _check_resumed(config: RunConfig) -> None:
 def begin_run(
     config: RunConfig, is_there: bool, held: contextlib.ExitStack, tokenizer: Tokenizer, words: Iterable[str] | None
 ) -> None:
-    """Begin the run folder, in place of a run that is there; `words` are those it starts with.
+    """Begin the run folder, and replace a run that is there; `words` are those of the run it starts from.
 
     Raises:
         UserError: It cannot be written, or another training has begun in it meanwhile.

@@ -1,8 +1,8 @@
 """Who computes: the plain model, or compiled code that has proved to give the same numbers.
 
-Compiled code is a guest. Where it is not there, does not know the model's architecture or gives other numbers, one line
-says why, and the plain model computes. It is asked once, when one of these functions is called: a hook or another
-function that the model's code gets afterwards is not noticed.
+Compiled code is optional. If it is not there, does not know the model's architecture or gives other numbers, one line
+of the log says why, and the plain model computes. This is decided once, when one of these functions is called: a hook
+or a patch that the model gets afterwards is not noticed.
 """
 
 import functools
@@ -19,7 +19,7 @@ from minitrans.model import loss
 from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.transformer import Transformer
 
-Mode = Literal["auto", "off", "require"]  # compiled code where it proves itself; never; or else an error
+Mode = Literal["auto", "off", "require"]  # compiled code: if it proves itself; never; always, or an error
 T = TypeVar("T")
 
 logger = logging.getLogger("minitrans")
@@ -29,30 +29,30 @@ _computes: dict[str, str] = {}  # by the kind of work, what does it in this proc
 
 
 def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype: torch.dtype) -> loss.BatchLoss:
-    """What computes the loss of a model's batches in a training.
+    """Return the function that computes the loss of a model's batches in training.
 
     Args:
         model: What will be trained; its weights are read at each batch.
-        mode: Who may.
+        mode: Whether compiled code may compute it.
         device: Where it will be trained.
         dtype: What its products will be computed in.
 
     Raises:
-        UserError: The mode is "require", and the plain model would have to.
+        UserError: The mode is "require", and compiled code cannot compute it.
     """
     compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
     return compiled_loss or partial(loss.batch_loss, model)
 
 
 def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
-    """What computes a model's steps in decoding: a `CachedStepper`, or compiled code with a copy of the weights.
+    """Return what computes a model's decoding steps: a `CachedStepper`, or compiled code with a copy of the weights.
 
     Args:
         model: In eval mode.
-        mode: Who may.
+        mode: Whether compiled code may compute them.
 
     Raises:
-        UserError: The mode is "require", and the plain model would have to.
+        UserError: The mode is "require", and compiled code cannot compute them.
     """
     return _try_compiled(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
 
@@ -61,7 +61,7 @@ def is_measured(mode: Mode) -> bool:
     """Whether compiled code is to be verified: where it is there and can be compiled.
 
     Raises:
-        UserError: The mode is "require", and it is not, or cannot.
+        UserError: The mode is "require", and it is not there or cannot be compiled.
     """
     both = f"{PLAIN} and {COMPILED}"
     return _try_compiled(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
@@ -73,7 +73,7 @@ def who_computes() -> str:
 
 
 def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str = COMPILED) -> T | None:
-    """What compiled code answers, if it may be asked, is there, and admits the work, which `admitted` then does."""
+    """What `use` gets from compiled code; None if that is off, missing or refuses. `admitted` names what then works."""
     _computes[work] = PLAIN
     if mode == "off":
         say_once(logging.INFO, f"{work} in {PLAIN}: compiled code is off")

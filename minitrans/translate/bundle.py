@@ -20,7 +20,7 @@ from minitrans.text import reading
 from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
-# What no weight confirms: memory is taken for so many positions, and for the small files.
+# Limits of what no weight confirms: the table of positions, and the small files.
 POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
@@ -31,7 +31,8 @@ class Threshold:
 
     Attributes:
         score: In nats a token: a mean log-probability.
-        chrf: Wrong is what equals no reference; where this is given, only what also has less sentence chrF (0 to 100).
+        chrf: A translation is wrong if it equals no reference and, where this is given, has a sentence chrF (0 to 100)
+            below it.
     """
 
     score: float
@@ -47,8 +48,8 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        words: The different words that training showed, as `reading.words` splits sources, and how many are more
-            frequent than each; None where they are not known.
+        words: The different words that training showed, as `reading.words` splits sources, each with its rank by
+            frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
 
@@ -61,7 +62,7 @@ class Bundle:
 
 
 def save_bundle(folder: Path, bundle: Bundle) -> None:
-    """Write the bundle into an existing folder. Each file is written aside, then renamed; the sizes come last.
+    """Write the bundle into an existing folder. Each file gets a temporary name first; the sizes are written last.
 
     Raises:
         UserError: The folder cannot be written.
@@ -89,7 +90,7 @@ def save_words(folder: Path, words: Iterable[str]) -> None:
 
 
 def save_reader(folder: Path, bundle: Bundle) -> None:
-    """Write what reads sources into an exported folder: its code, and what `reading.load_reader` makes it of.
+    """Write the reader of sources into an exported folder: its code, and the settings for `reading.load_reader`.
 
     Raises:
         UserError: The folder cannot be written.
@@ -185,7 +186,7 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Th
         ):
             raise TypeError(f"threshold is {threshold}")
         source, target = str(sizes["source"]), str(sizes["target"])
-        if not (source + target).isprintable():  # they are, on terminals and in READMEs
+        if not (source + target).isprintable():  # they are printed, on terminals and in READMEs
             raise ValueError(f"source is {source!r}, target {target!r}")
         return config, source, target, sizes.get("words"), threshold, digests
     except KeyError as error:
@@ -207,7 +208,7 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
         with safe_open(path, framework="pt") as file:
             shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 (not a dict)
             wrong = ["n_layers"] * (config.n_layers > len(shapes))  # or making so many would take for ever
-            # What is far larger than the file is not made; of what differs by less, the weight is named.
+            # A model far larger than the file is not built; if the difference is smaller, the weight is named.
             wrong += ["the number of weights"] * (count_parameters(config) > 12 * sum(map(prod, shapes.values())))
             if not wrong:
                 model = Transformer(config)

@@ -9,8 +9,8 @@ from sacrebleu.metrics.chrf import CHRF
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-EXACT = 0.5  # share of translations that equal a reference from which on the others are called wrong
-LOW_CHRF = 40.0  # where fewer do, only what also has less sentence chrF is
+EXACT = 0.5  # if at least this share of translations equals a reference, all others are called wrong
+LOW_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class Marks:
 def choose_threshold(translations: Sequence[Translation], references: Sequence[Sequence[str]]) -> Threshold | None:
     """Choose the score that best tells wrong translations from right ones.
 
-    Wrong is what equals no reference. Where more than half do not, that says little, and only a sentence chrF below
-    LOW_CHRF is. The score has the largest sum of the share of the wrong that are marked and the share of the right that
-    are not: the prevalence of the wrong, which differs from text to text, does not count. A translation of unknown
-    words is marked whatever its score.
+    A translation that equals no reference is wrong. If more than half equal none, that says little, and only those with
+    a sentence chrF below LOW_CHRF are wrong. The score maximises the share of wrong translations that are marked plus
+    the share of right ones that are not; it does not depend on how many are wrong, which differs from text to text.
+    A translation of unknown words is marked whatever its score.
 
     Args:
         translations: Of a validation set, with scores of length penalty 1.
-        references: All that are right for each, clean.
+        references: All right translations of each, clean.
 
     Returns:
         None if each translation has an unknown word.
@@ -65,7 +65,7 @@ def judge(translations: Sequence[Translation], references: Sequence[Sequence[str
 
     Args:
         translations: One or more.
-        references: All that are right for each, clean.
+        references: All right translations of each, clean.
         threshold: Says which are wrong.
     """
     wrong, unsure = _wrong(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
@@ -81,7 +81,7 @@ def judge(translations: Sequence[Translation], references: Sequence[Sequence[str
 def _wrong(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], chrf: float | None
 ) -> "np.typing.NDArray[np.bool_]":
-    """Which translations equal no reference, and have less sentence chrF than that if it is given."""
+    """Which translations equal no reference, and have a sentence chrF below `chrf` if that is given."""
     metric = CHRF()
     return np.array(
         [

@@ -135,12 +135,12 @@ def spread(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
 
 
 def _streams(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[Sequence[str]]:
-    """All references as sacreBLEU takes them, with None for one that is not there, which its annotations leave out."""
+    """All references as sacreBLEU takes them, with None for a missing one, although its annotations lack that."""
     return [references, *([line if clean(line) else cast(str, None) for line in lines] for lines in others)]
 
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
-    # `force` leaves out the warning that the text looks tokenized: who asks for "none" says that it is.
+    # `force` hides the warning that the text looks tokenized: with "none", it is.
     return BLEU(tokenize=tokenize or BLEU_TOKENIZERS.get(target, "13a"), force=tokenize == "none"), CHRF()
 
 
@@ -152,5 +152,5 @@ def _interval(result: Result) -> tuple[float, float]:
 
 
 def _p_value(result: Result, first: Result) -> float | None:
-    # sacreBLEU gives 0.001 to a system compared with itself; no difference is what chance gives most of all.
+    # sacreBLEU gives 0.001 to a system compared with itself, but chance explains a difference of 0 entirely.
     return 1.0 if result is not first and result.score == first.score else result.p_value

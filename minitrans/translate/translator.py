@@ -29,7 +29,7 @@ from minitrans.text.words import changes_numbers
 from minitrans.translate.backend import Mode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
-LEAST_ROWS = 8  # about, of a batch that is made smaller for the sake of more batches
+LEAST_ROWS = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -42,7 +42,7 @@ class Attention(NamedTuple):
     model's dtype and on the CPU; each row sums to 1.
 
     Attributes:
-        source: The S pieces of the source, EOS the last; for a placeholder what it stands for.
+        source: The S pieces of the source, EOS last; in place of a placeholder, what it stands for.
         target: T + 1 pieces: BOS, the translation, and EOS unless the length limit came first.
         encoder: (L, H, S, S) from each piece of the source to all of them.
         decoder: (L, H, T, T) from each step to the pieces read by then, `target[: t + 1]`; 0 beyond.
@@ -85,7 +85,7 @@ class Source(NamedTuple):
     """A sentence as the model is to see it.
 
     Attributes:
-        ids: Its pieces, then EOS; none for one that the model does not translate.
+        ids: Its pieces, then EOS; empty if the model does not translate it.
         kept: What its translation gets back, see `text.reading.Reader`.
     """
 
@@ -96,8 +96,8 @@ class Source(NamedTuple):
 class Translator:
     """A model and its tokenizer, ready to translate: by the model as it is at each call, or by compiled code.
 
-    Compiled code, where it is asked for, is of the model as it was then: it has a copy of the weights, and does not
-    notice that they, a hook or the model's code change.
+    Compiled code has a copy of the weights, made with the translator: it does not notice when the weights, the hooks or
+    the code of the model change afterwards.
 
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
@@ -110,8 +110,8 @@ class Translator:
 
         Args:
             bundle: What to translate with.
-            compiled: Whether compiled code may: off, never; auto, where it proves to give the model's own numbers;
-                require, or else an error.
+            compiled: Whether compiled code may decode: off, never; auto, if it proves to give the model's own numbers;
+                require, always, or an error.
 
         Raises:
             UserError: Compiled code is required, and may not compute this model.
@@ -150,9 +150,9 @@ class Translator:
         Threads may share a translator: none of them changes it.
 
         Args:
-            lines: Texts, whose sentences are translated one by one. A blank one gives an empty translation, and one of
-                signs alone itself; a sentence longer than the model's `max_len` is cut, with a logged warning.
-            beam: Beginnings that are followed for each line; 1 is greedy.
+            lines: Texts, whose sentences are translated one by one. A blank one gives an empty translation; one of
+                signs alone stays as it is. A sentence longer than `max_len` is cut, with a logged warning.
+            beam: Hypotheses that are kept for each line; 1 is greedy.
             length_penalty: Power of the length by which a log-probability is divided, for the rank and the score.
             batch_tokens: Source tokens in a batch, padding included and once for each beam; a longer line forms a batch
                 of its own.
@@ -206,13 +206,13 @@ class Translator:
         """All that beam search finds for each line, the best first: up to `beam` translations.
 
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
-        those that spell the same text, only the best is returned.
+        translations with the same text, only the best is returned.
         """
         sources = self._sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in hypotheses]
         for ranks, each, line, source in zip(best, hypotheses, lines, sources, strict=True):
-            for rank in range(max(map(len, each))):  # of each sentence of the line the one of this rank, or its last
+            for rank in range(max(map(len, each))):  # each sentence's hypothesis of this rank, or its last one
                 chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
                 (text,) = self._texts([source], [[hypothesis.ids for hypothesis in chosen]])
                 ranks.setdefault(text, self._translation(text, chosen, line, source, None, length_penalty))
@@ -236,10 +236,10 @@ class Translator:
         return self._texts(sources, self._decode(sources, batch_tokens, use_cache, draw, []))
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
-        """The words of a line that training never showed, each once, in lower case: see `text.words.words`.
+        """The words of a line that training never showed, each once, in lower case: see `text.reading.words`.
 
-        Without those that stand in the translation too, and have a digit or are a name, written with a capital: they
-        are there to be copied. None are for a run whose training showed too many to list.
+        Words that the translation has too are left out if they have a digit or are names, written with a capital: they
+        are to be copied. There are none for a run whose training showed too many words to list.
         """
         known = self.bundle.words
         if known is None:
@@ -254,7 +254,7 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.sentences(text)
-        from minitrans.text.sentences import cut  # its library is not for all
+        from minitrans.text.sentences import cut  # its library is optional
 
         return [part for sentence in cut(text, self.bundle.source) for part in self._reader.sentences(sentence)]
 
@@ -263,7 +263,7 @@ class Translator:
         return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
 
     def _texts(self, sources: Sequence[Sequence[Source]], target_ids: Sequence[Sequence[list[int]]]) -> list[str]:
-        """The translations of lines, from the ids of that of each of their sentences."""
+        """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
         return [self._reader.write_line(texts, [("", source.kept) for source in line]) for line in sources]
 
@@ -305,7 +305,7 @@ class Translator:
         decode: Callable[[Stepper[Any], Tensor], list[Output]],
         of_blank: Output,
     ) -> list[list[Output]]:
-        """What `decode` makes of each sentence of each line; threads share the batches if the stepper likes that."""
+        """What `decode` makes of each sentence of each line; threads share the batches if the stepper allows it."""
         sources = [source.ids for line in lines for source in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
         threads = stepper.max_threads

@@ -1,4 +1,4 @@
-"""Translating in several processes: each takes a share of the lines, and what comes out is in their order."""
+"""Translating in several processes: each takes a share of the lines, and the results are in the order of the lines."""
 
 import multiprocessing
 import os
@@ -16,14 +16,14 @@ from minitrans.errors import UserError
 from minitrans.translate.translator import Translator
 
 T = TypeVar("T")
-# From lines, and the number of the first one in its file.
+# It takes a translator, lines, and the number of the first line in its file.
 ChunkFunction = Callable[[Translator, Sequence[str], int], Iterable[T]]
 
 
 class Workers:
     """Processes that each hold a translator and a share of the threads.
 
-    With one, that is this process, and no other is started.
+    If there is only one, it is this process, and no other is started.
 
     Attributes:
         translator: This process's own.
@@ -33,13 +33,13 @@ class Workers:
         """Start them, and wait until all have loaded; where there are several, `load` must be picklable.
 
         Raises:
-            UserError: `load` does.
+            UserError: `load` raises it.
         """
         self.translator = load()
         context = multiprocessing.get_context("spawn")
         end, self._life = context.Pipe(duplex=False)
         setting = end, max(1, torch.get_num_threads() // n)
-        # A pool for each process: each is to have its share of the lines, were another one quicker.
+        # A pool for each process, so that each gets its share of the lines even if another one is quicker.
         self._pools = [ProcessPoolExecutor(1, context, _begin, setting) for _ in range(n if n > 1 else 0)]
         ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: this process ends them
         try:
@@ -91,7 +91,7 @@ _translator: Translator  # of a worker
 
 
 def _begin(end: Connection, threads: int) -> None:
-    """Have this process end when the other end is closed: on purpose, or because the one that holds it was killed."""
+    """Have this process end when the other end is closed, on purpose or because the process that holds it is gone."""
 
     def wait() -> None:
         end.poll(None)

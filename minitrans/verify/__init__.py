@@ -19,7 +19,7 @@ __all__ = ["CachedModel", "Functions", "NotOfferedError", "check_cache", "run", 
 
 
 def __getattr__(name: str) -> object:
-    """`run` and `self_test`, imported when first used (PEP 562): who checks another model needs PyTorch alone."""
+    """`run` and `self_test`, imported when first used (PEP 562): to check another model, PyTorch is enough."""
     if name in ("run", "self_test"):
         return getattr(import_module("minitrans.verify.proof"), name)
     raise AttributeError(f"module 'minitrans.verify' has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Our own model as the checks of anyone's model see it: every number that its decoder computes is among the numbers."""
+"""Our own model for the checks of anyone's model: it gives them every number that its decoder computes."""
 
 from torch import Tensor, nn
 
@@ -49,7 +49,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return cache
 
     def embedding(self) -> nn.Module:
-        """The target's."""
+        """The target's embedding."""
         return self.model.tgt_embedding
 
 

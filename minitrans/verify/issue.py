@@ -65,8 +65,8 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
 
     Args:
         report: What was measured.
-        model: On what.
-        name: How it was called: an architecture, a folder, or a name on the hub.
+        model: The model on which it was measured.
+        name: The user's name for it: an architecture, a folder, or a name on the hub.
     """
     failed = {result.id: result for result in report.checks if result.failed}
     class_name = type(model.model).__name__
@@ -75,7 +75,7 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
     if not failed:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_for(model).values()))
-    # Where something is plainly wrong, rounding does not show what.
+    # Where something is plainly wrong, look for that, and ignore what may be rounding.
     limit = CONTROL if any(worst_of(r) > CONTROL for r in failed.values()) else rounding(case.model.dtype)
     shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
@@ -120,7 +120,7 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
 
 
 def shortest_difference(case: Case[Any], limit: float) -> tuple[Tensor, list[int]] | None:
-    """The fewest tokens, in the fewest chunks, that are further than a limit from the full pass, if any are."""
+    """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
     most = 3 * max(case.model.spans, default=DRAFT) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
         part = case.with_tokens(repeated(case, length))
@@ -132,7 +132,7 @@ def shortest_difference(case: Case[Any], limit: float) -> tuple[Tensor, list[int
 
 
 def differences(program: str, limit: float) -> str:
-    """What a program prints, if it runs and one of its numbers is above a limit or not a number; or nothing."""
+    """What a program prints, if it runs and one of its numbers is NaN or above a limit; otherwise nothing."""
     try:
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
     except subprocess.TimeoutExpired:

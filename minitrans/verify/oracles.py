@@ -24,7 +24,7 @@ def torch_multi_head(attention: MultiHeadAttention, batch_first: bool = True) ->
     """`nn.MultiheadAttention` with the weights of ours, whose packed layout it shares.
 
     Args:
-        attention: Ours, with n_heads * d_head = d_model: theirs knows nothing else.
+        attention: Ours, with n_heads * d_head = d_model: PyTorch's has no other sizes.
         batch_first: Whether it takes (B, L, D), as ours does, or (L, B, D).
     """
     d_model, dtype = attention.w_o.out_features, attention.w_o.weight.dtype
@@ -66,7 +66,7 @@ def torch_layer(layer: EncoderLayer | DecoderLayer) -> nn.Module:
 def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
     """What `nn.Transformer` gives with the weights of ours, n_heads * d_head = d_model.
 
-    It takes vectors, not ids, so embedding and output projection are written out here; positions too.
+    It takes vectors, not ids, so embeddings, positions and the output projection are written out here.
 
     Args:
         model: Ours.

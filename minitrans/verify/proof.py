@@ -22,8 +22,8 @@ def run(model: Transformer | None = None, subject: Subject | None = None, compil
     Args:
         model: The model to measure, with random sentences; it is copied and not changed. None: a fresh model.
         subject: Model and sentences, in place of `model`; float64.
-        compiled: Whether compiled code is measured: auto, where it is there and can be compiled; off, never; require,
-            or else an error. Where it is measured, a difference is a failure.
+        compiled: Whether compiled code is measured: auto, if it is there and can be compiled; off, never; require,
+            always, or an error. Where it is measured, a difference is a failure.
 
     Returns:
         For each check what was measured, its tolerance and the verdict.
@@ -31,7 +31,7 @@ def run(model: Transformer | None = None, subject: Subject | None = None, compil
     Raises:
         UserError: Compiled code is required, and is not there or cannot be compiled.
     """
-    chosen = checks_for(compiled)  # first, for it may refuse
+    chosen = checks_for(compiled)  # first, because it may raise
     if subject is None:
         subject = random_subject(fresh_model() if model is None else model)
     subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
@@ -45,7 +45,7 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
         compiled: As for `run`; without compiled code its sabotages are left out, and its checks.
 
     Yields:
-        For each sabotage the checks that noticed it; the code is as it was by then.
+        For each sabotage the checks that noticed it; by then the code has been restored.
     """
     checks = checks_for(compiled)
     before = {check.id: check.run(fresh_subjects()) for check in checks}

@@ -76,7 +76,7 @@ def print_sabotages(report: Report, console: Console) -> None:
 
 
 def as_json(report: Report) -> str:
-    """The object that `minitrans verify --json` prints. JSON knows no NaN and no infinity: they become null."""
+    """The object that `minitrans verify --json` prints. JSON has no NaN and no infinity: they become null."""
     fields: dict[str, object] = {"passed": report.passed, "checks": [asdict(r) for r in report.checks]}
     if report.sabotages is not None:
         fields["sabotages"] = [asdict(s) for s in report.sabotages]

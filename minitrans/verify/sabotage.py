@@ -1,4 +1,4 @@
-"""What a sabotage is: an edit of this package's source, in the running process alone."""
+"""Sabotages: edits of this package's source, made only in the running process."""
 
 import inspect
 import textwrap
@@ -15,7 +15,7 @@ from typing import Any
 from minitrans.cachecheck.self_test import Fault
 from minitrans.errors import UserError
 
-NEEDS = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by what an id begins with
+NEEDS = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # a sabotage's module, by the beginning of its id
 
 
 @dataclass(frozen=True)
@@ -23,13 +23,13 @@ class Sabotage(Fault):
     """A fault that the code has.
 
     Attributes:
-        edits: For each function to be edited, as "module:name" below `minitrans`, pieces of its source, and what takes
-            the place of each, wherever it stands in the function.
-        noticed_by: Ids of the checks that must notice it, by what they measure; of those that there are.
+        edits: For each function to be edited, as "module:name" below `minitrans`, pieces of its source, and what
+            replaces each of them wherever it occurs in the function.
+        noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
         no_other: Whether no other check may notice it.
-        plain: Whether it is as plain in a lower dtype: far above what that may round.
-        probe: Which looks of the probe of compiled code must refuse it, and which not, if it is for the probe too:
-            training, decoding, or both.
+        plain: Whether it is as plain in a lower dtype: the deviation is far above that dtype's rounding.
+        probe: Which parts of the probe of compiled code must refuse it, while any other part must not: training,
+            decoding, or both. Empty for a fault that the probe is not tested on.
     """
 
     edits: dict[str, list[tuple[str, str]]]
@@ -40,10 +40,10 @@ class Sabotage(Fault):
 
     @contextmanager
     def applied(self) -> Iterator[Callable[[Any], Any]]:
-        """The code has the fault until the block ends; a subject that is made in it need not be changed.
+        """Give the code the fault until the block ends; a subject made in the block has it already.
 
         Raises:
-            UserError: A piece is not there, since the code has been edited for good.
+            UserError: A piece is not in the source, which has changed since the sabotage was written.
         """
         with ExitStack() as stack:
             for name, pieces in self.edits.items():
@@ -60,7 +60,7 @@ class Sabotage(Fault):
 
 
 def edited(function: FunctionType, source: str) -> CodeType:
-    """The code of a function's edited source, with the free variables that it has now, such as `__class__`."""
+    """Compile a function's edited source, with the free variables that the function has, such as `__class__`."""
     name, free = function.__name__, ", ".join(function.__code__.co_freevars)
     around = f"def around({free}):\n global {name}\n{textwrap.indent(source, ' ')}"
     code = compile(around, f"<{function.__qualname__}, sabotaged>", "exec", dont_inherit=True)
@@ -70,7 +70,7 @@ def edited(function: FunctionType, source: str) -> CodeType:
 
 
 def load_sabotages() -> list[Sabotage]:
-    """Read them, without those of what is not installed."""
+    """Read the sabotages, without those whose module is not installed."""
     table = tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8"))
     there = {kind: find_spec(module) is not None for kind, module in NEEDS.items()}
     return [Sabotage(id_, **fields) for id_, fields in table.items() if there.get(id_.split(".")[0], True)]

@@ -19,10 +19,10 @@ from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify.adapter import TransformerAdapter, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
-MOST_LINES = 600  # sentences that are decoded, for it is done without a cache too
+MOST_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
 DECODE_ROWS = 100  # sentences decoded together
 
-# The sentences that texts on attention take for their running example, and that the corpus which ships has too.
+# The running example of texts on attention; the corpus in this repository has these sentences too.
 RUNNING_EXAMPLE = {
     "Machine learning is fun.": "机器学习真好玩。",
     "I love you.": "我爱你。",
@@ -39,8 +39,8 @@ class Subject:
         src_ids: int64 (B, S), ragged, padded on the right.
         tgt_in: int64 (B, T), begins with BOS, ragged, padded on the right.
         tgt_out: int64 (B, T), ends with EOS, padded alike.
-        decode_batches: int64 (B, S) each: what greedy decoding is tried on.
-        examples: Sources and their only right translations, piece ids both, which the model has learnt.
+        decode_batches: Sources for greedy decoding, int64 (B, S) each.
+        examples: Sources that the model has learnt, and their only right translations, as piece ids.
         piece: The text of a piece id.
     """
 
@@ -100,7 +100,7 @@ def fresh_model(seed: int = 6) -> Transformer:
 
 
 def random_subject(model: Transformer, seed: int = 1) -> Subject:
-    """Random sentences for a model, of which a float64 copy is taken; no longer than it takes."""
+    """Random sentences, no longer than the model takes; a float64 copy of the model is taken."""
     generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(TransformerAdapter(model).ordinary)
 
     def ids(n: int) -> list[int]:
@@ -121,7 +121,7 @@ def run_subject(run: Path, data: str | None = None) -> Subject:
     Raises:
         UserError: The run or its corpus cannot be read.
     """
-    from minitrans.data.corpus import run_corpus  # here alone, for it takes seconds to import
+    from minitrans.data.corpus import run_corpus  # only here, because it takes seconds to import
 
     bundle = load_bundle(run)
     corpus = run_corpus(run, data)
@@ -157,7 +157,7 @@ def text_subject(
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
-    if src_ids.size(1) <= longest:  # sentences may all be as long as one another, and padding has to be seen
+    if src_ids.size(1) <= longest:  # all sentences may be equally long, and there must be padding
         src_ids = F.pad(src_ids, (0, 1), value=pad_id)
     return replace(subject, src_ids=src_ids, examples=_encoded(tokenizer, examples), piece=bundle.tokenizer.piece)
 

@@ -1,4 +1,4 @@
-"""What tutorials get wrong, as they have it: the checks show that it fails, the sabotages put it to use."""
+"""What tutorials get wrong, as they write it: the checks show that it fails, and the sabotages use it."""
 
 import math
 

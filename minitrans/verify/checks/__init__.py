@@ -1,9 +1,9 @@
 """The claims, a chapter a file, in the order in which they teach attention.
 
-Each check has its claim for a docstring, and returns the worst that it found, in the dtype of its subject. Identifiers
-C1 to C26 number the claims of the attention literature that this package is held to. Where a text has it wrong, the
-check also computes what the text says and fails if that would do as well: a claim that cannot be told from its opposite
-is no claim.
+A check's docstring is its claim; the check returns the largest deviation that it found, in the dtype of its subject.
+C1 to C26 number claims of the attention literature that this package must meet. Where a text gets one wrong, the check
+also computes what the text says, and fails if that passes as well: a claim that cannot be told from its opposite says
+nothing.
 """
 
 from importlib.util import find_spec

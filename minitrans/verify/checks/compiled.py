@@ -42,7 +42,7 @@ def compiled_code_is_admitted(subject: Subject) -> float:
 
 
 def refusals(model: Transformer) -> int:
-    """How often compiled code may not compute the model, of training and decoding."""
+    """For how many of the two, training and decoding, compiled code refuses the model."""
     n_refused = 0
     for probe_check in (probe.check_training, probe.check_steps):
         try:
@@ -83,16 +83,16 @@ def training_takes_the_same_pass(subject: Subject) -> float:
     lower=(),
 )
 def compiled_loss_is_the_loss(subject: Subject) -> float:
-    """The compiled loss, which takes a few hundred words at a time, and both its gradients are the plain formula's."""
+    """The compiled loss, computed a few hundred words at a time, and both its gradients equal the plain formula's."""
     return loss_deviation(subject, compiled.linear_cross_entropy)
 
 
 @check(
-    "compiled.steps", "those of the eight likeliest tokens, one token at a time, the rows in reverse from the middle on"
+    "compiled.steps", "those of the eight likeliest tokens, one token at a time, with the rows reversed halfway through"
 )
 def compiled_steps_are_full_pass(subject: Subject) -> float:
     """The compiled decoder gives, step by step, the log-probabilities of the full masked pass."""
-    # Eight, for all would hide which came first.
+    # Eight, because all of them would not show that it chose the likeliest.
     stepper, tgt_in = CompiledStepper(read_plan(subject.model)), subject.tgt_in
     log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
     rows = stepper.begin(subject.src_ids, tgt_in.size(1))

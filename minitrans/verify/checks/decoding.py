@@ -34,7 +34,7 @@ ALL = "logits, outputs of all layers, all attention weights"
 
 
 def as_anyone(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
-    """Returns a decorator, like `check`, for what is claimed of anyone's model too: of ours all numbers are measured.
+    """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
 
     Args:
         id_: The check's id.
@@ -65,7 +65,7 @@ def steps_are_full_pass(subject: Subject) -> float:
     f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
 def steps_of_all_shapes(subject: Subject) -> float:
-    """So it does for sources longer or shorter than targets, for one sentence and for many."""
+    """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
     source = src_ids[:, : max(1, longest - 2)]
@@ -132,7 +132,7 @@ as_anyone("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_de
 
 @check("cache.saved", f"{ALL}, single steps of the loaded model, against the full pass of the saved one")
 def saved_models_decode_the_same(subject: Subject) -> float:
-    """A model that was saved and loaded decodes step by step what the first one gives in a full pass."""
+    """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     file = io.BytesIO()
     torch.save(model.state_dict(), file)
@@ -205,8 +205,8 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
 
 @check(
     "C26",
-    "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run, "
-    "which is asked for those that it has learnt",
+    "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run "
+    "(only those that it has learnt)",
     tolerance=0.0,
     lower=(),
 )

@@ -229,7 +229,7 @@ def multi_head_is_torch(subject: Subject) -> float:
 
 @check("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
 def batch_first(subject: Subject) -> float:
-    """Sequences lie batch first, (B, L, D); code that has them sequence first, (L, B, D), computes the same."""
+    """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
     for attention in attentions(square_model(subject.model)):

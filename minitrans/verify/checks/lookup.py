@@ -94,5 +94,5 @@ def softmax_is_stable(subject: Subject) -> float:
     if not wrong_formulas.naive_softmax(scores).isnan().any():
         return math.inf
     high = torch.tensor([[1 / (1 + math.exp(-1)), 1 / (1 + math.e), 0.0]], dtype=torch.float64)
-    low = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)  # of the scores with their signs turned
+    low = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)  # of the scores with their signs flipped
     return worst([deviation(masked_softmax(scores), high), deviation(masked_softmax(-scores), low)])

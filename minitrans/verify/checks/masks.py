@@ -49,7 +49,7 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
     for score in (-1e6, -1e30):
         q = torch.full((len(src_mask), 1, 2, 1), score, dtype=subject.dtype)
         weights.append(attention_weights(q, torch.ones_like(src_mask).to(q.dtype).mT, src_mask))
-    # A real key has a weight, or the test would be empty; beside one another all are alike.
+    # If no real key had a weight, the test would show nothing.
     if any(bool((w.masked_select(src_mask) == 0.0).all()) for w in weights):
         return math.inf
     return worst([float(w.masked_select(~src_mask).abs().max()) for w in weights])
@@ -110,7 +110,7 @@ def empty_rows_are_zero(subject: Subject) -> float:
 @check("C19.prefix", "every layer's output, weights and logits for every prefix, against those for the whole target")
 def prefixes_stand(subject: Subject) -> float:
     """What is computed for the first tokens does not change when later tokens are appended."""
-    # Without the mask the model's attentions must give the first two of five tokens other vectors.
+    # The control: without the mask, the first two of five tokens must get different vectors.
     model = subject.model
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
@@ -126,7 +126,7 @@ def prefixes_stand(subject: Subject) -> float:
 @torch.enable_grad()
 def no_gradient_from_the_future(subject: Subject) -> float:
     """The gradient of output t with respect to every later target token is exactly 0."""
-    # Towards its own input and the past it must not vanish.
+    # The gradient with respect to token t and earlier ones must not vanish.
     model = subject.model
     memory, src_mask = model.encode(subject.src_ids)
     tgt_len = subject.tgt_in.size(1)

@@ -1,4 +1,4 @@
-"""The whole model against others with the same weights, and what registers and reaches every parameter."""
+"""The whole model against others with the same weights; every parameter is registered, and gets a gradient."""
 
 import math
 from collections.abc import Iterable
@@ -75,7 +75,7 @@ def model_is_torchs(subject: Subject) -> float:
 
 @check(
     "model.numpy",
-    "logits at every real position, against loops that know no batch, no padding and no cache",
+    "logits at every real position, against loops that have no batch, no padding and no cache",
     tolerance=1e-11,
 )
 def model_is_reference(subject: Subject) -> float:

@@ -16,7 +16,7 @@ MARKERS = "os^D"  # lines can be told apart without colour
 def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     """The worst deviation at each target position, a line a dtype, on a scale of powers of ten.
 
-    Each dtype's tolerance is a dashed line. What is 1 or more, infinite or no number stands at the top.
+    Each dtype's tolerance is a dashed line. Values of 1 or more, infinity and NaN are drawn at the top.
 
     Args:
         errors: For each dtype, by its name in torch, a deviation for each position.
