@@ -7,7 +7,17 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.measure import (
+    CONTROL,
+    LOWER,
+    Caught,
+    Check,
+    Measurement,
+    NotOfferedError,
+    Report,
+    Result,
+    number,
+)
 from minitrans.cachecheck.patterns import patterns
 from minitrans.cachecheck.protocol import CachedModel, Case
 from minitrans.cachecheck.self_test import catch_faults
@@ -118,10 +128,16 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 def in_words(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
-    allowed = number(result.tolerance)
-    return f"{result.id}: {number(worst_of(result))}, at most {allowed} is allowed: {result.detail or result.claim}"
+    wrong = failure_of(result)
+    allowed = number(wrong.tolerance)
+    return f"{result.id}: {number(wrong.measured)}, at most {allowed} is allowed: {result.detail or result.claim}"
 
 
 def worst_of(result: Result) -> float:
     """What was measured in the first dtype in which the check failed."""
-    return next((m.measured for m in result.by_dtype.values() if not m.passed), 0.0)
+    return failure_of(result).measured
+
+
+def failure_of(result: Result) -> Measurement:
+    """What was measured and what is allowed in the first dtype in which the check failed; 0 where it did not."""
+    return next((m for m in result.by_dtype.values() if not m.passed), Measurement(0.0, result.tolerance))

@@ -14,7 +14,7 @@ from torch import Tensor
 from minitrans.cachecheck.cache_checks import DRAFT, chunk_deviation, repeated
 from minitrans.cachecheck.hugging_face import HuggingFace, architectures
 from minitrans.cachecheck.measure import CONTROL, Report, number, rounding
-from minitrans.cachecheck.proof import cases_for, worst_of
+from minitrans.cachecheck.proof import cases_for, failure_of, worst_of
 from minitrans.cachecheck.protocol import Case
 
 SECONDS = 300  # that a program may take
@@ -82,7 +82,8 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
-        lines.append(f"| {r.id} | {r.claim} | {number(worst_of(r))} | {number(r.tolerance)} | {r.detail} |")
+        wrong = failure_of(r)
+        lines.append(f"| {r.id} | {r.claim} | {number(wrong.measured)} | {number(wrong.tolerance)} | {r.detail} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
         lines += ["", "```text", printed, "```"]

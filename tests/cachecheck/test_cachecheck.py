@@ -1,9 +1,12 @@
 """The checks of anyone's model: a right one passes, and each of the faults of a toy is noticed, placed and named."""
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,9 +15,9 @@ from toy import MAX_LEN, Off, Toy, V, last_row
 
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG, next_token_score_deviation, repeated, step_deviation
-from minitrans.cachecheck.measure import CONTROL, FLOAT64, Result, number, rounding
-from minitrans.cachecheck.proof import random_case
-from minitrans.cachecheck.wrappers import FAULTS
+from minitrans.cachecheck.measure import CONTROL, FLOAT64, Measurement, Result, number, rounding
+from minitrans.cachecheck.proof import in_words, random_case
+from minitrans.cachecheck.wrappers import FAULTS, Around, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, random_subject
 
@@ -263,10 +266,18 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
     assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
 
 
+@pytest.mark.parametrize(("float64", "words"), [(0.0, "0.5, at most 1.5e-5"), (math.nan, "NaN, at most 1e-12")])
+def test_a_failure_is_told_by_the_first_dtype_that_fails(float64: float, words: str) -> None:
+    lower = {"float32": Measurement(0.5, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
+    result = Result("x", "A chapter", "A claim.", "what", float64, 1e-12, False, 0.5, lower)
+    assert in_words(result) == f"x: {words} is allowed: A claim."
+
+
 def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
     caught = {each.id: set(each.caught_by) for each in self_test(Toy())}
     assert set(caught) == {fault.id for fault in FAULTS}
-    assert caught["rows.swapped"] == {"rows"}
+    assert [caught[id_] for id_ in ("rows.swapped", "copy.shared", "draft.kept")] == [{"rows"}, {"fork"}, {"rollback"}]
+    assert caught["generated.last"] == set(GENERATED.split())
     assert caught["padding.seen"] == {
         *("source.padding", "source.padding-token", "padding.left", "padding.left-mask-alone"),
         "generate.ragged",
@@ -283,6 +294,22 @@ def test_a_fault_that_is_there_already_is_not_put_around() -> None:
     assert caught == {fault.id for fault in FAULTS} - {"rows.swapped"}
     caught = {each.id for each in self_test(Toy("positions restart"))}
     assert caught == {"mask.late"}  # all others are told by steps
+
+
+def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None:
+    toy = Toy()
+    vars(toy)["shift_positions"] = lambda cache, by: None
+    assert not FAULTS[0].applies(toy)
+    weights = torch.randn(V, V, dtype=torch.float64)
+    pair = Functions(lambda tokens: weights[tokens], lambda tokens, n: (weights[tokens], n), V, dtype=torch.float64)
+    assert {each.id for each in self_test(pair)} == {"mask.late", "cache.cut", "copy.shared"}
+
+
+def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
+    case = random_case(Toy())
+    case, mask = replace(case, model=Around(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
+    assert torch.equal(case.full_pass(mask)[0], case.full_pass()[0])
+    assert torch.equal(*(case.feed(case.tokens, case.new_cache(), some)[0] for some in (mask, None)))
 
 
 def test_the_full_pass_may_be_anothers() -> None:
@@ -334,8 +361,8 @@ def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() 
     assert not results["steps"].offered
     assert results["steps"].detail == "IndexError: index out of range in self"
     assert results["causal.values"].passed
-    with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\Z"):
-        check_cache(Unable())
+    with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\ncausal"):
+        check_cache(Unable("no mask"))
 
 
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
@@ -357,18 +384,32 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
 class Float32(Toy):
     """It can be had in float32 alone."""
 
+    error: type[Exception]
+
     def to(self, dtype: torch.dtype) -> Toy:
-        raise NotOfferedError("Expected Float32, got another")
+        if dtype == torch.float64:
+            raise self.error("Expected Float32, got another")
+        return super().to(dtype)
+
+    def full_pass(self, *given: Any) -> list[Tensor]:
+        return super().full_pass(*given[: 3 * (self.dtype == torch.float32)])
 
 
-def test_a_model_that_lacks_float64_is_measured_in_what_it_has() -> None:
+@pytest.mark.parametrize("error", [NotOfferedError, RuntimeError, ValueError, TypeError])
+def test_a_model_that_lacks_float64_is_measured_in_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    monkeypatch.setattr(Float32, "error", error, raising=False)
     report = check_cache(Float32(dtype=torch.float32))
     assert {name for result in report.checks for name in result.by_dtype} == {"float32"}
     assert all(result.measured is None for result in report.checks)
     assert next(result for result in report.checks if result.id == "chunks").passed
+    monkeypatch.setattr(Float32, "full_pass", CachedModel.full_pass)
+    with pytest.raises(AssertionError, match=r"\Ano full pass: Expected Float32, got another\Z"):
+        check_cache(Float32(dtype=torch.float32).to(torch.bfloat16))
 
 
-def test_logits_are_measured_by_the_largest() -> None:
+def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_first_id() -> None:
     class Large(Toy):
         def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
             return [1e6 * super().full_pass(memory, tokens, mask)[0]]
@@ -379,6 +420,10 @@ def test_logits_are_measured_by_the_largest() -> None:
     small, large = random_case(Toy()), random_case(Large())
     assert large.unit == pytest.approx(1e6 * small.unit)
     assert step_deviation(large) < 1e-13
+    for first, logit, unit in ((0, 0.0, 1.0), (5, -2.0, 2.0), (7, -math.inf, 1.0)):
+        case = random_case(Functions(Mock(return_value=torch.full((3, 9, V), logit)), Mock(), V, first=first))
+        assert case.unit == unit
+        assert ((case.tokens == first) == (torch.arange(9) == 0)).all()
 
 
 def test_logits_come_first_and_weights_after_them() -> None:

@@ -62,7 +62,7 @@ def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
         assert largest == 9.0
         assert largest.where(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
         assert largest.where(0.3) == "position 2 of row 0 is the first that differs, by 9"
-        moved = largest.named("fed one by one", 7)
+        moved = largest.named("fed one by one", 3).named(start=4)
         assert moved == 9.0
         assert moved.where(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
         b[0, ..., 0, 0] = NAN
@@ -83,9 +83,10 @@ def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
 def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_above_1(dtype: torch.dtype) -> None:
     want = torch.tensor([64.0, -256.0, 0.0], dtype=torch.float64)
     assert deviation(torch.tensor([64.0, -256.0, 4.0], dtype=dtype), want) == 4 / 256
-    assert deviation(torch.tensor([0.25, 0.5], dtype=dtype), torch.zeros(2, dtype=dtype)) == 0.5
+    assert deviation(torch.tensor([0.25, 2.0], dtype=dtype), torch.zeros(2, dtype=dtype)) == 2.0
     finer = torch.tensor([1.0 + 1e-9], dtype=torch.float64)  # nothing is rounded before the difference is taken
     assert deviation(torch.ones(1, dtype=dtype), finer) == pytest.approx(1e-9)
+    assert deviation(torch.ones(1, dtype=dtype), torch.full((1,), 2.0**-26, dtype=dtype)) == 1 - 2.0**-26
 
 
 def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
@@ -167,6 +168,17 @@ def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() 
     assert 0.0 <= result.seconds < 10.0
 
 
+def test_what_differs_is_said_of_the_first_dtype_that_fails_by_its_own_tolerance() -> None:
+    def measure(dtype: torch.dtype) -> Deviation:
+        return deviation(torch.tensor([[[1e-6], [0.5]]], dtype=dtype) * (dtype in LOWER), torch.zeros(1, 2, 1))
+
+    assert outcome(measure, 1e-12, *LOWER).detail == "position 1 of row 0 is the first that differs, by 0.5"
+
+
+def test_a_check_draws_the_same_random_numbers_every_time() -> None:
+    assert len({outcome(lambda dtype: float(torch.rand(()))).measured for _ in map(torch.rand, (1, 1))}) == 1
+
+
 def test_a_chapter_registers_its_checks_in_order() -> None:
     registry: list[Check] = []
     chapter = group("A chapter", registry)
@@ -217,6 +229,8 @@ def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
     measured = outcome(lacking, may_lack=True)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, False, False, None)
     assert measured.detail == "there is no encoder"
+    partly = outcome(Mock(side_effect=[0.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)
+    assert (partly.passed, partly.measured) == (False, 0.0)
     measured = outcome(lacking)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, True, True, INF)
 
