@@ -94,6 +94,11 @@ class Result:
         return self.offered and not self.passed
 
     @property
+    def failure(self) -> Measurement:
+        """The outcome in the first dtype in which it failed."""
+        return next(m for m in self.by_dtype.values() if not m.passed)
+
+    @property
     def by_dtype(self) -> dict[str, Measurement]:
         """What was measured in each dtype, by its name."""
         float64 = {} if self.measured is None else {"float64": Measurement(self.measured, self.tolerance)}

@@ -7,17 +7,7 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.measure import (
-    CONTROL,
-    LOWER,
-    Caught,
-    Check,
-    Measurement,
-    NotOfferedError,
-    Report,
-    Result,
-    number,
-)
+from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, Check, NotOfferedError, Report, Result, number
 from minitrans.cachecheck.patterns import patterns
 from minitrans.cachecheck.protocol import CachedModel, Case
 from minitrans.cachecheck.self_test import catch_faults
@@ -78,7 +68,7 @@ def run(model: CachedModel[Any]) -> Report:
 def run_checks(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
-    failed = {r.id: worst_of(r) for r in results if r.failed}
+    failed = {r.id: r.failure.measured for r in results if r.failed}
     looks_like = patterns(next(iter(cases.values())), failed)
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
@@ -128,16 +118,5 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 def in_words(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
-    wrong = failure_of(result)
-    allowed = number(wrong.tolerance)
-    return f"{result.id}: {number(wrong.measured)}, at most {allowed} is allowed: {result.detail or result.claim}"
-
-
-def worst_of(result: Result) -> float:
-    """What was measured in the first dtype in which the check failed."""
-    return failure_of(result).measured
-
-
-def failure_of(result: Result) -> Measurement:
-    """What was measured and what is allowed in the first dtype in which the check failed; 0 where it did not."""
-    return next((m for m in result.by_dtype.values() if not m.passed), Measurement(0.0, result.tolerance))
+    measured, allowed = number(result.failure.measured), number(result.failure.tolerance)
+    return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

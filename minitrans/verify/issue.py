@@ -14,7 +14,7 @@ from torch import Tensor
 from minitrans.cachecheck.cache_checks import DRAFT, chunk_deviation, repeated
 from minitrans.cachecheck.hugging_face import HuggingFace, architectures
 from minitrans.cachecheck.measure import CONTROL, Report, number, rounding
-from minitrans.cachecheck.proof import cases_for, failure_of, worst_of
+from minitrans.cachecheck.proof import cases_for
 from minitrans.cachecheck.protocol import Case
 
 SECONDS = 300  # that a program may take
@@ -76,14 +76,14 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_for(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    limit = CONTROL if any(worst_of(r) > CONTROL for r in failed.values()) else rounding(case.model.dtype)
+    limit = CONTROL if any(r.failure.measured > CONTROL for r in failed.values()) else rounding(case.model.dtype)
     shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
-        wrong = failure_of(r)
-        lines.append(f"| {r.id} | {r.claim} | {number(wrong.measured)} | {number(wrong.tolerance)} | {r.detail} |")
+        measured, allowed = number(r.failure.measured), number(r.failure.tolerance)
+        lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
         lines += ["", "```text", printed, "```"]

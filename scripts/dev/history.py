@@ -30,7 +30,6 @@ from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
 from minitrans.cachecheck.measure import number, rounding
-from minitrans.cachecheck.proof import worst_of
 
 BUGS = Path(__file__).with_name("history_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
@@ -196,7 +195,9 @@ def measure(bug: Bug) -> dict[str, Found]:
             parameter.add_(0.1 * torch.randn_like(parameter))
     checks = run(AnyRelease(model, bug.cache)).checks
     worst = {
-        r.id: worst_of(r) if r.failed else max(m.measured for m in r.by_dtype.values()) for r in checks if r.offered
+        r.id: r.failure.measured if r.failed else max(m.measured for m in r.by_dtype.values())
+        for r in checks
+        if r.offered
     }
     return {r.id: Found(worst.get(r.id), r.passed, r.detail) for r in checks}
 

@@ -24,7 +24,6 @@ import yaml
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
 from minitrans.cachecheck.hugging_face import architectures, small_model
 from minitrans.cachecheck.measure import Caught, Result, number, rounding
-from minitrans.cachecheck.proof import worst_of
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
@@ -81,7 +80,7 @@ class Row(NamedTuple):
     @property
     def failed(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not worst_of(r) <= rounding(torch.float32)]
+        return [r for r in self.results if r.failed and not r.failure.measured <= rounding(torch.float32)]
 
 
 INTRODUCTION = """
@@ -161,7 +160,8 @@ def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
-            id_: max((worst_of(r) for row in alike for r in row.failed if r.id == id_), key=badness) for id_ in ids
+            id_: max((r.failure.measured for row in alike for r in row.failed if r.id == id_), key=badness)
+            for id_ in ids
         }
         shown = [f"`{id_}` {number(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -badness(worst[id_]))]
         shown[SHOWN:] = [f"{len(ids) - SHOWN} more"] * (len(ids) > SHOWN)
