@@ -5,6 +5,7 @@ Sizes are pairwise distinct wherever they meet, so that a swapped axis cannot pa
 
 import logging
 import os
+import platform
 import shlex
 import shutil
 import signal
@@ -209,6 +210,20 @@ def as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     forget()
+
+
+@pytest.fixture(params=["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
+def _lesser_processor(
+    request: pytest.FixtureRequest, as_new: None, _compiled_for_tests: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiled code as for a processor with fewer instructions than this one."""
+    if platform.machine() != "x86_64":
+        pytest.skip("the compiler's flags are those of x86")
+    monkeypatch.setenv("CXX", f"c++ {request.param}")
+    library = import_module("minitrans.compiled.library")
+    monkeypatch.setattr(
+        library, "COMPILE", [flag.replace("-O3", "-O1") for flag in library.COMPILE]
+    )  # in a third of the time
 
 
 @pytest.fixture(scope="session")

@@ -225,6 +225,12 @@ template <class T> struct Workspace {
         static thread_local Workspace workspace;
         return workspace;
     }
+    // The same, and a list of all threads' for when all have come here: inside a parallel region.
+    static Workspace &mine(std::vector<Workspace *> &threads) {
+#pragma omp single
+        threads.resize(omp_get_num_threads());
+        return *(threads[omp_get_thread_num()] = &mine());
+    }
     // y = x w, for w packed on the right.
     template <class From> void multiply_by(const Operand<T> &w, View<From> x, Matrix<A> &y, bool add = false) {
         left.pack(LEFT, x);
@@ -615,11 +621,9 @@ template <class T> struct Tape {
         std::vector<Workspace<T> *> threads;
 #pragma omp parallel
         {
-#pragma omp single
-            threads.resize(omp_get_num_threads());
             const TileUnit unit;
             const int64_t thread = omp_get_thread_num(), n_threads = omp_get_num_threads();
-            Workspace<T> &w = *(threads[thread] = &Workspace<T>::mine());
+            Workspace<T> &w = Workspace<T>::mine(threads);
             if (int64_t(w.sums.size()) != m.n_parts) w.sums = std::vector<Gradients<A>>(m.n_parts);
 #pragma omp for schedule(static, 1) nowait
             for (int64_t i = 0; i < m.n_parts; i++) kept[i].pack(m.parts[i], m.sizes, true);
@@ -712,11 +716,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z,
     std::vector<A> of_target(rows), mean(rows);
 #pragma omp parallel
     {
-#pragma omp single
-        threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Workspace<T> &work = Workspace<T>::mine();
-        threads[omp_get_thread_num()] = &work;
+        Workspace<T> &work = Workspace<T>::mine(threads);
         Matrix<A> &top = work.top, &logits = work.u;
         top.resize(3, rows);
         for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
@@ -762,11 +763,8 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
     std::vector<Workspace<T> *> threads;
 #pragma omp parallel
     {
-#pragma omp single
-        threads.resize(omp_get_num_threads());
         const TileUnit unit;
-        Workspace<T> &work = Workspace<T>::mine();
-        threads[omp_get_thread_num()] = &work;
+        Workspace<T> &work = Workspace<T>::mine(threads);
         Matrix<A> &d_hidden = work.d_hidden, &logits = work.u, &d_words = work.d_u, &sum = work.f;
         d_hidden.clear(rows, D);
         pack_blocks(left, LEFT, h, rows, D);

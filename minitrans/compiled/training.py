@@ -161,7 +161,6 @@ def _model(plan: Plan) -> _Model:
 
 def _parts(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
     for kind, parameters, eps, inside, end in sublayers:
-        assert all(parameter.is_contiguous() for parameter in parameters)
         pointers = Parameters(*(parameter.data_ptr() for parameter in parameters), eps)
         number = KINDS.index(self_attention if kind == "self-attention" else kind)
         yield _Part(number, pointers, _draw(inside), _draw(end))
@@ -191,6 +190,7 @@ class _HiddenStates(torch.autograd.Function):
     def forward(
         ctx: Any, plan: Plan, batch: tuple[Tensor, Tensor, Tensor], dtype: torch.dtype, *tensors: Tensor
     ) -> tuple[Tensor, Tensor]:
+        assert all(tensor.is_contiguous() for tensor in (plan.positions, *tensors))
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)

@@ -1,6 +1,5 @@
 """Compiled code one below, at and one above the sizes that it takes at a time, in each dtype, against the plain one."""
 
-import platform
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ from conftest import needs_compiled, random_model
 from modes import assert_same_training, batch, compiled_training, plain_training, scale_weights, set_dropout, worst_step
 
 from minitrans import compiled
-from minitrans.compiled import library
 from minitrans.model.transformer import Transformer
 
 pytestmark = needs_compiled
@@ -96,13 +94,8 @@ def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tole
     assert 0 < worst_step(model.double(), stepper, 3, 4, [n, 3]) < tolerance
 
 
-@pytest.mark.usefixtures("as_new", "_compiled_for_tests")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
-@pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
-def test_lesser_processors_train_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", f"c++ {without}")
-    faster = [flag.replace("-O3", "-O1") for flag in library.COMPILE]  # in a fifth of the time
-    monkeypatch.setattr(library, "COMPILE", faster)
+@pytest.mark.usefixtures("_lesser_processor")
+def test_lesser_processors_train_the_same() -> None:
     test_training_is_the_same(
         {"d_head": 7, "n_heads": 3, "d_ff": 50, "vocab_size": 257, "max_len": 130}, [5, 33, 64], [33, 129, 3]
     )

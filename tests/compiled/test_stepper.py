@@ -1,6 +1,5 @@
 """The compiled decoder against the plain model."""
 
-import platform
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from unittest.mock import Mock
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from modes import own_eps, scale_weights, worst_step
 from torch import Tensor
 
-from minitrans.compiled import library, stepper
+from minitrans.compiled import stepper
 from minitrans.compiled.library import DTYPES, call
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
@@ -184,13 +183,8 @@ def test_weights_may_lie_in_any_order() -> None:
     assert worst_step(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
 
 
-@pytest.mark.usefixtures("as_new", "_compiled_for_tests")
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the compiler's flags are those of x86")
-@pytest.mark.parametrize("without", ["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
-def test_lesser_processors_get_the_same(without: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", f"c++ {without}")
-    faster = [flag.replace("-O3", "-O1") for flag in library.COMPILE]  # in a third of the time
-    monkeypatch.setattr(library, "COMPILE", faster)
+@pytest.mark.usefixtures("_lesser_processor")
+def test_lesser_processors_get_the_same() -> None:
     model = random_model(18, vocab_size=300)
     assert worst_step(model, compiled(model), 19, 9, LENGTHS) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)

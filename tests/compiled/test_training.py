@@ -200,7 +200,9 @@ def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
     """One that overflows everywhere leaves its tape and its threads' memory full of NaN."""
-    narrow, wide = (random_model(4, d_model=d, n_heads=2, d_ff=d).to(of(dtype)).train() for d in (20, 48))
+    narrow, wide = (random_model(4, d_model=d, n_heads=2, d_ff=d).train() for d in (20, 48))
+    for model in narrow, wide:
+        model.to(torch.promote_types(dtype, torch.float32))
     set_dropout(narrow, 0.3, 0.3)
     before = compiled_training(narrow, SENTENCES, dtype)
     with torch.no_grad():
@@ -209,9 +211,13 @@ def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
     assert all(map(torch.equal, before, compiled_training(narrow, SENTENCES, dtype)))
 
 
-def of(dtype: torch.dtype) -> torch.dtype:
-    """What parameters are in, for products in a dtype."""
-    return torch.promote_types(dtype, torch.float32)
+@pytest.mark.parametrize("name", ["src_embedding.weight", "encoder.norm.bias", "decoder.layers.1.ff.w_2.weight"])
+def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> None:
+    model = random_model(4).train()
+    loss, parameter = loss_of(model, "require"), model.get_parameter(name)
+    parameter.data = torch.stack([parameter.data] * 2, -1)[..., 0]
+    with pytest.raises(AssertionError):
+        loss(*SENTENCES, 0.1)
 
 
 def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
