@@ -649,12 +649,14 @@ template <class T> struct Tape {
                 for (size_t j = 0; j < w.sums[i].size(); j++) {
                     const Matrix<A> &first = threads[0]->sums[i][j];
 #pragma omp for schedule(static) nowait
-                    for (int64_t r = 0; r < first.rows; r++)
-                        for (int64_t c = 0; c < first.columns; c++) {
-                            A sum = 0;
-                            for (const Workspace<T> *each : threads) sum += each->sums[i][j][r][c];
-                            to[r * first.columns + c] = sum;
+                    for (int64_t r = 0; r < first.rows; r++) {
+                        A *__restrict sum = to + r * first.columns;
+                        std::copy_n(first[r], first.columns, sum);
+                        for (size_t k = 1; k < threads.size(); k++) {
+                            const A *__restrict more = threads[k]->sums[i][j][r];
+                            for (int64_t c = 0; c < first.columns; c++) sum[c] += more[c];
                         }
+                    }
                     to += first.rows * first.columns;
                 }
             const Range words{V * thread / n_threads, V * (thread + 1) / n_threads};

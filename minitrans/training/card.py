@@ -36,6 +36,6 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
-Greedy decoding. BLEU: `{valid.bleu_signature}`; chrF: `{valid.chrf_signature}`. Only `valid` was used to \
-choose the weights, and the score below which a translation is marked "unsure".
+Greedy decoding, with one reference a sentence. BLEU: `{valid.bleu_signature}`; chrF: `{valid.chrf_signature}`. \
+Only `valid` was used to choose the weights, and the score below which a translation is marked "unsure".
 """

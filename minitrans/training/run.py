@@ -15,7 +15,7 @@ from datasets import DatasetDict
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import EarlyStopping, EMAWeightAveraging
+from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.strategies.launchers import _SubprocessScriptLauncher
@@ -28,7 +28,13 @@ from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import svg
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training.callbacks import StepMetrics, StopIfNotFinite, TrainingProgress, ValidationTranslations
+from minitrans.training.callbacks import (
+    MovingAverage,
+    StepMetrics,
+    StopIfNotFinite,
+    TrainingProgress,
+    ValidationTranslations,
+)
 from minitrans.training.card import model_card
 from minitrans.training.checkpoints import (
     CheckpointFiles,
@@ -166,13 +172,11 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision, reason = choose_precision(config.training.precision, config.trainer["accelerator"])
-    decay = config.training.ema_decay
-    every = max(1, round(0.01 / (1 - decay)))  # steps that move the average by a hundredth: often enough
     translations, signals = ValidationTranslations(config.compiled), StopSignals()
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
-        EMAWeightAveraging(use_buffers=False, decay=decay**every, update_every_n_steps=every),
+        MovingAverage(config.training.ema_decay),
         early,
         TrainingProgress(translations, f"precision: {precision} ({reason})"),
         StopIfNotFinite(run_dir / CHECKPOINTS),
