@@ -12,6 +12,8 @@ def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], 
     """Markdown for a finished run: data, sizes, training, and scores by split; its best weights are those at `step`."""
     sizes = bundle.model.config
     valid = scores["valid"]
+    is_plain = bundle.tokenizer.reader.plain
+    rest = "; sources in lower case, with a keyboard's marks" if is_plain else ", else unchanged"
     rows = [
         f"| {split} | {s.sentences:,} | {s.bleu:.2f} | {s.chrf:.2f} | {s.exact_match:.1f}% |"
         for split, s in scores.items()
@@ -26,7 +28,7 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \
 {"tied" if sizes.tie_embeddings else "separate"} embeddings)
 - Longest source or target: {sizes.max_len} tokens
-- Text: Unicode NFC, control characters and white space as single spaces, else unchanged; SentencePiece adds no rule
+- Text: Unicode NFC, control characters and white space as single spaces{rest}; SentencePiece adds no rule
 - Kept: averaged weights at step {step:,}, the best BLEU on `valid`; seed {config.seed}
 - All settings: `config.yaml`; the numbers of the training curve: `metrics.csv`
 
@@ -36,6 +38,6 @@ A translation Transformer trained with minitrans on `{visible(config.data.path)}
 |---|---:|---:|---:|---:|
 {chr(10).join(rows)}
 
-Greedy decoding, with one reference a sentence. BLEU: `{valid.bleu_signature}`; chrF: `{valid.chrf_signature}`. \
+Greedy decoding, one reference for each sentence. BLEU: `{valid.bleu_signature}`; chrF: `{valid.chrf_signature}`. \
 Only `valid` was used to choose the weights, and the score below which a translation is marked "unsure".
 """

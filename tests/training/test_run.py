@@ -61,7 +61,9 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: 
     flags = ["--source", str(corpus / "test.en"), "--reference", str(corpus / "test.zh")]
     assert cli.main(["evaluate", str(tiny_run), *flags]) == 0
     bleu, chrf = re.findall(r"(?:BLEU|chrF) (\d+\.\d\d)", capsys.readouterr().out)
-    assert f"| test | 15 | {bleu} | {chrf} |" in (tiny_run / "README.md").read_text()
+    card = (tiny_run / "README.md").read_text()
+    assert f"| test | 15 | {bleu} | {chrf} |" in card
+    assert ("sources in lower case" in card) == load_bundle(tiny_run).tokenizer.reader.plain
 
 
 def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, corpus: Path) -> None:
