@@ -8,11 +8,11 @@ from conftest import BOS, EOS, PAD, generator, random_model
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from minitrans.verify.subject import Subject, make_subject
+from minitrans.verify.subject import ModelAndPairs, make_subject
 
 
 @st.composite
-def subjects(draw: st.DrawFn) -> Subject:
+def subjects(draw: st.DrawFn) -> ModelAndPairs:
     """A random float64 model and ragged sentences for it, at least one of them a source with padding.
 
     B, S, T, d_ff and the sizes of the heads are pairwise distinct. One row, one head, heads that fill d_model and

@@ -19,7 +19,7 @@ from minitrans.cli.arguments import Parser
 from minitrans.compiled.probe import TOLERANCES
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
-from minitrans.training.config import BYTES, SECTIONS
+from minitrans.training.config import BYTES_PER_PARAMETER, SECTIONS
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -214,6 +214,6 @@ def test_its_counts_are_right() -> None:
     assert "seventeen questions" in README
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in READ)
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
-    assert f"{BYTES} bytes a parameter" in scale
+    assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
     for dtype, limit in TOLERANCES.items():
         assert re.search(rf"by {number(limit)} (of their size )?in {name_of(dtype)}", guide), dtype

@@ -1,14 +1,14 @@
 """The proof for anyone's model: does its cached decoding give what its full masked pass gives?
 
 A model is seen through a few functions (`protocol`); what has to be true of it asks for no look inside
-(`cache_checks`); what a failure looks like is told by what it does to the numbers (`patterns`). Faults can be put
-around any model (`wrappers`), to see that they are noticed. The engine is `measure` and `self_test`: what a check, its
-outcome and a fault are; the proof of our own model goes by it too. All of it imports only torch, except `hugging_face`
-and `pytest_plugin`.
+(`cache_checks`); what a failure looks like is told by what it does to the numbers (`failure_patterns`). Faults can be
+put around any model (`wrappers`), to see that they are noticed. The engine is `measure` and `self_test`: what a check,
+its outcome and a fault are; the proof of our own model goes by it too. All of it imports only torch, except
+`hugging_face` and `pytest_plugin`.
 """
 
 from minitrans.cachecheck.measure import NotOfferedError
-from minitrans.cachecheck.proof import check_cache, run, self_test
 from minitrans.cachecheck.protocol import CachedModel, Functions, LoadError
+from minitrans.cachecheck.runner import check_cache, run, self_test
 
 __all__ = ["CachedModel", "Functions", "LoadError", "NotOfferedError", "check_cache", "run", "self_test"]

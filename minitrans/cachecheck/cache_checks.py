@@ -18,64 +18,64 @@ from minitrans.cachecheck.measure import (
     Check,
     Deviation,
     NotOfferedError,
+    begin_group,
     compare,
     deviation,
-    group,
     number,
-    rounding,
-    wide,
+    pad_to_widest,
+    tolerance_of,
     worst,
 )
-from minitrans.cachecheck.protocol import BEAMS, CachedModel, Case, call_model
+from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, call_model
 
-SHORT = 5  # tokens that are fed in literally every split
-LONG = 24  # tokens of a long sentence, where no window calls for more
-GENERATED = 16  # tokens of a prompt and what is generated after it
-DRAFT = 8  # tokens of the longest draft, where there is no window
-LEAST = 1e-7  # what another token has to move logits by at least, of the largest logit
+SPLIT_LENGTH = 5  # tokens that are fed in literally every split
+LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
+GENERATED_LENGTH = 16  # tokens of a prompt and what is generated after it
+DRAFT_LENGTH = 8  # tokens of the longest draft, where there is no window
+MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 CHECKS: list[Check] = []
 
 
 # -- Steps and the full pass ------------------------------------------------------------------------------------------
 
-check = group("Steps and the full pass", CHECKS)
+check = begin_group("Steps and the full pass", CHECKS)
 
 
-def join(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+def join_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     """Put the numbers of successive chunks together, along the positions."""
-    return [torch.cat(wide(*parts), dim=-2) for parts in zip(*steps, strict=True)]
+    return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
-def fed_in(case: Case[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
+def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
     """What the tokens give in chunks, through a cache with `spare` slots too many."""
     cache = case.new_cache(case.tokens.size(1) + spare)
-    return join([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+    return join_chunks([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
 
 
 def chunk_deviation(
-    case: Case[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
+    case: ModelAndTokens[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
 ) -> Deviation:
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
     want = (case if passing is None else replace(case, model=passing)).full_pass()
-    return compare(fed_in(case, chunks, spare), want).named(f"fed in chunks of {_listed(chunks)}")
+    return compare(feed_in_chunks(case, chunks, spare), want).named(f"fed in chunks of {_listed(chunks)}")
 
 
 @check("steps", "logits, one token at a time, against the full pass")
-def step_deviation(case: Case[Any], passing: CachedModel[Any] | None = None) -> Deviation:
+def step_deviation(case: ModelAndTokens[Any], passing: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
     return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).named("fed one by one")
 
 
 @check(
     "chunks",
-    f"logits: every split of the first {SHORT} tokens, and every chunk of every size at every position",
+    f"logits: every split of the first {SPLIT_LENGTH} tokens, and every chunk of every size at every position",
     lower=(),
 )
-def split_deviation(case: Case[Any]) -> Deviation:
+def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
-    start = case.with_tokens(case.tokens[:, :SHORT])
+    start = case.with_tokens(case.tokens[:, :SPLIT_LENGTH])
     deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
@@ -106,10 +106,10 @@ def _cut(length: int, size: int) -> list[int]:
 
 
 @check("lengths", "logits of long sentences, of which a part is a prompt")
-def length_deviation(case: Case[Any]) -> Deviation:
+def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
-    longest = model.max_len or max([LONG, *(3 * span + 2 for span in model.spans)])
+    longest = model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.spans)])
     ends = {end for span in model.spans for end in (span, 2 * span, 3 * span) if end + 2 <= longest} | {longest}
     deviations = []
     for end in sorted(ends):
@@ -118,14 +118,14 @@ def length_deviation(case: Case[Any]) -> Deviation:
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
-        if length <= 3 * LONG:
+        if length <= 3 * LONG_LENGTH:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
             deviations += [chunk_deviation(long, _cut(length, size)) for size in sorted(sizes)]
     return worst(deviations)
 
 
-def repeated(case: Case[Any], length: int) -> Tensor:
+def repeated(case: ModelAndTokens[Any], length: int) -> Tensor:
     """So many tokens: those that there are, and then the same again, each time other ones in their places."""
     pieces = [case.tokens]
     while sum(piece.size(1) for piece in pieces) < length:
@@ -134,7 +134,7 @@ def repeated(case: Case[Any], length: int) -> Tensor:
 
 
 @check("greedy", "tokens that differ", tolerance=0.0, lower=())
-def greedy_differences(case: Case[Any]) -> Deviation:
+def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     """Greedy decoding from the cache chooses what it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
     new, n_different = tokens, 0
@@ -147,12 +147,12 @@ def greedy_differences(case: Case[Any]) -> Deviation:
 
 
 @check("score", "log-probability a token of every sentence, summed over steps from the cache, against the full pass")
-def next_token_score_deviation(case: Case[Any]) -> Deviation:
+def next_token_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
     return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
 
 
-def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
+def score_deviation(case: ModelAndTokens[Any], right: Tensor) -> Deviation:
     """The log-probability of what is right, summed over steps from the cache, against the full pass; a token's share.
 
     Args:
@@ -173,13 +173,13 @@ def score_deviation(case: Case[Any], right: Tensor) -> Deviation:
 
 
 @check("static", "logits, one token at a time, against one full pass")
-def static_cache_deviation(case: Case[Any]) -> Deviation:
+def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache of a fixed size gives the same."""
     return step_deviation(case.run_in("static"))
 
 
 @check("weights", "logits and all attention weights, one token at a time")
-def weights_deviation(case: Case[Any]) -> Deviation:
+def weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The attention weights of the steps are those of the full pass: 0 for what comes later."""
     # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
     # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
@@ -194,11 +194,11 @@ def weights_deviation(case: Case[Any]) -> Deviation:
 
 # -- What may be seen -------------------------------------------------------------------------------------------------
 
-check = group("What may be seen", CHECKS)
+check = begin_group("What may be seen", CHECKS)
 
 
 @check("causal.prefix", "logits of every prefix, against those of the whole")
-def prefix_deviation(case: Case[Any]) -> Deviation:
+def prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """What is computed for the first tokens does not change when tokens are appended."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
@@ -208,7 +208,7 @@ def prefix_deviation(case: Case[Any]) -> Deviation:
 
 
 @check("causal.values", "logits of the first tokens, with others after them", lower=())
-def future_deviation(case: Case[Any]) -> Deviation:
+def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it when all later tokens are other ones."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
@@ -220,7 +220,7 @@ def future_deviation(case: Case[Any]) -> Deviation:
 
 @check("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
 @torch.enable_grad()
-def future_gradient(case: Case[Any]) -> Deviation:
+def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
     embedded: list[Tensor] = []
 
@@ -250,27 +250,27 @@ def future_gradient(case: Case[Any]) -> Deviation:
 
 @check(
     "reach",
-    f"tokens and positions where another token moves them by less than {number(LEAST)}",
+    f"tokens and positions where another token moves them by less than {number(MIN_EFFECT)}",
     tolerance=0.0,
     lower=(),
 )
-def tokens_without_effect(case: Case[Any]) -> Deviation:
+def tokens_without_effect(case: ModelAndTokens[Any]) -> Deviation:
     """Every token does change the logits at its own position and at the next."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
         other = case.with_others(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
-        n_without += int((moved < LEAST).sum())
+        n_without += int((moved < MIN_EFFECT).sum())
     return Deviation(n_without)
 
 
 # -- Padding and other rows -------------------------------------------------------------------------------------------
 
-check = group("Padding and other rows", CHECKS)
+check = begin_group("Padding and other rows", CHECKS)
 
 
 @check("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
-def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
+def source_padding_deviation(case: ModelAndTokens[Any], more: int = 3) -> Deviation:
     """A source's padding changes nothing."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
@@ -284,14 +284,14 @@ def source_padding_deviation(case: Case[Any], more: int = 3) -> Deviation:
     deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
         row = case.alone(b)
-        for name, got in (("", row.full_pass()), (", one by one", fed_in(row, [1] * row.tokens.size(1)))):
+        for name, got in (("", row.full_pass()), (", one by one", feed_in_chunks(row, [1] * row.tokens.size(1)))):
             alone = compare(got[:1], [x[b : b + 1] for x in whole])
             deviations.append(alone.named(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
     return worst(deviations)
 
 
 @check("source.padding-token", "logits with another token there")
-def padding_token_deviation(case: Case[Any]) -> Deviation:
+def padding_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
@@ -299,7 +299,7 @@ def padding_token_deviation(case: Case[Any]) -> Deviation:
     return compare(other.full_pass()[:1], case.full_pass()[:1]).named("with another token for padding")
 
 
-def ragged(case: Case[Any], side: str) -> tuple[Tensor, Tensor]:
+def ragged_rows(case: ModelAndTokens[Any], side: str) -> tuple[Tensor, Tensor]:
     """The first few tokens of each row, each time fewer, padded on a side, and the mask of what is real."""
     batch, length = case.tokens.shape
     lengths = torch.tensor([max(1, length - 2 - 2 * b) for b in range(batch)])[:, None]
@@ -310,14 +310,14 @@ def ragged(case: Case[Any], side: str) -> tuple[Tensor, Tensor]:
     return prompts, mask
 
 
-def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
+def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     """Rows of different lengths, padded on a side, in one batch, against each row alone.
 
     On the left side they are fed at once and in pieces too, and go on with two steps: so batches are decoded.
     """
     if not case.model.takes_mask:
         raise NotOfferedError("it takes no mask for the target's padding")
-    prompts, mask = ragged(case, side)
+    prompts, mask = ragged_rows(case, side)
     lengths = mask.sum(1).tolist()
     runs = [("alone and", mask, case.with_tokens(prompts).full_pass(mask)[0])]
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
@@ -338,25 +338,25 @@ def target_padding_deviation(case: Case[Any], side: str) -> Deviation:
 
 
 @check("padding.right", "logits of each row alone, and in one batch with longer ones")
-def right_padding_deviation(case: Case[Any]) -> Deviation:
+def right_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Padding to the right of a target changes nothing, where a mask says that it is padding."""
     return target_padding_deviation(case, "right")
 
 
 @check("padding.left", "logits of each row alone, and in one batch with longer ones")
-def left_padding_deviation(case: Case[Any]) -> Deviation:
+def left_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it."""
     return target_padding_deviation(case, "left")
 
 
 @check("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
-def left_padding_by_mask_deviation(case: Case[Any]) -> Deviation:
+def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it where only the mask is given: the model finds the positions by itself."""
     return target_padding_deviation(case.run_in("mask alone"), "left")
 
 
 @check("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
-def batch_deviation(case: Case[Any]) -> Deviation:
+def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
     turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
@@ -366,7 +366,7 @@ def batch_deviation(case: Case[Any]) -> Deviation:
         others = case.others(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
-        for name, got in (("full pass", beside.full_pass()), ("steps", fed_in(beside, [1] * others.size(1)))):
+        for name, got in (("full pass", beside.full_pass()), ("steps", feed_in_chunks(beside, [1] * others.size(1)))):
             difference = compare([x[b : b + 1] for x in got], [x[b : b + 1] for x in whole])
             deviations.append(difference.named(f"row {b} beside rows of other tokens, {name}"))
     return worst(deviations)
@@ -374,11 +374,11 @@ def batch_deviation(case: Case[Any]) -> Deviation:
 
 # -- Rows and caches --------------------------------------------------------------------------------------------------
 
-check = group("Rows and caches", CHECKS)
+check = begin_group("Rows and caches", CHECKS)
 
 
 @check("rows", "logits after each of four selections, against full passes on the selected rows")
-def rows_deviation(case: Case[Any]) -> Deviation:
+def rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
     selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
@@ -386,7 +386,9 @@ def rows_deviation(case: Case[Any]) -> Deviation:
     return selection_deviation(case, [length - others * size, *[size] * others], selections)
 
 
-def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]) -> Deviation:
+def selection_deviation(
+    case: ModelAndTokens[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]
+) -> Deviation:
     """Select rows after every chunk, and compare the next with a full pass over what the selected rows have been fed.
 
     Rows that a selection repeats go different ways from then on: each is fed the tokens of another row.
@@ -411,13 +413,13 @@ def selection_deviation(case: Case[Any], chunks: Sequence[int], selections: Sequ
 
 
 @check("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
-def rollback_deviation(case: Case[Any]) -> Deviation:
+def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
     if "rollback" in case.model.variants:
         case = case.run_in("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
-    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT]:
-        most = span if span <= LONG else SHORT
+    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT_LENGTH]:
+        most = span if span <= LONG_LENGTH else SPLIT_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = case.with_tokens(repeated(case, length))
         drafts, want = case.others(right.tokens), right.full_pass()
@@ -432,13 +434,13 @@ def rollback_deviation(case: Case[Any]) -> Deviation:
                 cache = right.drop_last(cache, n)
                 error = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
                 deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
-                if not error <= rounding(case.model.dtype):
+                if not error <= tolerance_of(case.model.dtype):
                     break  # before a cache from which nothing is dropped is full
     return worst(deviations)
 
 
 @check("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
-def fork_deviation(case: Case[Any]) -> Deviation:
+def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
     half = case.tokens.size(1) // 2
     start, rest, cache = case.tokens[:, :half], case.tokens[:, half:], case.new_cache()
@@ -451,13 +453,13 @@ def fork_deviation(case: Case[Any]) -> Deviation:
     deviations = []
     for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
         want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
-        difference = compare(join(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        difference = compare(join_chunks(mine), [x.narrow(-2, half, end.size(1)) for x in want])
         deviations.append(difference.named(f"{name} after {half} tokens", half))
     return worst(deviations)
 
 
 @check("caches.two", "logits of two decodes that take turns, against full passes")
-def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+def interleaved_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
     """Two caches in use at once on one model do not mix."""
     chunks = [1] * case.tokens.size(1) if chunks is None else chunks
     reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
@@ -467,18 +469,18 @@ def interleaved_deviation(case: Case[Any], chunks: Sequence[int] | None = None) 
     for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
         for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
             mine.append(each.feed(piece, cache))
-    return worst([compare(join(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
+    return worst([compare(join_chunks(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
 @check("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
-def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) -> Deviation:
+def alternating_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, cache = case.full_pass(), case.new_cache()
     steps, deviations = [], []
     for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
         steps.append(case.feed(piece, cache))
         deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
-    return worst([*deviations, compare(join(steps), want)])
+    return worst([*deviations, compare(join_chunks(steps), want)])
 
 
 @check(
@@ -487,10 +489,10 @@ def alternating_deviation(case: Case[Any], chunks: Sequence[int] | None = None) 
     tolerance=0.0,
     lower=(),
 )
-def random_numbers_drawn(case: Case[Any]) -> Deviation:
+def random_numbers_drawn(case: ModelAndTokens[Any]) -> Deviation:
     """A model in eval mode draws no random number."""
     moved = 0
-    runs: list[Callable[[], object]] = [case.full_pass, lambda: fed_in(case, [1] * case.tokens.size(1))]
+    runs: list[Callable[[], object]] = [case.full_pass, lambda: feed_in_chunks(case, [1] * case.tokens.size(1))]
     for run in runs:
         before = torch.get_rng_state()
         run()
@@ -500,22 +502,22 @@ def random_numbers_drawn(case: Case[Any]) -> Deviation:
 
 # -- Generating -------------------------------------------------------------------------------------------------------
 
-check = group("Generating", CHECKS)
+check = begin_group("Generating", CHECKS)
 SHORTFALL = "how far a token's logit lies below the largest, by a full pass over what comes before it"
-CHOICE = rounding(torch.float32)  # what two logits may be apart by where either may be chosen: many round them so
+CHOICE = tolerance_of(torch.float32)  # what two logits may be apart by where either may be chosen: many round them so
 
 
-def generated(case: Case[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than GENERATED tokens."""
-    n = min(case.model.max_len or GENERATED, GENERATED) - prompts.size(1)
+def generated_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
+    """The prompts (B, T) and what is generated after them; with them no more than GENERATED_LENGTH tokens."""
+    n = min(case.model.max_len or GENERATED_LENGTH, GENERATED_LENGTH) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
-    shape = BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
+    shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
         raise ValueError(f"{tuple(outputs.shape)} tokens instead of {shape}, or other prompts")
     return outputs
 
 
-def shortfall(case: Case[Any], n_given: int) -> Deviation:
+def logit_shortfall(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     """How far the logit of each token after the first few lies below that of the likeliest, 0 if it is that one."""
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
@@ -523,58 +525,58 @@ def shortfall(case: Case[Any], n_given: int) -> Deviation:
     return deviation(chosen, best).named(start=n_given)
 
 
-def prompt_of(case: Case[Any], b: int) -> Case[Any]:
+def prompt_of(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.alone(b)
-    length = min(case.model.max_len or GENERATED, GENERATED) // 2
+    length = min(case.model.max_len or GENERATED_LENGTH, GENERATED_LENGTH) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
 @check("generate.greedy", SHORTFALL, tolerance=CHOICE, lower=())
-def generated_shortfall(case: Case[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
+def generated_shortfall(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
             row = prompt_of(case, b)
-            output = row.with_tokens(generated(row, row.tokens, way))
-            deviations.append(shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
+            output = row.with_tokens(generated_tokens(row, row.tokens, way))
+            deviations.append(logit_shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
 
 @check("generate.lookup", SHORTFALL, tolerance=CHOICE, lower=())
-def lookup_shortfall(case: Case[Any]) -> Deviation:
+def lookup_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
     return generated_shortfall(case, ("lookup",))
 
 
 @check("generate.assisted", SHORTFALL, tolerance=CHOICE, lower=())
-def assisted_shortfall(case: Case[Any]) -> Deviation:
+def assisted_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
     return generated_shortfall(case, ("draft", "own draft"))
 
 
 @check("generate.ragged", SHORTFALL, tolerance=CHOICE, lower=())
-def ragged_shortfall(case: Case[Any]) -> Deviation:
+def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
-    prompts, mask = ragged(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
-    outputs, deviations = generated(case, prompts, "cached", mask), []
+    prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
+    outputs, deviations = generated_tokens(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
         row = case.alone(b).with_tokens(outputs[b : b + 1, n_padding:])
-        deviations.append(shortfall(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
+        deviations.append(logit_shortfall(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
     return worst(deviations)
 
 
 @check("generate.beams", "log-probability a token, by the full pass, of the beams in order", tolerance=CHOICE, lower=())
-def beams_deviation(case: Case[Any]) -> Deviation:
+def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []
     for b in range(len(case.tokens)):
         row, scores = prompt_of(case, b), []
         for way in ("beams", "uncached beams"):
-            tokens = generated(row, row.tokens, way)
-            beams = row.rows(torch.zeros(BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
+            tokens = generated_tokens(row, row.tokens, way)
+            beams = row.rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
             log_p = F.log_softmax(beams.full_pass()[0] * case.unit, -1).gather(-1, tokens[:, 1:, None])
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
         deviations.append(deviation(*scores).named(f"prompt {b}"))

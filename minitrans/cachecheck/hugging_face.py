@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import NotOfferedError
-from minitrans.cachecheck.proof import random_case
-from minitrans.cachecheck.protocol import BEAMS, CachedModel, LoadError, call_model, in_a_line
+from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, LoadError, call_model, error_line
+from minitrans.cachecheck.runner import random_case
 
 try:
     import transformers
@@ -32,21 +32,21 @@ except ImportError as error:
     cause: Exception = error
     while isinstance(cause.__cause__, Exception):  # it hides which library is missing
         cause = cause.__cause__
-    raise LoadError(f"transformers cannot be imported: {in_a_line(cause)}") from error
+    raise LoadError(f"transformers cannot be imported: {error_line(cause)}") from error
 
-VOCABULARY = 53  # pieces of a small model
-LENGTH = 96  # its positions
-SPAN = 8  # its windows and blocks
-SPECIAL = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
-STARTS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # of these the first begins targets
-LENGTHS = "max_position_embeddings", "n_positions", "max_decoder_position_embeddings"
-WINDOWS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
+SMALL_VOCAB_SIZE = 53  # pieces of a small model
+SMALL_MAX_LEN = 96  # its positions
+SMALL_SPAN = 8  # its windows and blocks
+SPECIAL_ID_SUFFIXES = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
+START_KEYS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # of these the first begins targets
+MAX_LEN_KEYS = "max_position_embeddings", "n_positions", "max_decoder_position_embeddings"
+WINDOW_KEYS = "sliding_window", "window_size", "local_window_size", "attention_chunk_size"
 
 # What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
 # becomes this one where it is larger. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are
 # short, so that sentences cross them.
-SMALL: dict[str, int] = {
-    r".*vocab(_size)?(_.*)?": VOCABULARY,
+SMALL_SIZES: dict[str, int] = {
+    r".*vocab(_size)?(_.*)?": SMALL_VOCAB_SIZE,
     r"num_kv_shared_layers|ple_layer_ids": 0,
     r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|indexer_kv_heads)": 1,
     r"\w*(_period|_interval|_every_n_layers|_pattern|layer_group_size|mult|per_attn_res_block)": 2,
@@ -55,20 +55,20 @@ SMALL: dict[str, int] = {
     r"\w*mamba\w*_(n_|num_)?heads|o_groups": 8,
     r"\w*(n|num)_(\w+_)?heads?(_per_layer)?|attention_heads|heads_per_ngram": 4,
     r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size": 4,
-    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SPAN,
-    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SPAN,
-    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SPAN,
+    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SMALL_SPAN,
+    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SMALL_SPAN,
+    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SMALL_SPAN,
     r"relative_attention_max_distance": 20,
     r"(\w+_)?(num_|n_)?(\w+_)?(layers?|layers_per_stack|num_blocks|depth)": 2,
     r"\w*(intermediate_size(_\w+)?|ffn_dim|d_ff|dff|dim_ff|d_inner|n_inner|ffn_hidden_size|feed_forward_size)": 48,
     r"\w*d_ssm": 64,
     r"\w*(d_model|hidden_size(_\w+)?|n_embd|dim|dim_model|embedding_size|lru_width|dim_model_base|input_size)": 32,
-    r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": LENGTH,
-    r"rel_extent|floor_scale|\w*n_floor|mem_len": LENGTH,
+    r"(?!original)\w*(positions?(_embeddings)?|_ctx|seq_len|seq_length|context_length|model_max_length)": SMALL_MAX_LEN,
+    r"rel_extent|floor_scale|\w*n_floor|mem_len": SMALL_MAX_LEN,
 }
 # What they are given whatever it was.
-GIVEN: dict[str, object] = {
-    **dict.fromkeys(["head_dim", "sliding_window"], SPAN),
+FIXED_SETTINGS: dict[str, object] = {
+    **dict.fromkeys(["head_dim", "sliding_window"], SMALL_SPAN),
     "num_key_value_heads": 2,
     "n_inner": 48,
     "attn_layer_indices": [1],
@@ -81,7 +81,7 @@ GIVEN: dict[str, object] = {
 }
 
 # What else small models of some architectures need, for their own defaults make no model.
-OWN: dict[str, dict[str, object]] = {
+ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10000.0, "clip_qkv": 8.0}},
     "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
     "granitemoehybrid": {"layer_types": ["linear_attention", "full_attention"]},
@@ -89,18 +89,18 @@ OWN: dict[str, dict[str, object]] = {
     "prophetnet": {"pad_token_id": 0, "bos_token_id": 1},  # its steps take no other padding
     "xmod": {"default_language": "en_XX"},
 }
-ROPE = {"rope_type": "default", "rope_theta": 10000.0}
-ALIKE: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
+ROPE_SETTINGS = {"rope_type": "default", "rope_theta": 10000.0}
+EQUAL_HEADS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
 # What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
-ATTEMPTS: list[dict[str, Any]] = [
+FALLBACK_SETTINGS: list[dict[str, Any]] = [
     {},
-    {"given": ALIKE},
-    {"given": {**ALIKE, "head_dim": 2 * SPAN}},
-    {"given": {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}},
-    {"given": ALIKE, "of_each": 2},
-    {"given": ALIKE, "fill": True},
+    {"given": EQUAL_HEADS},
+    {"given": {**EQUAL_HEADS, "head_dim": 2 * SMALL_SPAN}},
+    {"given": {"rope_parameters": {"full_attention": ROPE_SETTINGS, "sliding_attention": ROPE_SETTINGS}}},
+    {"given": EQUAL_HEADS, "of_each": 2},
+    {"given": EQUAL_HEADS, "fill": True},
 ]
-BEAM_SEARCH = {"num_beams": BEAMS, "num_return_sequences": BEAMS}
+BEAM_SEARCH = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
 DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
 GENERATING: dict[str, dict[str, Any]] = {
     "uncached": {"use_cache": False},
@@ -108,12 +108,12 @@ GENERATING: dict[str, dict[str, Any]] = {
     "uncached beams": {**BEAM_SEARCH, "use_cache": False},
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
-N_DROPPED = 4  # how often what an error speaks of is then left as it was
-LARGEST = 10_000_000  # parameters
+MAX_DROPPED_SETTINGS = 4  # how often what an error speaks of is then left as it was
+MAX_PARAMETERS = 10_000_000  # parameters
 
 
 @dataclass
-class State:
+class DecodingState:
     """What goes from step to step.
 
     Attributes:
@@ -129,7 +129,7 @@ class State:
     fed: int = 0
 
 
-class HuggingFace(CachedModel[State]):
+class HFModel(CachedModel[DecodingState]):
     """What both kinds share; `auto` is what makes or loads a model of the kind, `ways` are those it can be run in."""
 
     auto: Any
@@ -144,19 +144,19 @@ class HuggingFace(CachedModel[State]):
         self._flags = {"output_attentions": True} if way == "weights" else {}
         config = model.config.get_text_config(decoder=True)
         settings = [item for each in (model.config, config) for item in vars(each).items()]
-        special = [ids for name, ids in settings if name.endswith(SPECIAL)]
+        special = [ids for name, ids in settings if name.endswith(SPECIAL_ID_SUFFIXES)]
         flat = {i for ids in special for i in (ids if isinstance(ids, list) else [ids])}
         self._config, self.dtype = config, next(model.parameters()).dtype
         self.name = f"{type(model).__name__} of transformers {transformers.__version__}"
         self.ordinary = [i for i in range(config.vocab_size) if i not in flat]
         if self.has_source:
-            starts = (id_ for each in (model.generation_config, model.config) for id_ in _integers(each, STARTS, 0))
+            starts = (id_ for each in (model.generation_config, model.config) for id_ in _integers(each, START_KEYS, 0))
             self.first = next(starts, 0)
-        self.max_len = next(_integers(config, LENGTHS, 1), None)
-        self.spans = sorted({*_integers(config, WINDOWS, 1)})
+        self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
+        self.spans = sorted({*_integers(config, WINDOW_KEYS, 1)})
         self.variants = {each: partial(type(self), self.model, each) for each in self.ways}
 
-    def to(self, dtype: torch.dtype) -> "HuggingFace":
+    def to(self, dtype: torch.dtype) -> "HFModel":
         """The same around a copy in another dtype."""
         return type(self)(copy.deepcopy(self.model).to(dtype))
 
@@ -211,24 +211,24 @@ class HuggingFace(CachedModel[State]):
                 raise NotOfferedError("it returns no attention weights")
         return numbers
 
-    def select_rows(self, cache: State, rows: Tensor) -> State:
+    def select_rows(self, cache: DecodingState, rows: Tensor) -> DecodingState:
         """By `reorder_cache`, as beam search does."""
         if isinstance(cache.cache, list):
             cache.cache = [x[rows] for x in cache.cache]
         else:
             cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
-        return State(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
+        return DecodingState(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
 
-    def drop_last(self, cache: State, n: int) -> State:
+    def drop_last(self, cache: DecodingState, n: int) -> DecodingState:
         """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
         if not cache.cache.is_croppable:
             raise NotOfferedError("its cache says that it cannot be cropped")
         cache.cache.crop(-n)
         mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
-        return State(cache.cache, cache.memory, mask, cache.fed - n)
+        return DecodingState(cache.cache, cache.memory, mask, cache.fed - n)
 
-    def shift_positions(self, cache: State, by: int) -> None:
+    def shift_positions(self, cache: DecodingState, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""
         hf_cache = getattr(cache.cache, "self_attention_cache", cache.cache)
         length = type(hf_cache).get_seq_length
@@ -237,7 +237,7 @@ class HuggingFace(CachedModel[State]):
             hf_cache.get_seq_length = lambda *a, **k: n + by if (n := length(hf_cache, *a, **k)) else 0
 
 
-class EncoderDecoder(HuggingFace):
+class EncoderDecoder(HFModel):
     """A model for sequences to sequences."""
 
     has_source = True
@@ -252,12 +252,12 @@ class EncoderDecoder(HuggingFace):
         """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
         return self._numbers(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
         """Two caches of theirs, for the target and the source."""
         cross = transformers.DynamicCache(config=self._config)
-        return State(transformers.EncoderDecoderCache(self.make_cache(capacity), cross), memory)
+        return DecodingState(transformers.EncoderDecoderCache(self.make_cache(capacity), cross), memory)
 
-    def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
+    def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
         cache.fed += tokens.size(1)
         return self._numbers(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
@@ -274,12 +274,12 @@ class EncoderDecoder(HuggingFace):
         return decoder.embed_tokens if hasattr(decoder, "embed_tokens") else decoder.get_input_embeddings()
 
 
-class DecoderOnly(HuggingFace):
+class DecoderOnly(HFModel):
     """A causal language model."""
 
     takes_mask = True
     auto = AutoModelForCausalLM
-    ways = (*HuggingFace.ways, "mask alone")
+    ways = (*HFModel.ways, "mask alone")
 
     def __init__(self, model: Any, way: str = "") -> None:
         """Take the model; with the mask alone, it finds positions by itself."""
@@ -293,17 +293,17 @@ class DecoderOnly(HuggingFace):
         output = self.model(tokens, use_cache=False, **self._padding(mask, tokens), **self._flags)
         return self._numbers(output, tokens.size(1))
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> State:
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
         """One of theirs; a `state` is None, and is given back."""
         if not self.cache_name:
             raise NotOfferedError("it takes no cache")
         if self.cache_name == "state":
             if self._way == "static":
                 raise NotOfferedError("its state is of a fixed size")
-            return State(None)
-        return State(self.make_cache(capacity))
+            return DecodingState(None)
+        return DecodingState(self.make_cache(capacity))
 
-    def feed(self, tokens: Tensor, cache: State, mask: Tensor | None = None) -> list[Tensor]:
+    def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
         cache.fed += tokens.size(1)
         if mask is not None:
@@ -356,9 +356,9 @@ def _rows_of(memory: Any, rows: Tensor) -> Any:
     return chosen, *(x[rows] for x in source)
 
 
-def architectures() -> dict[str, tuple[str, type[HuggingFace]]]:
+def architectures() -> dict[str, tuple[str, type[HFModel]]]:
     """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
-    kinds: list[tuple[dict[str, str], type[HuggingFace]]] = [
+    kinds: list[tuple[dict[str, str], type[HFModel]]] = [
         (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
         (modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, EncoderDecoder),
     ]
@@ -367,13 +367,13 @@ def architectures() -> dict[str, tuple[str, type[HuggingFace]]]:
     }
 
 
-def small_model(architecture: str, seed: int = 0, **settings: object) -> HuggingFace:
+def small_model(architecture: str, seed: int = 0, **settings: object) -> HFModel:
     """A small model of an architecture, in which every parameter is random, norms and biases too.
 
     Args:
         architecture: Such as "marian", "MarianMTModel" or "gpt2".
         seed: Of the numbers.
-        settings: Settings of its own, in place of those of SMALL, GIVEN and OWN.
+        settings: Settings of its own, in place of those of SMALL_SIZES, FIXED_SETTINGS and ARCHITECTURE_SETTINGS.
 
     Raises:
         LoadError: There is no such architecture, or it cannot be made small.
@@ -386,12 +386,12 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> Hugging
         raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 
 
-def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HuggingFace:
+def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HFModel:
     name, kind = architectures()[architecture]
-    config_class, own = transformers.CONFIG_MAPPING[name], {**OWN.get(name, {}), **settings}
+    config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
-    dropping = [(attempt, N_DROPPED) for attempt in (ATTEMPTS[0], ATTEMPTS[-1])]
-    for attempt, n_dropped in [*((attempt, 0) for attempt in ATTEMPTS), *dropping]:
+    dropping = [(attempt, MAX_DROPPED_SETTINGS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
+    for attempt, n_dropped in [*((attempt, 0) for attempt in FALLBACK_SETTINGS), *dropping]:
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):
             try:
@@ -403,14 +403,14 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     raise first
 
 
-def _with_random_numbers(name: str, kind: type[HuggingFace], seed: int, settings: dict[str, object]) -> HuggingFace:
+def _with_random_numbers(name: str, kind: type[HFModel], seed: int, settings: dict[str, object]) -> HFModel:
     config = transformers.CONFIG_MAPPING[name](**settings)
     for setting in ("is_decoder", "causal"):
         if kind is DecoderOnly and hasattr(config, setting):
             setattr(config, setting, True)  # BERT, XLM and their like have a causal mask only then
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in kind.auto.from_config(config).parameters())
-    if size > LARGEST:
+    if size > MAX_PARAMETERS:
         raise NotOfferedError(f"even when it is small it has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -439,11 +439,11 @@ def _small_settings(
 
     Args:
         config_class: Its class.
-        given: Settings in place of those of SMALL and GIVEN.
+        given: Settings in place of those of SMALL_SIZES and FIXED_SETTINGS.
         fill: Whether numbers that are None are set too.
         of_each: How many layers of each kind.
     """
-    default, aliases, given = config_class(), config_class.attribute_map, {**GIVEN, **(given or {})}
+    default, aliases, given = config_class(), config_class.attribute_map, {**FIXED_SETTINGS, **(given or {})}
     fields = {field.name: field.default for field in dataclasses.fields(config_class)}
     fields = {name: value for name, value in fields.items() if aliases.get(name) not in fields}
     values = {name: vars(default).get(aliases.get(name, name)) for name in fields}
@@ -451,9 +451,9 @@ def _small_settings(
     for name, value in fields.items():
         if name in given:
             settings[name] = given[name]
-        elif name.endswith(SPECIAL):
-            if isinstance(value, int) and value >= VOCABULARY:
-                settings[name] = VOCABULARY - 1 - len(settings) % 16
+        elif name.endswith(SPECIAL_ID_SUFFIXES):
+            if isinstance(value, int) and value >= SMALL_VOCAB_SIZE:
+                settings[name] = SMALL_VOCAB_SIZE - 1 - len(settings) % 16
         elif isinstance(value, int) and not isinstance(value, bool):
             settings[name] = _small(name, value)
         elif fill and value is None and values[name] is None and _small(name, sys.maxsize) < sys.maxsize:
@@ -486,10 +486,10 @@ def _small_settings(
 
 def _small(name: str, value: int) -> int:
     """A number made small."""
-    return next((min(value, small) for like, small in SMALL.items() if re.fullmatch(like, name)), value)
+    return next((min(value, small) for like, small in SMALL_SIZES.items() if re.fullmatch(like, name)), value)
 
 
-def load(name: str) -> HuggingFace:
+def load(name: str) -> HFModel:
     """A model in float32.
 
     Args:
@@ -511,8 +511,8 @@ def load(name: str) -> HuggingFace:
             )
     try:
         config = transformers.AutoConfig.from_pretrained(name)
-        kind: type[HuggingFace] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
+        kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
         return kind(kind.auto.from_pretrained(name, dtype=torch.float32))
     except Exception as error:
-        words = in_a_line(error).split(". ")[0]
+        words = error_line(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-FLOAT64 = 1e-12  # what two ways of computing one thing may differ by in float64
+TOLERANCE = 1e-12  # what two ways of computing one thing may differ by in float64
 # And in a lower dtype, relative to the largest element: this many times its eps. n roundings one after another add up
 # to about sqrt(n) / 2 eps (Higham and Mary 2019), and twice that is allowed. A sum in float32 is rounded at each of its
 # terms: on the way from ids to logits up to 16,384 times. One in bfloat16 is taken in float32, and rounded at its end:
 # some 64 times.
-ROUNDINGS = {torch.float32: 128, torch.bfloat16: 8}
-LOWER = tuple(ROUNDINGS)
+TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
+LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 Measure = Callable[[Any], float]  # of a subject
@@ -31,9 +31,9 @@ def name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def rounding(dtype: torch.dtype) -> float:
+def tolerance_of(dtype: torch.dtype) -> float:
     """What two ways of computing one thing may differ by in a dtype."""
-    return FLOAT64 if dtype == torch.float64 else ROUNDINGS[dtype] * torch.finfo(dtype).eps
+    return TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
 
 class NotOfferedError(Exception):
@@ -157,7 +157,7 @@ class Check:
 
     def tolerance_in(self, dtype: torch.dtype) -> float:
         """The largest deviation allowed in a dtype: what is exactly 0 in float64 has to be so in every other."""
-        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else rounding(dtype)
+        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else tolerance_of(dtype)
 
     def _measure(self, subject: Any, may_lack: bool) -> float:
         try:
@@ -171,7 +171,7 @@ class Check:
             return math.inf
 
 
-def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
+def begin_group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
     """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
@@ -180,7 +180,7 @@ def group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], C
     """
 
     def check(
-        id_: str, what: str, tolerance: float = FLOAT64, lower: tuple[torch.dtype, ...] = LOWER
+        id_: str, what: str, tolerance: float = TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
     ) -> Callable[[Code], Code]:
         def register(measure: Code) -> Code:
             registry.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
@@ -298,10 +298,10 @@ def compare(got: Sequence[Tensor], want: Sequence[Tensor]) -> Deviation:
 
     Of four axes the last is filled up with zeros: weights of tokens that do not exist yet are 0.
     """
-    return worst([deviation(*wide(a, b)) for a, b in zip(got, want, strict=True)])
+    return worst([deviation(*pad_to_widest(a, b)) for a, b in zip(got, want, strict=True)])
 
 
-def wide(*parts: Tensor) -> list[Tensor]:
+def pad_to_widest(*parts: Tensor) -> list[Tensor]:
     """Attention weights (B, H, n, k), each made as wide as the widest by zeros; numbers of other axes as they are."""
     if any(x.dim() != 4 for x in parts):
         return list(parts)

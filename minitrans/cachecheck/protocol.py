@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minitrans.cachecheck.measure import NotOfferedError
 
 Cache = TypeVar("Cache")
-BEAMS = 3
+N_BEAMS = 3
 
 
 class LoadError(Exception):
@@ -93,12 +93,12 @@ class CachedModel(Generic[Cache]):
             memory: As for `full_pass`.
             prompts: int64 (B, T); more than one only "cached".
             n: How many to add, at least 1.
-            way: "cached" or "uncached"; "beams" or "uncached beams", the BEAMS best by beam search, the best one first;
+            way: "cached" or "uncached"; "beams" or "uncached beams", the N_BEAMS best by beam search, the best one first;
                 or from a cache with drafts, by "lookup" in the prompt, of a "draft" model or the model's "own draft".
             mask: bool (B, T); None: all are real.
 
         Returns:
-            int64 (B, T + n); of beams (BEAMS, T + n).
+            int64 (B, T + n); of beams (N_BEAMS, T + n).
         """
         raise NotOfferedError("it has no generate")
 
@@ -175,7 +175,7 @@ class Functions(CachedModel[list[Any]]):
 
 
 @dataclass(frozen=True)
-class Case(Generic[Cache]):
+class ModelAndTokens(Generic[Cache]):
     """A model, and sentences for it.
 
     Attributes:
@@ -192,26 +192,26 @@ class Case(Generic[Cache]):
     src_mask: Tensor
     unit: float = 1.0
 
-    def rows(self, index: Tensor | slice) -> "Case[Cache]":
+    def rows(self, index: Tensor | slice) -> "ModelAndTokens[Cache]":
         """The same with the given rows alone."""
         return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
 
-    def alone(self, b: int) -> "Case[Cache]":
+    def alone(self, b: int) -> "ModelAndTokens[Cache]":
         """One row, without its source's padding."""
         row = self.rows(slice(b, b + 1))
         return replace(row, src_ids=row.src_ids[:, self.src_mask[b]], src_mask=row.src_mask[:, self.src_mask[b]])
 
-    def with_tokens(self, tokens: Tensor) -> "Case[Cache]":
+    def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[Cache]":
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
-    def with_others(self, positions: slice) -> "Case[Cache]":
+    def with_others(self, positions: slice) -> "ModelAndTokens[Cache]":
         """The same with other tokens at some positions."""
         tokens = self.tokens.clone()
         tokens[:, positions] = self.others(tokens[:, positions])
         return self.with_tokens(tokens)
 
-    def run_in(self, way: str) -> "Case[Any]":
+    def run_in(self, way: str) -> "ModelAndTokens[Any]":
         """The same with the model run in another way, one of its variants.
 
         Raises:
@@ -275,9 +275,9 @@ def call_model(function: Callable[..., Any], *arguments: Any) -> Any:
     except NotOfferedError:
         raise
     except Exception as error:
-        raise NotOfferedError(f"{type(error).__name__}: {in_a_line(error)}") from error
+        raise NotOfferedError(f"{type(error).__name__}: {error_line(error)}") from error
 
 
-def in_a_line(error: Exception) -> str:
+def error_line(error: Exception) -> str:
     """An error's own words, at most 200 characters of them."""
     return " ".join(str(error).split())[:200]

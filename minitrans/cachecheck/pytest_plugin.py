@@ -12,8 +12,8 @@ import pytest
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.measure import NotOfferedError
-from minitrans.cachecheck.proof import cases_for, in_words, run_checks
 from minitrans.cachecheck.protocol import CachedModel
+from minitrans.cachecheck.runner import cases_for, failure_line, run_checks
 
 cases_of_last_model = lru_cache(1)(cases_for)  # each dtype is a copy of the model
 
@@ -32,7 +32,7 @@ def cache_check(request: pytest.FixtureRequest, cached_model: CachedModel[Any]) 
         except NotOfferedError as error:
             pytest.fail(f"no full pass: {error}", pytrace=False)
         if result.failed or (result.id == "steps" and not result.offered):
-            pytest.fail(in_words(result), pytrace=False)
+            pytest.fail(failure_line(result), pytrace=False)
         if not result.offered:
             pytest.skip(result.detail)
 

@@ -9,24 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import Fault
 
-Changed = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
-Change = Callable[[CachedModel[Any]], Changed]  # makes that of a right one
+ChangedMethods = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
+Change = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
 
 
-class Around(CachedModel[Any]):
+class Wrapper(CachedModel[Any]):
     """A model that does what another one does, but for what a change makes of it and of its variants."""
 
     def __init__(self, inner: CachedModel[Any], change: Change) -> None:
         """Take the model and the change."""
         same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
         vars(self).update(same | change(inner))
-        self.variants = {name: partial(lambda make: Around(make(), change), it) for name, it in inner.variants.items()}
+        self.variants = {name: partial(lambda make: Wrapper(make(), change), it) for name, it in inner.variants.items()}
 
 
-def positions_ahead(model: CachedModel[Any]) -> Changed:
+def positions_ahead(model: CachedModel[Any]) -> ChangedMethods:
     """After the first feed positions are one too high."""
 
     def new_cache(*given: Any) -> Any:
@@ -37,7 +37,7 @@ def positions_ahead(model: CachedModel[Any]) -> Changed:
     return {"new_cache": new_cache}
 
 
-def mask_late(model: CachedModel[Any]) -> Changed:
+def mask_late(model: CachedModel[Any]) -> ChangedMethods:
     """Each token is given something of what the next one sees."""
 
     def leaking(numbers: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -51,7 +51,7 @@ def mask_late(model: CachedModel[Any]) -> Changed:
 
 
 @dataclass
-class Cut:
+class RememberingCache:
     """A cache that remembers what it was fed."""
 
     cache: Any
@@ -59,10 +59,10 @@ class Cut:
     tokens: Tensor | None = None
 
 
-def cache_cut(model: CachedModel[Any]) -> Changed:
+def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
     """From the fifth token on, the cache holds no more than the last three."""
 
-    def feed(tokens: Tensor, cache: Cut, mask: Tensor | None = None) -> Sequence[Tensor]:
+    def feed(tokens: Tensor, cache: RememberingCache, mask: Tensor | None = None) -> Sequence[Tensor]:
         if mask is not None:
             return model.feed(tokens, cache.cache, mask)
         before = tokens[:, :0] if cache.tokens is None else cache.tokens
@@ -73,29 +73,29 @@ def cache_cut(model: CachedModel[Any]) -> Changed:
         return model.feed(tokens, cache.cache)
 
     return {
-        "new_cache": lambda *given: Cut(model.new_cache(*given), partial(model.new_cache, *given)),
+        "new_cache": lambda *given: RememberingCache(model.new_cache(*given), partial(model.new_cache, *given)),
         "feed": feed,
-        "select_rows": lambda cache, rows: Cut(model.select_rows(cache.cache, rows), cache.anew),
+        "select_rows": lambda cache, rows: RememberingCache(model.select_rows(cache.cache, rows), cache.anew),
         "copy_cache": lambda cache: replace(cache, cache=model.copy_cache(cache.cache)),
     }
 
 
-def rows_swapped(model: CachedModel[Any]) -> Changed:
+def rows_swapped(model: CachedModel[Any]) -> ChangedMethods:
     """The right rows are kept in the opposite order."""
     return {"select_rows": lambda cache, rows: model.select_rows(cache, rows.flip(0))}
 
 
-def copy_shared(model: CachedModel[Any]) -> Changed:
+def copy_shared(model: CachedModel[Any]) -> ChangedMethods:
     """A copy of a cache is the cache itself."""
     return {"copy_cache": lambda cache: cache}
 
 
-def draft_kept(model: CachedModel[Any]) -> Changed:
+def draft_kept(model: CachedModel[Any]) -> ChangedMethods:
     """Tokens that should be dropped stay in the cache."""
     return {"drop_last": lambda cache, n: cache}
 
 
-def padding_seen(model: CachedModel[Any]) -> Changed:
+def padding_seen(model: CachedModel[Any]) -> ChangedMethods:
     """All padding passes for real."""
 
     def real(mask: Tensor | None) -> Tensor | None:
@@ -109,7 +109,7 @@ def padding_seen(model: CachedModel[Any]) -> Changed:
     }
 
 
-def generated_wrong(model: CachedModel[Any]) -> Changed:
+def generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
     """The last token that is generated from a cache, in whatever way, is another one."""
 
     def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
@@ -135,9 +135,9 @@ class FaultyModel(Fault):
     told_by: tuple[str, ...]
 
     @contextmanager
-    def applied(self) -> Iterator[Callable[[Case[Any]], Case[Any]]]:
+    def applied(self) -> Iterator[Callable[[ModelAndTokens[Any]], ModelAndTokens[Any]]]:
         """Yields what puts the faulty model in the model's place."""
-        yield lambda case: replace(case, model=Around(case.model, self.change))
+        yield lambda case: replace(case, model=Wrapper(case.model, self.change))
 
     @torch.no_grad()
     def applies(self, model: CachedModel[Any]) -> bool:

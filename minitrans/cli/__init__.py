@@ -75,7 +75,7 @@ def run_command(argv: Sequence[str]) -> int:
     return run(args)
 
 
-def in_words(error: Exception) -> str | None:
+def error_message(error: Exception) -> str | None:
     """The message for the user that an exception carries; None if the exception is unexpected."""
     if isinstance(error, UserError):
         text = " ".join(line.strip() for line in str(error).splitlines())
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         forget_output()
         return 0
     except (UserError, MemoryError, OSError, RuntimeError) as error:
-        if "--debug" in argv or (text := in_words(error)) is None:
+        if "--debug" in argv or (text := error_message(error)) is None:
             raise
         print(f"minitrans: error: {visible(text)}", file=sys.stderr)
         return 2

@@ -47,7 +47,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see {self.prog} --help")
 
 
-def bounded(kind: type[float], least: float, most: float = math.inf, why: str = "") -> Callable[[str], float]:
+def bounded_number(kind: type[float], least: float, most: float = math.inf, why: str = "") -> Callable[[str], float]:
     """Return a function that converts a flag's text to a number, and refuses numbers out of bounds.
 
     Args:
@@ -71,5 +71,5 @@ def bounded(kind: type[float], least: float, most: float = math.inf, why: str = 
     return convert
 
 
-count = bounded(int, 1, 2**31 - 1)
-cores = bounded(int, 1, CORES, "this machine's cores")
+count = bounded_number(int, 1, 2**31 - 1)
+cores = bounded_number(int, 1, CORES, "this machine's cores")

@@ -6,7 +6,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minitrans.cli.arguments import Parser, bounded, cores, count
+from minitrans.cli.arguments import Parser, bounded_number, cores, count
 from minitrans.cli.log import start_log
 from minitrans.errors import UserError
 from minitrans.text.lines import visible
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def add_decoding(parser: Parser) -> None:
     """How to translate."""
     parser.add_argument("--batch-tokens", type=count, default=4096, help="source tokens in a batch")
-    beams = bounded(int, 1, 200, "more take time and memory by the square, and find nothing better")
+    beams = bounded_number(int, 1, 200, "more take time and memory by the square, and find nothing better")
     parser.add_argument("--beam", type=beams, default=1, metavar="K", help="beams to search with; 1 is greedy")
     parser.add_argument(
         "--length-penalty",
-        type=bounded(float, -10, 10, "beyond, rounding decides"),
+        type=bounded_number(float, -10, 10, "beyond, rounding decides"),
         default=1.0,
         metavar="A",
         help="rank beams by log-probability / length ** A",
@@ -128,14 +128,14 @@ def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
     """One line for each, then how they were computed."""
     for name, scores in named:
         print(
-            f"{visible(str(name))}: BLEU {scores.bleu:.2f}{certainty(scores.bleu_interval, scores.bleu_p)}  "
-            f"chrF {scores.chrf:.2f}{certainty(scores.chrf_interval, scores.chrf_p)}  "
+            f"{visible(str(name))}: BLEU {scores.bleu:.2f}{format_certainty(scores.bleu_interval, scores.bleu_p)}  "
+            f"chrF {scores.chrf:.2f}{format_certainty(scores.chrf_interval, scores.chrf_p)}  "
             f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
         )
     print(f"BLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}")
 
 
-def certainty(interval: tuple[float, float] | None, p: float | None) -> str:
+def format_certainty(interval: tuple[float, float] | None, p: float | None) -> str:
     """A score's interval and p-value, where it has them."""
     if interval is None:
         return ""

@@ -29,7 +29,7 @@ def explain_command(args: Namespace) -> int:
     if not args.texts and not args.input:
         raise UserError("there is no text to explain; give one after RUN, or --input")
     texts = args.texts or read_lines(args.input)
-    from minitrans.explain.terminal import draw
+    from minitrans.explain.terminal import draw_translation
     from minitrans.translate.translator import Translator
 
     explanation = minitrans.explain(Translator.load(args.run, compiled=args.compiled), texts)
@@ -38,6 +38,6 @@ def explain_command(args: Namespace) -> int:
         print(f"page: {args.output}", file=sys.stderr)
         return 0
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    pictures = ("\n".join(draw(sentence, width)) + "\n" for sentence in explanation.sentences)
+    pictures = ("\n".join(draw_translation(sentence, width)) + "\n" for sentence in explanation.sentences)
     sys.stdout.buffer.write("\n".join(pictures).encode())
     return 0

@@ -8,17 +8,17 @@ import os
 import signal
 from collections.abc import Iterator
 
-OBJECTS = 100_000  # new ones that start a garbage collection; importing PyTorch alone makes 167,000 that all stay
-SPINS = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
+GC_THRESHOLD = 100_000  # new ones that start a garbage collection; importing PyTorch alone makes 167,000 that all stay
+SPIN_COUNT = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
 
 
 def tune_process() -> None:
     """Set what suits every command; to be called before PyTorch is imported, which reads the environment."""
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.disable)  # no collection at exit
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # hide PyTorch's hints
     if "OMP_WAIT_POLICY" not in os.environ:  # by default, waiting threads keep their cores for milliseconds
-        os.environ.setdefault("GOMP_SPINCOUNT", SPINS)
+        os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
 def tune_training() -> None:

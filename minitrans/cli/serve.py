@@ -5,7 +5,7 @@ import socket
 import sys
 from argparse import ArgumentTypeError, Namespace
 
-from minitrans.cli.arguments import Parser, bounded, count
+from minitrans.cli.arguments import Parser, bounded_number, count
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 
@@ -14,19 +14,19 @@ def serve_flags(parser: Parser) -> None:
     """What to serve, where, and how much of it."""
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for each pair of languages")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
-    parser.add_argument("--port", type=bounded(int, 0, 65535), default=5000, help="port; 0 is any that is free")
-    chars, requests = bounded(int, 1, 100_000, "all wait for a long one"), bounded(int, 0, 2**31 - 1)
+    parser.add_argument("--port", type=bounded_number(int, 0, 65535), default=5000, help="port; 0 is any that is free")
+    chars, requests = bounded_number(int, 1, 100_000, "all wait for a long one"), bounded_number(int, 0, 2**31 - 1)
     parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="most characters in a request")
     parser.add_argument(
         "--rate-limit", type=requests, default=0, metavar="N", help="most requests of a client in a minute; 0: no limit"
     )
     parser.add_argument("--queue", type=count, default=256, metavar="N", help="most requests that may wait")
     sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
-    parser.add_argument("--cors", type=origin, action="append", default=[], metavar="ORIGIN", help=sites)
+    parser.add_argument("--cors", type=parse_origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common(parser)
 
 
-def origin(text: str) -> str:
+def parse_origin(text: str) -> str:
     """A site as browsers name it."""
     if not re.fullmatch(r"\*|https?://[^/\s]+", text):
         raise ArgumentTypeError(f"it must be a site without a path, as https://example.org, or *, not {text}")

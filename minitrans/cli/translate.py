@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from minitrans.cli.arguments import Parser, bounded, count
+from minitrans.cli.arguments import Parser, bounded_number, count
 from minitrans.cli.common import add_decoding, options, start_workers, translate
 from minitrans.errors import UserError
 
@@ -29,7 +29,7 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
     parser.add_argument("--input", metavar="F", help="file to translate; without one, standard input")
     parser.add_argument("--output", metavar="F", help="file to write; without one, standard output")
-    parser.add_argument("--part", type=part, metavar="K/N", help="translate the K-th of N parts of --input")
+    parser.add_argument("--part", type=parse_part, metavar="K/N", help="translate the K-th of N parts of --input")
     resume = "keep finished lines in OUTPUT.partial; the same command, given again, goes on from there"
     parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
@@ -42,10 +42,10 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument(
         "--sample", type=count, metavar="N", help="draw each token from the N likeliest, by their probabilities"
     )
-    parser.add_argument("--seed", type=bounded(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
+    parser.add_argument("--seed", type=bounded_number(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 
 
-def part(text: str) -> tuple[int, int]:
+def parse_part(text: str) -> tuple[int, int]:
     """K and N of the text K/N."""
     k, _, n = text.partition("/")
     if not (k.isdecimal() and n.isdecimal() and 1 <= int(k) <= int(n)):
@@ -60,7 +60,7 @@ def translate_command(args: Namespace) -> int:
     never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
     from minitrans.files import atomic_open
-    from minitrans.text.lines import ALL, iter_lines, read_ahead, seek_part
+    from minitrans.text.lines import ALL_LINES, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -79,13 +79,13 @@ def translate_command(args: Namespace) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
-        numbers = ALL
+        numbers = ALL_LINES
         if args.texts:
             chunks: Iterable[Sequence[str]] = [args.texts]
         elif not args.input and sys.stdin is None:
             raise UserError("standard input is closed; give texts or --input")
         elif not args.input and sys.stdin.isatty():
-            chunks = ([line] for line in iter_lines(prompted(), "standard input"))
+            chunks = ([line] for line in iter_lines(prompt_lines(), "standard input"))
         else:
             name = args.input or "standard input"
             stream = open_input(args.input or sys.stdin.fileno(), name)
@@ -111,7 +111,7 @@ def translate_command(args: Namespace) -> int:
         number, n_unsure = numbers.start, 0
         for chunk in chunks:
             with bar as progress:  # hidden while standard output is written, which may be the same terminal
-                outputs = workers.run(partial(written, args=args, doubts=doubts), chunk, number)
+                outputs = workers.run(partial(output_lines, args=args, doubts=doubts), chunk, number)
                 number += len(chunk)
                 if progress:
                     progress.advance(progress.task_ids[0], len(chunk))
@@ -123,7 +123,7 @@ def translate_command(args: Namespace) -> int:
     return 0
 
 
-def written(
+def output_lines(
     translator: "Translator", lines: Sequence[str], first_line: int, args: Namespace, doubts: str
 ) -> Iterator[tuple[str, bool]]:
     """The lines to write for some lines, numbered from `first_line`; and for each, whether it is unsure.
@@ -178,7 +178,7 @@ def open_input(file: str | int, name: str) -> BinaryIO:
         raise UserError(f"cannot read {name}: {error.strerror}; give the path of a text file") from error
 
 
-def prompted() -> Iterator[bytes]:
+def prompt_lines() -> Iterator[bytes]:
     """The lines of a terminal, each after a prompt, until end of file."""
     print("a sentence a line; Ctrl-D ends", file=sys.stderr)
     if sys.stdout.isatty():

@@ -12,9 +12,9 @@ from minitrans.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from minitrans.cachecheck.hugging_face import HuggingFace
+    from minitrans.cachecheck.hugging_face import HFModel
     from minitrans.cachecheck.measure import Report
-    from minitrans.verify.subject import Subject
+    from minitrans.verify.subject import ModelAndPairs
 
 
 def verify_flags(parser: Parser) -> None:
@@ -50,7 +50,7 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
-        from minitrans.verify.proof import sabotages_for
+        from minitrans.verify.runner import sabotages_for
 
         width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
@@ -59,7 +59,7 @@ def verify_command(args: Namespace) -> int:
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent)  # now, and not after minutes of measuring
-    measured: tuple[Report, Any] = (measure_theirs if args.model else measure_ours)(args, Console(stderr=True))
+    measured: tuple[Report, Any] = (measure_other if args.model else measure_own)(args, Console(stderr=True))
     report, subject = measured
     if args.report:
         if is_issue:
@@ -78,14 +78,14 @@ def verify_command(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject]":
+def measure_own(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
     """Measure a fresh model or a run; the report, and what was measured."""
     from dataclasses import replace
 
     from rich.progress import track
 
-    from minitrans.verify.proof import run, sabotaged, sabotages_for, self_test
-    from minitrans.verify.subject import fresh_model, random_subject, run_subject
+    from minitrans.verify.runner import run, sabotaged, sabotages_for, self_test
+    from minitrans.verify.subject import fresh_model, random_subject, subject_of_run
 
     if args.sabotage:
         if args.run or args.data or args.self_test:
@@ -96,7 +96,7 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
             fresh_model()
         )
     with progress.status("measuring"):
-        subject = run_subject(Path(args.run), args.data) if args.run else random_subject(fresh_model())
+        subject = subject_of_run(Path(args.run), args.data) if args.run else random_subject(fresh_model())
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
@@ -105,7 +105,7 @@ def measure_ours(args: Namespace, progress: "Console") -> "tuple[Report, Subject
     return report, subject
 
 
-def measure_theirs(args: Namespace, progress: "Console") -> "tuple[Report, HuggingFace]":
+def measure_other(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
     """Measure somebody else's model; the report, and what was measured."""
     from dataclasses import replace
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from minitrans.compiled import probe, stepper, training
-from minitrans.compiled.library import DTYPES, NotAdmittedError, load_library
+from minitrans.compiled.library import DTYPE_NAMES, NotAdmittedError, load_library
 from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.loss import BatchLoss
@@ -58,7 +58,7 @@ def _plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
     """The model's plan, for products in a dtype."""
     if device.type != "cpu":
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
-    if dtype not in DTYPES:
+    if dtype not in DTYPE_NAMES:
         raise NotAdmittedError(f"compiled code does not compute in {dtype}", expected=True)
     return read_plan(model)
 

@@ -23,15 +23,15 @@ from torch import Tensor
 
 HEADER = Path(__file__).with_name("shared.h")
 # What -ffast-math stands for, without the promise that nothing is infinite or NaN: sums may be added up in any order.
-COMPILE = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
-COMPILE += ["-fopenmp", "-fPIC", "-shared"]
-COMPILE += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
-SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
-MAX_FILES = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
-DTYPES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
+CXX_FLAGS = ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"]
+CXX_FLAGS += ["-fopenmp", "-fPIC", "-shared"]
+CXX_FLAGS += ["-march=native", "-mprefer-vector-width=512"] if platform.machine() == "x86_64" else ["-mcpu=native"]
+LIBRARY_SUFFIX = sysconfig.get_config_var("SHLIB_SUFFIX")
+MAX_CACHED_FILES = 16  # files in the cache: the two libraries of the last eight versions, compilers and processors
+DTYPE_NAMES = {torch.bfloat16: "bfloat16", torch.float32: "float32", torch.float64: "float64"}
 
 
-class Parameters(ctypes.Structure):
+class SublayerParameters(ctypes.Structure):
     """Pointers to the parameters of a sub-layer's norm and linear layers, as compiled code takes them; and its eps."""
 
     _fields_ = [(name, c_void_p) for name in ("gamma", "beta", "w_in", "b_in", "w_out", "b_out")] + [("eps", c_double)]
@@ -64,7 +64,7 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
     if isinstance(library, str):
         raise NotAdmittedError(library)
     for name, types in arguments.items():
-        for dtype in DTYPES.values():
+        for dtype in DTYPE_NAMES.values():
             function = getattr(library, f"{name}_{dtype}")
             function.argtypes, function.restype = types, results.get(name)
     return library
@@ -73,7 +73,7 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
 def call(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
     """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
-    function = getattr(library, f"{name}_{DTYPES[dtype]}")
+    function = getattr(library, f"{name}_{DTYPE_NAMES[dtype]}")
     return function(*(a.data_ptr() if isinstance(a, Tensor) else a for a in arguments))
 
 
@@ -87,7 +87,7 @@ def _compile(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
-    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, compiler, _processor()]).encode())
+    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, compiler, _processor()]).encode())
     name = f"{source.stem}-{key.hexdigest()[:32]}"
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
@@ -95,7 +95,7 @@ def _compile(source: Path) -> ctypes.CDLL | str:
         _check_private(cache)
         cache.chmod(0o700)
         own_flags = [word for word in compiler if word.startswith("-")]  # once more where they win: CXX="g++ -O1"
-        path = _find(cache, name) or _make([*compiler, *COMPILE, *own_flags, str(source)], cache, name)
+        path = _find(cache, name) or _make([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
@@ -110,7 +110,7 @@ def _compile(source: Path) -> ctypes.CDLL | str:
 
 def _find(cache: Path, name: str) -> Path | None:
     """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
-    for path in cache.glob(f"{name}-*{SUFFIX}"):
+    for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
         _check_private(path)
         if path == _named(cache, name, path.read_bytes()):
             path.touch()
@@ -148,7 +148,7 @@ def _make(command: list[str], cache: Path, name: str) -> Path:
 def _tidy(cache: Path) -> None:
     """Remove what has not been used for the longest time; another process may do so too."""
     with suppress(FileNotFoundError):
-        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_FILES]:
+        for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_CACHED_FILES]:
             if entry.is_dir():  # of a process that was killed while it compiled
                 shutil.rmtree(entry)
             else:
@@ -156,7 +156,7 @@ def _tidy(cache: Path) -> None:
 
 
 def _named(cache: Path, name: str, content: bytes) -> Path:
-    return cache / f"{name}-{hashlib.sha256(content).hexdigest()[:32]}{SUFFIX}"
+    return cache / f"{name}-{hashlib.sha256(content).hexdigest()[:32]}{LIBRARY_SUFFIX}"
 
 
 def _check_private(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import Parameters, call, check_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call, check_ids, load_library
 from minitrans.compiled.plan import Plan
 from minitrans.model.masks import padding_mask
 
@@ -104,8 +104,8 @@ class CompiledStepper:
                 copies[key] = tensor.detach().to(self._computed, copy=True).contiguous()
             return copies[key].data_ptr()
 
-        sublayers = [Parameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
-        parameters = (Parameters * len(sublayers))(*sublayers)
+        sublayers = [SublayerParameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
+        parameters = (SublayerParameters * len(sublayers))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
         tables = *map(pointer, (plan.source, plan.target, plan.output, plan.positions)), addressof(parameters)
         norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrans.compiled.library import Parameters, call, check_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call, check_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropped_of_256
 
@@ -28,7 +28,7 @@ class _Dropout(ctypes.Structure):
 
 
 class _Part(ctypes.Structure):
-    _fields_ = [("kind", c_int64), ("parameters", Parameters), ("inside", _Dropout), ("end", _Dropout)]
+    _fields_ = [("kind", c_int64), ("parameters", SublayerParameters), ("inside", _Dropout), ("end", _Dropout)]
 
 
 class _Model(ctypes.Structure):
@@ -161,10 +161,10 @@ def _model(plan: Plan) -> _Model:
 
 def _parts(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
     for kind, parameters, eps, inside, end in sublayers:
-        pointers = Parameters(*(parameter.data_ptr() for parameter in parameters), eps)
+        pointers = SublayerParameters(*(parameter.data_ptr() for parameter in parameters), eps)
         number = KINDS.index(self_attention if kind == "self-attention" else kind)
         yield _Part(number, pointers, _draw(inside), _draw(end))
-    yield _Part(KINDS.index("norm"), Parameters(norm.weight.data_ptr(), norm.bias.data_ptr(), eps=norm.eps))
+    yield _Part(KINDS.index("norm"), SublayerParameters(norm.weight.data_ptr(), norm.bias.data_ptr(), eps=norm.eps))
 
 
 def _draw(p: float) -> _Dropout:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minitrans.data.processes import n_processes, rank
+from minitrans.data.distributed import n_processes, rank
 
 IntArray = npt.NDArray[np.int64]
 _NO_ROWS: IntArray = np.array([], dtype=np.int64)

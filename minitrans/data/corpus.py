@@ -40,7 +40,7 @@ logger = logging.getLogger("minitrans")
 
 _VALID_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
-_READER = 1  # raise it when the same files are read differently: what was kept on disk is then read again
+_READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
 _PAIRS_PER_PROCESS = 50_000  # with fewer to tokenize, starting another process takes longer than it saves
 
@@ -255,7 +255,7 @@ def _read(split: Split, config: DataConfig) -> Dataset:
     if not split.content:
         table = pa.concat_tables([SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
-    path = _cache_folder(config.cache_dir) / f"{_key(_READER, config.columns, *split.content)}.arrow"
+    path = _cache_folder(config.cache_dir) / f"{_key(_READER_VERSION, config.columns, *split.content)}.arrow"
     if not path.is_file():
         with atomic_open(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
             for table in tables:
@@ -296,7 +296,7 @@ def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     if config.streaming:
         return hash_pairs(pairs.data)
-    path = _cache_folder(config.cache_dir) / f"{_key(_READER, 'blake2b', pairs._fingerprint)}.npy"
+    path = _cache_folder(config.cache_dir) / f"{_key(_READER_VERSION, 'blake2b', pairs._fingerprint)}.npy"
     if not path.is_file():
         with atomic_open(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
 from minitrans.data.settings import DataConfig
-from minitrans.text.reading import LONG, clean
+from minitrans.text.reading import LONG_LINE, clean
 
 logger = logging.getLogger("minitrans")
 
@@ -46,7 +46,7 @@ def hash_pairs(pairs: pa.Table) -> Hashes:
 def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     hashes = [np.empty(0, np.uint64)]
     for chunk in lines.chunks:
-        long = pc.greater(pc.binary_length(chunk), LONG)  # which Arrow may take minutes to normalize
+        long = pc.greater(pc.binary_length(chunk), LONG_LINE)  # which Arrow may take minutes to normalize
         cleaned = pc.utf8_normalize(pc.if_else(long, "", chunk), "NFC").to_pylist()
         unclean = pc.or_(long, pc.match_substring_regex(chunk, _UNCLEAN))
         for row in np.flatnonzero(unclean.to_numpy(zero_copy_only=False)):

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.distributed import n_processes
 from minitrans.data.noise import Noise
-from minitrans.data.processes import n_processes
 from minitrans.errors import UserError
 
 SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS

@@ -9,50 +9,50 @@ import numpy as np
 import numpy.typing as npt
 
 from minitrans.data.batching import IntArray, Rows
-from minitrans.text.reading import neighbours
+from minitrans.text.reading import neighbouring_keys
 from minitrans.text.tokenizer import Tokenizer
 
 Pair = tuple[str, str]
 
-STOPS = ".?!。？！"
+END_MARKS = ".?!。？！"
 EMOJI = [*"😀😂😊😍😭😅😉😎👍🙏🎉🔥🥰😢😡🤔👋💪✨🌹", "❤️", "☀️"]
 QUOTES = {"zh": "“”", "ja": "「」", "de": "„“", "fr": "«»", "ru": "«»", "pl": "„”"}  # other languages have plain ones
 
 
-def more_ends(source: str, target: str, rng: random.Random, _: str) -> Pair:
+def repeat_end_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """Repeat the end mark in the source; a full stop becomes dots in both."""
     if source[-1] == ".":
         return source + "..", target.rstrip(".。") + ("……" if target[-1] == "。" else "...")
-    return source + source[-1] * rng.randint(1, 2) * (source[-1] in STOPS), target
+    return source + source[-1] * rng.randint(1, 2) * (source[-1] in END_MARKS), target
 
 
-def other_end(source: str, target: str, rng: random.Random, language: str) -> Pair:
+def change_end_mark(source: str, target: str, rng: random.Random, language: str) -> Pair:
     """Replace a question mark by a stop in the source; replace a stop, or no end mark, by exclamation marks in both."""
     if source[-1] == "?":
         return f"{source[:-1]}.", target
-    if source[-1] in STOPS and target[-1] in STOPS and (source[-1] != "." or target[-1] not in ".。"):
+    if source[-1] in END_MARKS and target[-1] in END_MARKS and (source[-1] != "." or target[-1] not in ".。"):
         return source, target
     mark = "！" if language in ("zh", "ja") else "!"
     return source.rstrip(".") + "!" * rng.randint(1, 2), target.rstrip(".。") + mark
 
 
-def emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:
+def add_emoji(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """An emoji, or two, at the end of both."""
     sign = rng.choice(EMOJI) * rng.choice((1, 1, 1, 2))
     return source + rng.choice((" ", " ", "")) + sign, target + (" " if " " in target else "") + sign
 
 
-def item(source: str, target: str, rng: random.Random, _: str) -> Pair:
+def add_list_mark(source: str, target: str, rng: random.Random, _: str) -> Pair:
     """A dash or a number before both, as in a list."""
     mark = rng.choice(("- ", f"{rng.randint(1, 20)}. "))
     return mark + source, mark + target
 
 
-def misspelled(word: str, rng: random.Random) -> str:
+def misspell_word(word: str, rng: random.Random) -> str:
     """A word with one typing error inside: letters swapped, or one left out, doubled, or hit on the key beside it."""
     i, kind = rng.randrange(1, len(word) - 1), rng.randrange(4)
     before, letter, after = word[:i], word[i], word[i + 1 :]
-    beside = rng.choice(neighbours(letter) or letter)
+    beside = rng.choice(neighbouring_keys(letter) or letter)
     return before + (after[0] + letter + after[1:], after, letter * 2 + after, beside + after)[kind]
 
 
@@ -69,15 +69,15 @@ KINDS: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
     "lower": lambda s, t, *_: (s.lower(), t),
-    "no_end": lambda s, t, *_: (s.rstrip(STOPS), t.rstrip(STOPS)),
-    "more_ends": more_ends,
-    "other_end": other_end,
-    "blank_before_end": lambda s, t, *_: (re.sub(rf"([{STOPS}]+)$", r" \1", s), t),
+    "no_end": lambda s, t, *_: (s.rstrip(END_MARKS), t.rstrip(END_MARKS)),
+    "more_ends": repeat_end_mark,
+    "other_end": change_end_mark,
+    "blank_before_end": lambda s, t, *_: (re.sub(rf"([{END_MARKS}]+)$", r" \1", s), t),
     "no_apostrophes": lambda s, t, *_: (re.sub(r"(?<=\w)'(?=\w)", "", s), t),
     "no_blanks": lambda s, t, *_: (re.sub(r"(?<=,) ", "", s), t),
-    "typo": lambda s, t, rng, _: (change_word(s, 4, rng, misspelled), t),
-    "emoji": emoji,
-    "item": item,
+    "typo": lambda s, t, rng, _: (change_word(s, 4, rng, misspell_word), t),
+    "emoji": add_emoji,
+    "item": add_list_mark,
     "quotes": lambda s, t, _, language: (f'"{s}"', t.join(QUOTES.get(language, '""'))),
 }
 
@@ -111,7 +111,7 @@ class Noise:
             epoch: Number of the epoch.
             numbers: (N,) numbers of the pairs in the epoch.
         """
-        drawn = draw(self._seed, epoch, numbers)
+        drawn = draw_bits(self._seed, epoch, numbers)
         chosen = np.flatnonzero(drawn / 2.0**64 < self._bounds[-1])
         if not chosen.size:
             return src, tgt
@@ -138,7 +138,7 @@ class Noise:
         return (reader.lowered(source), target) if target in before else reader.set_aside(source, target)
 
 
-def draw(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
+def draw_bits(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:
     """64 random bits for each pair of an epoch, which depend on nothing else (Steele et al. 2014, SplitMix64)."""
     start = np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)
     x = start + numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)

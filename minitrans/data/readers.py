@@ -248,7 +248,7 @@ def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
 def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
     rows = _split_csv(path) if _format(path) == ".csv" else _split_tsv(path)
     _, header = next(rows, (0, []))
-    source, target = (_place(header, column, str(path)) for column in config.columns)
+    source, target = (_column_index(header, column, str(path)) for column in config.columns)
     for number, fields in rows:
         if len(fields) != len(header):
             raise UserError(f"{path}, line {number}: {len(fields)} fields, but the header has {len(header)}")
@@ -278,7 +278,7 @@ def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
             raise UserError(f"{where}: not JSON ({error})") from error
         row = row["translation"] if isinstance(row, dict) and "translation" in row else row
         names = list(row) if isinstance(row, dict) else []
-        source, target = (row[names[_place(names, column, where)]] for column in config.columns)
+        source, target = (row[names[_column_index(names, column, where)]] for column in config.columns)
         if not isinstance(source, str) or not isinstance(target, str):
             raise UserError(f"{where}: {' and '.join(config.columns)} must both be strings")
         try:
@@ -295,7 +295,7 @@ def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table
     names = [name.removeprefix("translation.") for name in table.column_names]
     sides = []
     for name in config.columns:
-        column = table.column(_place(names, name, where))
+        column = table.column(_column_index(names, name, where))
         if column.type not in (pa.string(), pa.large_string(), pa.null()):  # null: there are no texts in these rows
             raise UserError(f"{where}: column {name} holds {column.type}, not text")
         column.validate(full=True)  # UTF-8 included
@@ -303,7 +303,7 @@ def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table
     return pa.table(sides, schema=SCHEMA).combine_chunks()
 
 
-def _place(names: list[str], column: str, where: str) -> int:
+def _column_index(names: list[str], column: str, where: str) -> int:
     if column not in names:
         raise UserError(
             f"{where}: no column {column}, only: {shorten(clean(', '.join(names)), 200) or 'nothing'}; "

@@ -10,10 +10,10 @@ import pyarrow as pa
 from datasets import Dataset
 
 from minitrans.data.batching import Rows
+from minitrans.data.distributed import gather, slice_of_rank
 from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
 from minitrans.data.loader import BatchLoader, Buffer
 from minitrans.data.noise import Noise
-from minitrans.data.processes import gather, slice_of_rank
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError

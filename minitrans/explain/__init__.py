@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from types import ModuleType
 
 from minitrans.explain.computing import trace_translations
-from minitrans.explain.page import Explanation
+from minitrans.explain.page import ExplanationPage
 from minitrans.translate.translator import Translator
 
 
-def explain(translator: Translator, texts: str | Sequence[str]) -> Explanation:
+def explain(translator: Translator, texts: str | Sequence[str]) -> ExplanationPage:
     """Translate one text or several, greedily, and show how; a blank one is left out, with a logged warning.
 
     Raises:
         UserError: All are blank, or there are none.
     """
-    return Explanation(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
+    return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
 
 
 class _Callable(ModuleType):

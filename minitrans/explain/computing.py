@@ -19,17 +19,17 @@ from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import Attention, Translation, Translator, layer_weights, stacked
+from minitrans.translate.translator import Attention, Translation, Translator, layer_weights, stack_layers
 
 Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+ATTENTION_KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
 N_PADDED = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
 N_LIKELIEST = 5
 
 logger = logging.getLogger("minitrans")
 
 
-class Step(NamedTuple):
+class TracedStep(NamedTuple):
     """One step of a decode from the cache, next to the same row of the full masked pass.
 
     Attributes:
@@ -79,7 +79,7 @@ class TracedTranslation:
     forbidden: float
     cached_decoder: Tensor
     cached_cross: Tensor
-    steps: list[Step]
+    steps: list[TracedStep]
     without: dict[Kind, Tensor]
 
     @property
@@ -132,14 +132,14 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         held = cache.length
         hidden, traces = model.run_decoder(tgt_in[:, t : t + 1], None, src_mask, cache, need_weights=True)
         of_step = model.output(hidden)  # (1, 1, V)
-        of_self = stacked(trace.self_weights for trace in traces)[:, 0, :, 0]
+        of_self = stack_layers(trace.self_weights for trace in traces)[:, 0, :, 0]
         cached_decoder[:, :, t, : of_self.size(-1)] = of_self
-        cached_cross[:, :, t] = stacked(trace.cross_weights for trace in traces)[:, 0, :, 0]
+        cached_cross[:, :, t] = stack_layers(trace.cross_weights for trace in traces)[:, 0, :, 0]
         log_p, ids = likeliest_tokens(of_step[:, 0], N_LIKELIEST, model.config)
         of_decoder = cached_decoder[:, :, t] - attention.decoder[:, :, t]
         of_cross = cached_cross[:, :, t, :n] - attention.cross[:, :, t]
         steps.append(
-            Step(
+            TracedStep(
                 likeliest=[
                     (shown.get(id_) or tokenizer.piece(id_), p)
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
@@ -151,8 +151,8 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
                 ),
-                logits=_largest(of_step[:, 0] - logits[:, t]),
-                weights=max(_largest(of_decoder), _largest(of_cross)),
+                logits=_largest_absolute(of_step[:, 0] - logits[:, t]),
+                weights=max(_largest_absolute(of_decoder), _largest_absolute(of_cross)),
             )
         )
     forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
@@ -163,7 +163,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         languages=(bundle.source, bundle.target),
         log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
-        forbidden=max(map(_largest, forbidden)),
+        forbidden=max(map(_largest_absolute, forbidden)),
         cached_decoder=cached_decoder,
         cached_cross=cached_cross[..., :n],
         steps=steps,
@@ -196,6 +196,6 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
 
 
-def _largest(x: Tensor) -> float:
+def _largest_absolute(x: Tensor) -> float:
     """The largest absolute value; 0 where there is none."""
     return float(x.abs().max()) if x.numel() else 0.0

@@ -11,16 +11,16 @@ from markupsafe import Markup
 from torch import Tensor
 
 from minitrans.errors import UserError
-from minitrans.explain.computing import KINDS, TracedTranslation
+from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation
 from minitrans.files import write_file
 from minitrans.pages.render import renderer, script_hash
 
-MOST_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
+MAX_WEIGHT_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
 render = renderer("minitrans.explain")
 
 
 @dataclass(frozen=True)
-class Explanation:
+class ExplanationPage:
     """How translations came about: a page to save; in a notebook it shows itself.
 
     Attributes:
@@ -37,7 +37,7 @@ class Explanation:
             UserError: The first sentence is too long for a page.
         """
         sentences, config = self.sentences, self.sentences[0].config
-        n_layers, n_sentences = fitting([_size(sentence) for sentence in sentences], config.n_layers)
+        n_layers, n_sentences = count_fitting([_size(sentence) for sentence in sentences], config.n_layers)
         if not n_sentences:
             n_pieces = len(sentences[0].attention.source)
             raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
@@ -78,13 +78,13 @@ class Explanation:
         return str(Markup(frame).format(self.html))
 
 
-def fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
+def count_fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     """How many of the last layers fit on a page, at least one, and how many of the first sentences with them.
 
     `sizes` has for each sentence the bytes that one of its `n_layers` layers takes.
     """
-    shown = max(1, min(n_layers, MOST_BYTES // sum(sizes)))
-    fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MOST_BYTES]
+    shown = max(1, min(n_layers, MAX_WEIGHT_BYTES // sum(sizes)))
+    fit = [n for n in range(1, len(sizes) + 1) if sum(sizes[:n]) * shown <= MAX_WEIGHT_BYTES]
     return shown, max(fit, default=0)
 
 
@@ -108,7 +108,7 @@ def _as_json(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
         "log_prob": sentence.log_prob,
         "padded": sentence.n_padded,
         "forbidden": sentence.forbidden,
-        "full": {kind: _packed(getattr(attention, kind)[-n_layers:]) for kind in KINDS},
+        "full": {kind: _packed(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
         "cached": {
             "decoder": _packed(sentence.cached_decoder[-n_layers:]),
             "cross": _packed(sentence.cached_cross[-n_layers:]),

@@ -26,20 +26,20 @@ from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, 
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
 from minitrans.text.lines import visible
-from minitrans.text.reading import PLACEHOLDERS, PLAIN, clean, plain
+from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS, clean, plain
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, save_reader
 from minitrans.translate.scoring import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
-BATCH = 64  # lines that are translated at once
+BATCH_LINES = 64  # lines that are translated at once
 TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
-MOST_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
+MAX_PROOF_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
 
 # What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
-SPACES = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
+SPACE_PATTERN = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
 # What Blenderbot calls the parts of our layers.
 HF_NAMES = {
@@ -53,7 +53,7 @@ HF_NAMES = {
 }
 
 # Lines that a tokenizer gets wrong if it cleans differently, takes text for special pieces, or cannot spell bytes.
-HOSTILE = (
+HOSTILE_LINES = (
     "",
     " \t\u3000 ",
     "I  love\u2028you.\r\x00\x85!\x1f",
@@ -215,17 +215,17 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
         scores = [(p.piece, p.score) for p in proto.pieces]
         model = models.Unigram(scores, tokenizer.unk_id, byte_fallback=True)
     fast = FastTokenizer(model)
-    one_space = normalizers.Replace(Regex(SPACES), " ")
+    one_space = normalizers.Replace(Regex(SPACE_PATTERN), " ")
     cleaned = [one_space, normalizers.Strip()]
     if tokenizer.reader.plain:
-        cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN.items()] + cleaned
+        cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN_MARKS.items()] + cleaned
     fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])
     looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|plain|0x[0-9A-F]{2})>)"), "isolated")
     placeholders = pre_tokenizers.Split(Regex(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]"), "isolated")
     isolated = [looks_special, placeholders] if tokenizer.reader.sets_aside else [looks_special]
     fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *isolated])
     fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
-    tidy = [decoders.Replace(Regex(SPACES), " "), decoders.Replace(Regex("^ | $"), "")]
+    tidy = [decoders.Replace(Regex(SPACE_PATTERN), " "), decoders.Replace(Regex("^ | $"), "")]
     fast.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), *tidy])
     return fast
 
@@ -248,7 +248,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     for i, (piece, other) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
         if piece != other:
             _refuse(f"piece {i} is {visible(repr(other))} there and {visible(repr(piece))} here")
-    lines = [*HOSTILE, *pieces, *sorted(bundle.words or ())[:MOST_WORDS]]
+    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.words or ())[:MAX_PROOF_WORDS]]
     encoded = tokenizer.encode_batch(map(plain, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:
@@ -314,8 +314,8 @@ def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> li
     reader = bundle.tokenizer.reader_of(bundle.words)
     read = [reader.read_line(line) for line in lines]
     texts, outputs = [text for line in read for text, _ in line], list[str]()
-    for i in range(0, len(texts), BATCH):
-        part = texts[i : i + BATCH]
+    for i in range(0, len(texts), BATCH_LINES):
+        part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
         outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
     written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))

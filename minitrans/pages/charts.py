@@ -6,18 +6,18 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-NOT_SAID = dict.fromkeys(["Date", "Creator", "Format", "Type"])  # so that the same chart gives the same bytes
+OMITTED_METADATA = dict.fromkeys(["Date", "Creator", "Format", "Type"])  # so that the same chart gives the same bytes
 
 
-def panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
+def make_panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
     """An empty chart of `n` panels, one below the other, each as high as that many inches; and the panels."""
     figure = Figure(figsize=(8, height * n), layout="constrained")
     return figure, list(figure.subplots(n, sharex=True, squeeze=False).flat)
 
 
-def svg(figure: Figure) -> str:
+def chart_as_svg(figure: Figure) -> str:
     """The content of an SVG file that shows the chart; its text is text."""
     file = io.StringIO()
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "minitrans"}):
-        figure.savefig(file, format="svg", metadata=NOT_SAID)
+        figure.savefig(file, format="svg", metadata=OMITTED_METADATA)
     return file.getvalue()

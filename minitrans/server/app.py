@@ -28,20 +28,20 @@ from starlette.types import Message, Receive, Scope, Send
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import renderer, script_hash
-from minitrans.server.markup import cut
-from minitrans.server.queue import BatchFunction, Queue
+from minitrans.server.markup import cut_html
+from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.spec import SPEC
 from minitrans.text.reading import clean, words
 from minitrans.translate.translator import Translator
 
-EXPLAINED = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
+MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
 # Of every response that does not set them itself.
 HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
-OUTER = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
+OUTER_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
 render = renderer("minitrans.server")
 
@@ -70,7 +70,7 @@ class Api:
         self._char_limit, self._rate_limit = char_limit, rate_limit
         self._minute, self._clients = 0, Counter[str]()
         self._counts = defaultdict[str, float](int)  # since the start, by Prometheus' names
-        self._queue = Queue(most_waiting)
+        self._queue = RequestQueue(most_waiting)
         self.is_stopping: Callable[[], bool] = lambda: False
         routes = [
             Route("/", self._page),
@@ -137,7 +137,7 @@ class Api:
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
         # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
-        split = [cut(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
+        split = [cut_html(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
@@ -174,9 +174,9 @@ class Api:
 
     async def _page(self, _: Request) -> Response:
         script = render("serve.js")
-        given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": EXPLAINED}
+        given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
         page = render("serve.html", script=script, script_hash=script_hash(script), **given)
-        return HTMLResponse(page, headers=OUTER)
+        return HTMLResponse(page, headers=OUTER_HEADERS)
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
@@ -184,13 +184,13 @@ class Api:
         text = _text(params, "q")
         translator = self._translator(_text(params, "source"), _text(params, "target"))
         sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
-        lines = [sentence for sentence in sentences if sentence.strip()][:EXPLAINED]
+        lines = [sentence for sentence in sentences if sentence.strip()][:MAX_EXPLAINED_SENTENCES]
 
         def draw(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
             return [explain(translator, lines).html] * len(lines)
 
         (html, *_) = await self._done(request, translator, draw, lines or [text])
-        return HTMLResponse(html, headers=OUTER)
+        return HTMLResponse(html, headers=OUTER_HEADERS)
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})

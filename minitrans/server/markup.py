@@ -11,7 +11,7 @@ KEPT_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 
 
-def cut(html: str) -> list[str]:
+def cut_html(html: str) -> list[str]:
     """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup.
 
     Raises:

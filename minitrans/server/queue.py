@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-TOGETHER = 256  # lines of requests that are computed in one go; a single request may have more
+MAX_LINES_TOGETHER = 256  # lines of requests that are computed in one go; a single request may have more
 
 BatchFunction = Callable[
     [Sequence[str]], Sequence[Any]
@@ -19,7 +19,7 @@ class _Request(NamedTuple):
     answer: Answer
 
 
-class Queue:
+class RequestQueue:
     """Requests in the order of their arrival, at most `most`; one whose answer is cancelled is dropped."""
 
     def __init__(self, most: int) -> None:
@@ -69,7 +69,7 @@ class Queue:
         taken: list[_Request] = []
         left, n_lines = [], 0
         for request in self.waiting():
-            if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= TOGETHER):
+            if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= MAX_LINES_TOGETHER):
                 taken.append(request)
                 n_lines += len(request.lines)
             else:

@@ -6,7 +6,7 @@ TEXT: dict[str, Any] = {"type": "string"}
 TEXTS: dict[str, Any] = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
 DETECTED = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
 FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
-TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+CONTENT_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
 
 def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
         operation["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
     if fields:
         schema = {"type": "object", "properties": fields, "required": [name for name in fields if name != "format"]}
-        operation["requestBody"] = {"content": {each: {"schema": schema} for each in TYPES}}
+        operation["requestBody"] = {"content": {each: {"schema": schema} for each in CONTENT_TYPES}}
     return {"post" if fields else "get": operation}
 
 

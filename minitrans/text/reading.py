@@ -12,18 +12,18 @@ from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-LONG = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
+LONG_LINE = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
 _MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _WITHOUT_BLANKS = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
-KEYS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
+KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
 # Typographic marks, and what a keyboard has for them.
-PLAIN = str.maketrans(
+PLAIN_MARKS = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛ʼ′´", "'"),
         **dict.fromkeys("“”„‟«»″", '"'),
@@ -44,10 +44,10 @@ _WIDE = "。？！…，；：”’」』）"  # after these no blank is writte
 _TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
-# Characters of Unicode's private use that stand for what is copied: SLOTS of each kind. Numbers differ in length.
-SLOTS = 6
+# Characters of Unicode's private use that stand for what is copied: N_SLOTS of each kind. Numbers differ in length.
+N_SLOTS = 6
 _NAME, _CODE, _SIGN, _TIME, _SHORT, _LONG = 0, 1, 2, 3, 4, 7  # between the last two, numbers of three and four digits
-PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * SLOTS)))
+PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
@@ -68,7 +68,7 @@ def clean(line: str) -> str:
     Cleaning twice changes nothing more.
     """
     if not (line.isascii() and line.isprintable()):  # most are
-        if len(line) > LONG:
+        if len(line) > LONG_LINE:
             line = _without_heaps(line)
         line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
         line = _SURROGATE.sub("\ufffd", line)
@@ -120,10 +120,10 @@ _PARTS = _Parts()
 def plain(line: str) -> str:
     """Clean a source line, and put a keyboard's marks for the typographic ones."""
     line = clean(line)
-    return line if line.isascii() else clean(line.translate(PLAIN))
+    return line if line.isascii() else clean(line.translate(PLAIN_MARKS))
 
 
-class Kept(NamedTuple):
+class KeptParts(NamedTuple):
     """What a translation gets back from its source.
 
     Attributes:
@@ -165,11 +165,11 @@ class Reader:
         whole = not self.plain or re.search('["“”„«»]', line)
         return [line] if whole else _END.split(clean(line))
 
-    def read_line(self, line: str) -> list[tuple[str, Kept]]:
+    def read_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `read` makes of each sentence of a line to translate."""
         return [self.read(sentence) for sentence in self.sentences(line)]
 
-    def write_line(self, texts: Iterator[str], read: Sequence[tuple[str, Kept]]) -> str:
+    def write_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
         """The translation of a line: the next of the texts belong to its sentences, as `read_line` has read them."""
         line = ""
         for _, kept in read:
@@ -178,14 +178,14 @@ class Reader:
             line += f" {text}" if line and text and blank else text
         return line
 
-    def read(self, sentence: str) -> tuple[str, Kept]:
+    def read(self, sentence: str) -> tuple[str, KeptParts]:
         """A sentence as the model is to see it, and what its translation gets back.
 
         A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
         characters, nothing is kept.
         """
         text, before, after = clean(sentence), "", ""
-        if self.plain and len(text) <= LONG:
+        if self.plain and len(text) <= LONG_LINE:
             before, text, after = _unwrapped(text)
         text = self.tidied(text)
         places = _Places(text)
@@ -195,11 +195,11 @@ class Reader:
                 return self._read_words(unit, places)
             return ",".join(places.add(part, kind) for part, kind in _parts(unit))
 
-        if self.sets_aside and len(text) <= LONG:
+        if self.sets_aside and len(text) <= LONG_LINE:
             text = self._units.sub(replace_unit, text)
-        return self.lowered(text), Kept({place: value for value, place in places.items()}, before, after)
+        return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
 
-    def write(self, text: str, kept: Kept) -> str:
+    def write(self, text: str, kept: KeptParts) -> str:
         """Put back what `read` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.places.get(place[0], ""), text)
         if kept.after.strip()[:1] in (".", "…"):  # dots in place of the stop
@@ -213,7 +213,7 @@ class Reader:
 
     def set_aside(self, source: str, target: str) -> tuple[str, str]:
         """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
-        places = _Places(source + target, first=zlib.crc32(source.encode()) % SLOTS)
+        places = _Places(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
 
         def replace_unit(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
@@ -233,7 +233,7 @@ class Reader:
                 return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
-        if self.sets_aside and len(source) <= LONG:
+        if self.sets_aside and len(source) <= LONG_LINE:
             source = self._units.sub(replace_unit, source)
         return self.lowered(source), target
 
@@ -278,7 +278,7 @@ class Reader:
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
-            edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbours(b[0])]
+            edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
         ranks = self._ranks or {}
         short = [form for a, b in cuts if (form := f"{a}'{b}") in ranks]
         return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
@@ -299,7 +299,7 @@ class _Places(dict[str, str]):
     def add(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
         if value not in self:
-            slots = (PLACEHOLDERS[SLOTS * kind + (self._first + i) % SLOTS] for i in range(SLOTS))
+            slots = (PLACEHOLDERS[N_SLOTS * kind + (self._first + i) % N_SLOTS] for i in range(N_SLOTS))
             free = [slot for slot in slots if slot not in self._text and slot not in self.values()]
             if not free:
                 return value
@@ -355,9 +355,9 @@ def signs(texts: Iterable[str]) -> str:
     return "".join(sorted(sign for sign in {*chain.from_iterable(texts)} if re.match(r"[^\w\s\ue000-\uf8ff]", sign)))
 
 
-def neighbours(letter: str) -> str:
+def neighbouring_keys(letter: str) -> str:
     """The keys around that of a small letter."""
-    places = {key: (i, row) for i, keys in enumerate(KEYS) for row, key in enumerate(keys)}
+    places = {key: (i, row) for i, keys in enumerate(KEYBOARD_ROWS) for row, key in enumerate(keys)}
     row, at = places.get(letter, (9, 9))
     near = {row - 1: (at, at + 1), row: (at - 1, at + 1), row + 1: (at - 1, at)}
     return "".join(key for key, (i, j) in places.items() if j in near.get(i, ()))

@@ -2,10 +2,10 @@
 
 from sentencex import segment
 
-from minitrans.text.reading import LONG, clean
+from minitrans.text.reading import LONG_LINE, clean
 
 
-def cut(line: str, language: str) -> list[str]:
+def cut_text(line: str, language: str) -> list[str]:
     """The sentences of a line, at least one, cleaned as all text is.
 
     What has no letter, such as the number of an item, stays with the sentence after it. A sentence of more than 2,000
@@ -17,9 +17,9 @@ def cut(line: str, language: str) -> list[str]:
     """
     line, start, sentences = clean(line), 0, [""]
     while start < len(line):
-        window = line[start : start + LONG]  # finding the ends of quotations takes quadratic time
+        window = line[start : start + LONG_LINE]  # finding the ends of quotations takes quadratic time
         segments = segment(language, window)
-        if start + LONG < len(line):
+        if start + LONG_LINE < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
         for sentence in segments:
             start += len(sentence)

@@ -19,7 +19,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.processes import gather, slice_of_rank
+from minitrans.data.distributed import gather, slice_of_rank
 from minitrans.errors import UserError
 from minitrans.text.lines import visible
 from minitrans.training.checkpoints import written_checkpoints

@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping
 from lightning.pytorch.plugins import TorchCheckpointIO
 
-from minitrans.data.processes import sum_up
+from minitrans.data.distributed import sum_over_processes
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training.config import TrainingConfig
@@ -154,7 +154,7 @@ class Checkpoints(Checkpoint):
         if self.step == trainer.estimated_stepping_batches:
             trainer.should_stop = True  # Lightning validates when it stops: so the last step is validated too
         late = time.monotonic() - self.saved_at >= 60 * self.config.checkpoint_minutes
-        self.stop, late = map(bool, sum_up([self.signals.heard, late], pl_module.device))
+        self.stop, late = map(bool, sum_over_processes([self.signals.heard, late], pl_module.device))
         self.due |= self.stop or late or self.step % self.config.checkpoint_every == 0
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None

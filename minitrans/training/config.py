@@ -25,7 +25,7 @@ from minitrans.translate.bundle import POSITIONS, count_parameters
 
 CONFIG = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
-BYTES = 4 * (5 + 4)
+BYTES_PER_PARAMETER = 4 * (5 + 4)
 FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
 
 
@@ -101,8 +101,8 @@ SECTIONS = {
     "training": TrainingConfig,
     "trainer": TrainerConfig,
 }
-KINDS = {"seed": Seed, "compiled": Mode, "run_dir": str | None}  # of those without a section; the others are switches
-WORDS: dict[Any, str] = {
+TYPES = {"seed": Seed, "compiled": Mode, "run_dir": str | None}  # of those without a section; the others are switches
+TYPE_NAMES: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
     str: "text",
@@ -159,7 +159,7 @@ def check_memory(c: TransformerConfig) -> None:
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
     n_parameters = count_parameters(c)
-    needed = BYTES * n_parameters + 4 * c.max_len * c.d_model
+    needed = BYTES_PER_PARAMETER * n_parameters + 4 * c.max_len * c.d_model
     if needed > memory:
         raise UserError(
             f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
@@ -276,9 +276,9 @@ def _wrong(name: str, key: str, value: Any) -> UserError:
             f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
         )
     section, _, field = key.rpartition(".")
-    hint = get_type_hints(SECTIONS[section])[field] if section else KINDS.get(key, bool)
+    hint = get_type_hints(SECTIONS[section])[field] if section else TYPES.get(key, bool)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
-    described = [WORDS.get(kind) or WORDS.get(get_origin(kind) or kind) for kind in kinds]
+    described = [TYPE_NAMES.get(kind) or TYPE_NAMES.get(get_origin(kind) or kind) for kind in kinds]
     names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(described, kinds, strict=True)]
     quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
     return UserError(f"{name} is {brief(value)}; it must be {' or '.join(names)}{quotes}")

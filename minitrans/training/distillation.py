@@ -42,12 +42,12 @@ from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
-MODEL_RATE = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
-BEAM = 5
-SAMPLE = 10  # likeliest tokens from which those of new sources are drawn
+MODEL_LEARNING_RATE = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
+BEAM_SIZE = 5
+SAMPLE_TOP = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
-VOTE, BACKWARD, LENGTH = 2.0, 0.3, 0.4  # see `choose_by_agreement`
+VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `choose_by_agreement`
 BATCH_TOKENS = 4096  # in a batch to score
 
 
@@ -83,7 +83,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
             teacher = config_of_model(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
-            search = partial(Translator.translate, beam=BEAM, length_penalty=LENGTH_PENALTY[direction])
+            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTY[direction])
             translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
@@ -95,7 +95,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
     for seed in SEEDS:
         teacher = replace(config, run_dir=folder / f"backward{seed}")
-        sample = partial(Translator.sample, top=SAMPLE, seed=seed)
+        sample = partial(Translator.sample, top=SAMPLE_TOP, seed=seed)
         translate(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
     students = [Translator.load(folder / f"student{seed}", compiled=config.compiled) for seed in SEEDS]
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
@@ -111,7 +111,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
     training = replace(
         config.training,
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * MODEL_RATE,
+        learning_rate=config.training.learning_rate * MODEL_LEARNING_RATE,
     )
     model = config_of_model(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
@@ -121,19 +121,19 @@ def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sou
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM best of each student. They are ranked by a sum: the mean log-probability from the students
-    that found them, VOTE for each of these students, BACKWARD times the log-probability that the teacher gives the
+    that found them, VOTE_WEIGHT for each of these students, BACKWARD_WEIGHT times the log-probability that the teacher gives the
     source, and LENGTH for each token.
     """
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
     for student in students:
-        for row, n_best in zip(candidates, student.n_best(sources, BEAM, length_penalty=0), strict=True):
+        for row, n_best in zip(candidates, student.n_best(sources, BEAM_SIZE, length_penalty=0), strict=True):
             for text, log_p in {t.text: t.score for t in reversed(n_best)}.items():  # the best of equal texts
                 row.setdefault(text, []).append(log_p)
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
-    likes = np.array([np.mean(log_ps) + VOTE * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD * log_probs(teacher, targets, given)
-    likes += LENGTH * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
+    likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
+    likes += BACKWARD_WEIGHT * log_probs(teacher, targets, given)
+    likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
 

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
-from minitrans.data.processes import gather, n_processes, rank, sum_up
+from minitrans.data.distributed import gather, n_processes, rank, sum_over_processes
 from minitrans.errors import UserError
 from minitrans.model.loss import BatchLoss
 from minitrans.model.transformer import Transformer
@@ -94,7 +94,7 @@ class TranslationModule(LightningModule):
         if n_processes() == 1:
             loss = loss / n_tokens
             return loss, loss, n_tokens
-        total, of_all = sum_up([loss.item(), n_tokens], loss.device)
+        total, of_all = sum_over_processes([loss.item(), n_tokens], loss.device)
         return loss / (of_all / n_processes()), loss.new_tensor(total / of_all), int(of_all)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:

@@ -9,7 +9,7 @@ from minitrans.errors import UserError
 Setting = Literal["auto", "bf16", "fp32", "fp16"]
 # Lightning's names. With the two lower precisions, weights and their updates stay in float32.
 TrainerPrecision = Literal["bf16-mixed", "32-true", "16-mixed"]
-OF_TRAINER: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
+TRAINER_PRECISIONS: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
 _BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
 
 

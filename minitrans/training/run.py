@@ -26,7 +26,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError, brief
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
-from minitrans.pages.charts import svg
+from minitrans.pages.charts import chart_as_svg
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import (
     MovingAverage,
@@ -35,7 +35,6 @@ from minitrans.training.callbacks import (
     TrainingProgress,
     ValidationTranslations,
 )
-from minitrans.training.card import model_card
 from minitrans.training.checkpoints import (
     CheckpointFiles,
     Checkpoints,
@@ -46,8 +45,9 @@ from minitrans.training.checkpoints import (
 )
 from minitrans.training.config import FROM_TOKENIZER, RunConfig, check_memory
 from minitrans.training.curve import training_curve
+from minitrans.training.model_card import model_card
 from minitrans.training.module import TranslationModule
-from minitrans.training.precision import OF_TRAINER, choose_precision
+from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, hold_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
@@ -55,7 +55,7 @@ from minitrans.translate.confidence import choose_threshold
 from minitrans.translate.scoring import Scores, by_line, score
 from minitrans.translate.translator import Translator
 
-PATIENCE = 10.0  # seconds that the first process of a training has to report an error and end the others
+GRACE_SECONDS = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -102,7 +102,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _find_words(config, data))
         bundle, scores = _evaluate(config, bundle, data)
         curve = training_curve(config.run_dir / METRICS, kept=best["global_step"])
-        write_file(config.run_dir / CURVE, svg(curve))
+        write_file(config.run_dir / CURVE, chart_as_svg(curve))
         write_file(config.run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
         save_bundle(config.run_dir, bundle)
         return scores
@@ -190,7 +190,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     try:
         trainer = Trainer(
             **config.trainer | {"log_every_n_steps": 0},  # `StepMetrics` does it
-            precision=OF_TRAINER[precision],
+            precision=TRAINER_PRECISIONS[precision],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
             plugins=[CheckpointFiles()],
@@ -242,9 +242,9 @@ def _fit(
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(PATIENCE)  # the first process reports the error and ends this one, unless only this one failed
+            time.sleep(GRACE_SECONDS)  # the first reports the error and ends this process, unless only this one failed
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
-        if codes := _end_processes(trainer, PATIENCE / 2 if broken else 0):
+        if codes := _end_processes(trainer, GRACE_SECONDS / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
             raise UserError(

@@ -15,9 +15,9 @@ from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_wo
 
 CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"
-MARK = ".minitrans"  # marks a folder as a run's, and is locked during training
+MARK_FILE = ".minitrans"  # marks a folder as a run's, and is locked during training
 # All other files that a training writes into it. Files with other names are not ours.
-FILES = [
+RUN_FILES = [
     *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
     *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
@@ -43,16 +43,16 @@ def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
         raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
     elif run_dir.is_symlink():
         raise UserError(f"{run_dir} is a link, so what it leads to is not overwritten; give that as --run-dir")
-    elif not (run_dir / MARK).is_file():
+    elif not (run_dir / MARK_FILE).is_file():
         raise UserError(
-            f"{run_dir} is not marked as a run folder by a file {MARK}, so it is not overwritten; remove it "
+            f"{run_dir} is not marked as a run folder by a file {MARK_FILE}, so it is not overwritten; remove it "
             "yourself, or give another --run-dir"
         )
     for path in run_dir.rglob("*"):
         if path.is_symlink():
             raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
-    held.enter_context(lock(run_dir / MARK))
-    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in FILES])  # unfinished files of a run that was killed
+    held.enter_context(lock(run_dir / MARK_FILE))
+    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in RUN_FILES])  # unfinished files of a run that was killed
     return True
 
 
@@ -85,10 +85,10 @@ def begin_run(
             run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
-        held.enter_context(lock(run_dir / MARK))
+        held.enter_context(lock(run_dir / MARK_FILE))
         if (run_dir / CONFIG).exists():
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-    _remove(run_dir, FILES)
+    _remove(run_dir, RUN_FILES)
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (run_dir / folder).rmdir()

@@ -22,7 +22,7 @@ from minitrans.text.tokenizer import Tokenizer
 WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # Limits of what no weight confirms: the table of positions, and the small files.
 POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
-_LARGEST = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
+_MAX_TOKENIZER_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def load_words(folder: Path) -> dict[str, int]:
 
 
 def _check_size(path: Path) -> None:
-    if (size := path.stat().st_size) > _LARGEST:
-        raise UserError(f"{path} is damaged ({size} bytes, more than {_LARGEST}); train the run again")
+    if (size := path.stat().st_size) > _MAX_TOKENIZER_BYTES:
+        raise UserError(f"{path} is damaged ({size} bytes, more than {_MAX_TOKENIZER_BYTES}); train the run again")
 
 
 def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:

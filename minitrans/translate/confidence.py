@@ -9,7 +9,7 @@ from sacrebleu.metrics.chrf import CHRF
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-EXACT = 0.5  # if at least this share of translations equals a reference, all others are called wrong
+MIN_EXACT_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
 LOW_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
 
 
@@ -48,7 +48,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     Source: Youden 1950, the index J.
     """
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
-    chrf = None if np.mean(equal) >= EXACT else LOW_CHRF
+    chrf = None if np.mean(equal) >= MIN_EXACT_SHARE else LOW_CHRF
     wrong = _wrong(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])

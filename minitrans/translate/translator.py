@@ -24,12 +24,12 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
-from minitrans.text.reading import Kept, words
+from minitrans.text.reading import KeptParts, words
 from minitrans.text.words import changes_numbers
 from minitrans.translate.backend import Mode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
-LEAST_ROWS = 8  # of a batch, about, when batches are made smaller so that there are more of them
+MIN_BATCH_ROWS = 8  # of a batch, about, when batches are made smaller so that there are more of them
 
 logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
@@ -90,7 +90,7 @@ class Source(NamedTuple):
     """
 
     ids: list[int]
-    kept: Kept
+    kept: KeptParts
 
 
 class Translator:
@@ -187,7 +187,7 @@ class Translator:
         best = [[ranked[0] for ranked in each] for each in hypotheses]
         weights: Sequence[Attention | None] = [None] * len(lines)
         if attention:
-            alone = [each[0] if len(each) == 1 else Source([], Kept({})) for each in sources]
+            alone = [each[0] if len(each) == 1 else Source([], KeptParts({})) for each in sources]
             weights = self._attention(alone, [each[0].ids for each in best], batch_tokens)
         texts = self._texts(sources, [[hypothesis.ids for hypothesis in each] for each in best])
         rows = zip(texts, best, lines, sources, weights, strict=True)
@@ -254,9 +254,9 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.sentences(text)
-        from minitrans.text.sentences import cut  # its library is optional
+        from minitrans.text.sentences import cut_text  # its library is optional
 
-        return [part for sentence in cut(text, self.bundle.source) for part in self._reader.sentences(sentence)]
+        return [part for sentence in cut_text(text, self.bundle.source) for part in self._reader.sentences(sentence)]
 
     def count_pieces(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
@@ -311,7 +311,7 @@ class Translator:
         threads = stepper.max_threads
         if threads > 1:  # a few batches for each, that all end at about the same time
             tokens = sum(map(len, sources))
-            least = LEAST_ROWS * tokens // max(1, len(sources))
+            least = MIN_BATCH_ROWS * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
         batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
@@ -388,9 +388,9 @@ class Translator:
 def layer_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
     """What `stacked` makes of the encoder's self-attention, the decoder's, and cross-attention."""
     kinds = [x.self_weights for x in encoder], [x.self_weights for x in decoder], [x.cross_weights for x in decoder]
-    return tuple(map(stacked, kinds))
+    return tuple(map(stack_layers, kinds))
 
 
-def stacked(layers: Iterable[Tensor | None]) -> Tensor:
+def stack_layers(layers: Iterable[Tensor | None]) -> Tensor:
     """Each layer's weights, (B, H, Tq, Tk) -> (L, B, H, Tq, Tk) on the CPU."""
     return torch.stack([weights for weights in layers if weights is not None]).cpu()

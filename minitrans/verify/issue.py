@@ -11,11 +11,11 @@ import torch
 import transformers
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import DRAFT, chunk_deviation, repeated
-from minitrans.cachecheck.hugging_face import HuggingFace, architectures
-from minitrans.cachecheck.measure import CONTROL, Report, number, rounding
-from minitrans.cachecheck.proof import cases_for
-from minitrans.cachecheck.protocol import Case
+from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, repeated
+from minitrans.cachecheck.hugging_face import HFModel, architectures
+from minitrans.cachecheck.measure import CONTROL, Report, number, tolerance_of
+from minitrans.cachecheck.protocol import ModelAndTokens
+from minitrans.cachecheck.runner import cases_for
 
 SECONDS = 300  # that a program may take
 SMALL_MODEL = """\
@@ -23,7 +23,7 @@ config = transformers.AutoConfig.for_model("{name}", **{settings})
 model = transformers.{auto}.from_config(config, dtype={dtype}).eval()
 for parameter in model.parameters():
     parameter.add_(0.1 * torch.randn_like(parameter))"""
-BEGINNING = """\
+PROGRAM_BEGINNING = """\
 import torch
 import transformers
 
@@ -55,12 +55,12 @@ mask = torch.tensor([[0] * 3 + [1] * tokens.size(1)])
 padded = torch.cat([tokens[:, :1].expand(1, 3), tokens], 1)
 logits = model(padded, attention_mask=mask{positions}).logits[:, 3:]
 """
-END = """\
+PROGRAM_END = """\
 print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
 """
 
 
-def issue(report: Report, model: HuggingFace, name: str) -> str:
+def issue(report: Report, model: HFModel, name: str) -> str:
     """Markdown: the versions, the checks that fail, and the smallest program that shows it, with what it prints.
 
     Args:
@@ -76,7 +76,7 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_for(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    limit = CONTROL if any(r.failure.measured > CONTROL for r in failed.values()) else rounding(case.model.dtype)
+    limit = CONTROL if any(r.failure.measured > CONTROL for r in failed.values()) else tolerance_of(case.model.dtype)
     shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
@@ -93,7 +93,9 @@ def issue(report: Report, model: HuggingFace, name: str) -> str:
     return "\n".join(lines)
 
 
-def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[str], limit: float) -> Iterator[str]:
+def programs(
+    case: ModelAndTokens[Any], model: HFModel, name: str, failed: Collection[str], limit: float
+) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
     hf_model, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
@@ -105,7 +107,7 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
     def whole(tokens: Tensor, rest: str, **fields: object) -> str:
-        text = BEGINNING + rest + END
+        text = PROGRAM_BEGINNING + rest + PROGRAM_END
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
     case = case.rows(slice(1))
@@ -113,16 +115,16 @@ def programs(case: Case[Any], model: HuggingFace, name: str, failed: Collection[
         cache = getattr(model, "cache_name", "past_key_values")
         yield whole(difference[0], IN_CHUNKS, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
-        yield whole(repeated(case, 3 * DRAFT), DROPPED, before=DRAFT, draft=3)
+        yield whole(repeated(case, 3 * DRAFT_LENGTH), DROPPED, before=DRAFT_LENGTH, draft=3)
     if "padding.left" in failed:
         yield whole(repeated(case, 5), PADDED, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)")
     if "padding.left-mask-alone" in failed:
         yield whole(repeated(case, 5), PADDED, positions="")
 
 
-def shortest_difference(case: Case[Any], limit: float) -> tuple[Tensor, list[int]] | None:
+def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
-    most = 3 * max(case.model.spans, default=DRAFT) + 2
+    most = 3 * max(case.model.spans, default=DRAFT_LENGTH) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
         part = case.with_tokens(repeated(case, length))
         two = [[first, length - first] for first in range(1, length)]

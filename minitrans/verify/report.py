@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.measure import LOWER, Report, name_of, number, rounding
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, name_of, number, tolerance_of
 
 LEGEND = (
     "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "
     "the other columns as the one at their head. docs/verification.md says who chose these limits, and how."
 )
-NARROW = 120  # columns: below, an id in a column of its own leaves too little for the claim
+NARROW_COLUMNS = 120  # columns: below, an id in a column of its own leaves too little for the claim
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -22,16 +22,16 @@ def print_report(report: Report, console: Console) -> None:
 
     On a narrow one, a check's id stands above its claim.
     """
-    narrow = console.width < NARROW
+    narrow = console.width < NARROW_COLUMNS
     table = Table(box=None, pad_edge=False, header_style="bold")
     if not narrow:
         table.add_column("check", no_wrap=True)
     table.add_column("claim, and what is measured", overflow="fold")
     table.add_column("float64", justify="right", no_wrap=True)
     table.add_column("at most", justify="right", no_wrap=True)
-    lower = [name_of(dtype) for dtype in LOWER]
-    for dtype in LOWER:
-        table.add_column(f"{name_of(dtype)}\n<= {number(rounding(dtype))}", justify="right", no_wrap=True)
+    lower = [name_of(dtype) for dtype in LOWER_DTYPES]
+    for dtype in LOWER_DTYPES:
+        table.add_column(f"{name_of(dtype)}\n<= {number(tolerance_of(dtype))}", justify="right", no_wrap=True)
     table.add_column("")
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.protocol import Case
+from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify.adapter import TransformerAdapter, case_of
+from minitrans.verify.cached_transformer import CachedTransformer, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
-MOST_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
+MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
 DECODE_ROWS = 100  # sentences decoded together
 
 # The running example of texts on attention; the corpus in this repository has these sentences too.
@@ -31,7 +31,7 @@ RUNNING_EXAMPLE = {
 
 
 @dataclass(frozen=True)
-class Subject:
+class ModelAndPairs:
     """A model, a batch of sentence pairs, and sources to decode.
 
     Attributes:
@@ -57,11 +57,11 @@ class Subject:
         """The dtype of the model's weights."""
         return self.model.output.weight.dtype
 
-    def to(self, dtype: torch.dtype) -> "Subject":
+    def to(self, dtype: torch.dtype) -> "ModelAndPairs":
         """The same with a copy of the model in another dtype."""
         return replace(self, model=copy.deepcopy(self.model).to(dtype))
 
-    def case(self) -> Case[DecoderCache]:
+    def case(self) -> ModelAndTokens[DecoderCache]:
         """Model and sentence pairs, for what is measured on anyone's model."""
         return case_of(self.model, self.src_ids, self.tgt_in)
 
@@ -99,9 +99,9 @@ def fresh_model(seed: int = 6) -> Transformer:
     return model
 
 
-def random_subject(model: Transformer, seed: int = 1) -> Subject:
+def random_subject(model: Transformer, seed: int = 1) -> ModelAndPairs:
     """Random sentences, no longer than the model takes; a float64 copy of the model is taken."""
-    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(TransformerAdapter(model).ordinary)
+    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(CachedTransformer(model).ordinary)
 
     def ids(n: int) -> list[int]:
         n = min(n, model.config.max_len - 1)
@@ -111,7 +111,7 @@ def random_subject(model: Transformer, seed: int = 1) -> Subject:
     return make_subject(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
 
 
-def run_subject(run: Path, data: str | None = None) -> Subject:
+def subject_of_run(run: Path, data: str | None = None) -> ModelAndPairs:
     """A trained run: its weights, its tokenizer, validation text for the full passes, and test sentences to decode.
 
     Args:
@@ -127,7 +127,7 @@ def run_subject(run: Path, data: str | None = None) -> Subject:
     corpus = run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
     known = set(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True))
-    return text_subject(
+    return subject_of_text(
         bundle,
         list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True)),
         [line for name in tests for line in corpus[name]["source"]],
@@ -135,15 +135,15 @@ def run_subject(run: Path, data: str | None = None) -> Subject:
     )
 
 
-def text_subject(
+def subject_of_text(
     bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], examples: Sequence[tuple[str, str]]
-) -> Subject:
+) -> ModelAndPairs:
     """Real sentences for a trained model.
 
     Args:
         bundle: The model and its tokenizer; a float64 copy of the model is taken.
         pairs: Source and target sentences, of which a few of different lengths serve for the full passes.
-        decode_lines: Source sentences, of which MOST_LINES of all lengths are decoded.
+        decode_lines: Source sentences, of which MAX_DECODE_LINES of all lengths are decoded.
         examples: Sentences, and the only translations that are right.
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
@@ -153,7 +153,7 @@ def text_subject(
     reader = tokenizer.reader_of(bundle.words)
     read = [text for line in decode_lines for text, _ in reader.read_line(line)]
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
-    lines = lines[:: max(1, math.ceil(len(lines) / MOST_LINES))]
+    lines = lines[:: max(1, math.ceil(len(lines) / MAX_DECODE_LINES))]
     batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
     subject = make_subject(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
@@ -173,11 +173,11 @@ def make_subject(
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],
     decode_batches: Sequence[Sequence[list[int]]],
-) -> Subject:
+) -> ModelAndPairs:
     """Put sentences of piece ids, without special ids, into tensors; a float64 copy of the model is taken."""
     config = model.config
     batch = collate(sources, targets, config.pad_id, config.bos_id, config.eos_id)
-    return Subject(
+    return ModelAndPairs(
         model=copy.deepcopy(model).to("cpu", torch.float64).eval(),
         src_ids=batch.src_ids,
         tgt_in=batch.tgt_in,

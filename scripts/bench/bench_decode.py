@@ -53,7 +53,7 @@ from minitrans.errors import UserError
 from minitrans.model.decoding import length_limit
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.lines import read_lines
-from minitrans.text.reading import Kept
+from minitrans.text.reading import KeptParts
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.translate.translator import Source, Translator
@@ -113,7 +113,7 @@ class Ours:
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
-        read = [[Source(ids, Kept({}))] for ids in sources]
+        read = [[Source(ids, KeptParts({}))] for ids in sources]
         hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
         return [best.ids for ((best, *_),) in hypotheses]
 

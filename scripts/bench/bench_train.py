@@ -60,7 +60,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cli.arguments import Parser, bounded, count
+from minitrans.cli.arguments import Parser, bounded_number, count
 from minitrans.cli.process import keep_freed_memory
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus
@@ -794,7 +794,7 @@ def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
     """Add a flag for each field of a dataclass of settings, and one that holds all contenders to an instruction set."""
     parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
     for field in fields(settings):
-        kind = {int: count, float: bounded(float, 0)}.get(type(field.default), str)
+        kind = {int: count, float: bounded_number(float, 0)}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
 

@@ -29,7 +29,7 @@ import yaml
 from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
-from minitrans.cachecheck.measure import number, rounding
+from minitrans.cachecheck.measure import number, tolerance_of
 
 BUGS = Path(__file__).with_name("history_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
@@ -76,7 +76,7 @@ class Found(NamedTuple):
     @property
     def wrong(self) -> bool:
         """Whether it failed by more than rounding in float32, which parts of some models compute in."""
-        return not self.passed and self.measured is not None and not self.measured <= rounding(torch.float32)
+        return not self.passed and self.measured is not None and not self.measured <= tolerance_of(torch.float32)
 
 
 class AnyRelease(CachedModel[list[Any]]):

@@ -52,8 +52,8 @@ AROUND = [
     *modules_of("export", "ctranslate2 transformers"),
     *modules_of("compiled", "plan probe training stepper library"),
     *modules_of("training", "module checkpoints callbacks"),
-    *modules_of("data", "batching filters loader processes"),
-    *modules_of("cachecheck", "protocol cache_checks patterns self_test wrappers proof"),
+    *modules_of("data", "batching distributed filters loader"),
+    *modules_of("cachecheck", "protocol cache_checks failure_patterns self_test wrappers runner"),
     *modules_of("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model
@@ -180,14 +180,14 @@ EQUIVALENT = {
         "if mode >= 'require':": "off never gets there, and auto comes before it",
     },
     "compiled.library": {
-        **{f"COMPILE = {flags}": "as right, and slower" for flags in (
+        **{f"CXX_FLAGS = {flags}": "as right, and slower" for flags in (
             ["-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
             ["-std=c++17", "-O3", "-fno-trapping-math", "-fassociative-math", "-fno-signed-zeros"],
             ["-std=c++17", "-O3", "-fno-math-errno", "-fassociative-math", "-fno-signed-zeros"],
             ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"],
             ["-std=c++17", "-O3", "-fno-math-errno", "-fno-trapping-math", "-fassociative-math"],
         )},
-        **{f"COMPILE += {flags}": "as right, and slower" for flags in (
+        **{f"CXX_FLAGS += {flags}": "as right, and slower" for flags in (
             "['-mcpu=native']",
             "['-march=native'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
             "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
@@ -196,7 +196,7 @@ EQUIVALENT = {
     "compiled.library._compile": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), COMPILE, _processor(), compiler])"
+        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, _processor(), compiler])"
         ".encode())": "any key of the same things serves",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },

@@ -23,7 +23,7 @@ import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
 from minitrans.cachecheck.hugging_face import architectures, small_model
-from minitrans.cachecheck.measure import Caught, Result, number, rounding
+from minitrans.cachecheck.measure import Caught, Result, number, tolerance_of
 
 NOTES = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
@@ -80,7 +80,7 @@ class Row(NamedTuple):
     @property
     def failed(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not r.failure.measured <= rounding(torch.float32)]
+        return [r for r in self.results if r.failed and not r.failure.measured <= tolerance_of(torch.float32)]
 
 
 INTRODUCTION = """

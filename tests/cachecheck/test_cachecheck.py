@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from toy import MAX_LEN, Off, Toy, V, last_row
 
 from minitrans.cachecheck import run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, LONG, next_token_score_deviation, repeated, step_deviation
-from minitrans.cachecheck.measure import CONTROL, FLOAT64, Measurement, Result, number, rounding
-from minitrans.cachecheck.proof import in_words, random_case
-from minitrans.cachecheck.wrappers import FAULTS, Around, padding_seen
+from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, next_token_score_deviation, repeated, step_deviation
+from minitrans.cachecheck.measure import CONTROL, TOLERANCE, Measurement, Result, number, tolerance_of
+from minitrans.cachecheck.runner import failure_line, random_case
+from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, random_subject
 
@@ -195,12 +195,12 @@ class LastLayerInFloat32(Toy):
 def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
-    assert tolerances == dict.fromkeys(tolerances, FLOAT64) | dict.fromkeys(
-        ["weights", *GENERATED.split()], rounding(torch.float32)
+    assert tolerances == dict.fromkeys(tolerances, TOLERANCE) | dict.fromkeys(
+        ["weights", *GENERATED.split()], tolerance_of(torch.float32)
     )
     weights = results["weights"]
     assert weights.measured is not None
-    assert weights.measured > FLOAT64
+    assert weights.measured > TOLERANCE
     assert weights.detail == "part of it is computed in float32, and allowed its rounding"
 
 
@@ -220,7 +220,7 @@ def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
         def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
             return super()._weights(q, k, seen).round()
 
-    assert BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == FLOAT64
+    assert BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == TOLERANCE
 
 
 def test_rows_whose_scores_change_places_are_noticed() -> None:
@@ -233,7 +233,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
     assert next_token_score_deviation(case) > CONTROL
 
 
-@pytest.mark.parametrize(("spans", "longest"), [((), LONG), ((9,), 29)])
+@pytest.mark.parametrize(("spans", "longest"), [((), LONG_LENGTH), ((9,), 29)])
 def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
     spans: tuple[int, ...], longest: int
 ) -> None:
@@ -270,7 +270,7 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
 def test_a_failure_is_told_by_the_first_dtype_that_fails(float64: float, words: str) -> None:
     lower = {"float32": Measurement(0.5, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
     result = Result("x", "A chapter", "A claim.", "what", float64, 1e-12, False, 0.5, lower)
-    assert in_words(result) == f"x: {words} is allowed: A claim."
+    assert failure_line(result) == f"x: {words} is allowed: A claim."
 
 
 def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
@@ -307,7 +307,7 @@ def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None
 
 def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
     case = random_case(Toy())
-    case, mask = replace(case, model=Around(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
+    case, mask = replace(case, model=Wrapper(case.model, padding_seen)), torch.ones(3, 9, dtype=torch.bool).triu(1)
     assert torch.equal(case.full_pass(mask)[0], case.full_pass()[0])
     assert torch.equal(*(case.feed(case.tokens, case.new_cache(), some)[0] for some in (mask, None)))
 

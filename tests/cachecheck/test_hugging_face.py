@@ -13,8 +13,8 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
-from minitrans.cachecheck.measure import FLOAT64, Report, rounding
-from minitrans.cachecheck.proof import random_case
+from minitrans.cachecheck.measure import TOLERANCE, Report, tolerance_of
+from minitrans.cachecheck.runner import random_case
 from minitrans.cachecheck.wrappers import FAULTS
 
 pytest.importorskip("transformers")
@@ -42,7 +42,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     results = {result.id: result for result in run(model).checks}
     assert {id_ for id_, result in results.items() if result.failed} == FAILING[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
-    assert (results["weights"].tolerance == rounding(torch.float32)) == (name in EAGER_IN_FLOAT32)
+    assert (results["weights"].tolerance == tolerance_of(torch.float32)) == (name in EAGER_IN_FLOAT32)
     of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *ALONE}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
@@ -67,7 +67,7 @@ def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[st
     assert isinstance(model, hugging_face.DecoderOnly)
     assert sum(p.numel() for p in model.model.parameters()) < hugging_face.LARGEST
     assert not kinds or list(model.model.config.layer_types) == kinds
-    assert step_deviation(random_case(model)) <= rounding(torch.float32)
+    assert step_deviation(random_case(model)) <= tolerance_of(torch.float32)
 
 
 def test_a_model_that_is_not_small_is_refused() -> None:
@@ -130,17 +130,17 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
-    monkeypatch.setattr(issue, "DRAFT", 2)
-    assert issue.shortest_difference(random_case(model), FLOAT64) is None
+    monkeypatch.setattr(issue, "DRAFT_LENGTH", 2)
+    assert issue.shortest_difference(random_case(model), TOLERANCE) is None
     monkeypatch.setattr(issue, "shortest_difference", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
     checks = {"chunks", "rollback", "padding.left", "padding.left-mask-alone"}
-    programs = [*issue.programs(random_case(model), model, name, checks if name == "opt" else {"chunks"}, FLOAT64)]
+    programs = [*issue.programs(random_case(model), model, name, checks if name == "opt" else {"chunks"}, TOLERANCE)]
     assert len(programs) == n_programs
     assert issue.issue(Report([]), model, name).startswith(
         f"# {type(model.model).__name__}: no check of its cache fails"
     )
     for program in programs:
-        assert max(json.loads(issue.differences(program, -1.0))) < FLOAT64
+        assert max(json.loads(issue.differences(program, -1.0))) < TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from minitrans.cachecheck.measure import (
-    FLOAT64,
-    LOWER,
-    ROUNDINGS,
+    LOWER_DTYPES,
+    TOLERANCE,
+    TOLERANCES_IN_EPS,
     Caught,
     Check,
     Deviation,
@@ -20,9 +20,9 @@ from minitrans.cachecheck.measure import (
     NotOfferedError,
     Report,
     Result,
+    begin_group,
     compare,
     deviation,
-    group,
     name_of,
     number,
     worst,
@@ -79,7 +79,7 @@ def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
     assert compare([few[0]], [many[0]]) == INF  # of three axes the last is no number of keys
 
 
-@pytest.mark.parametrize("dtype", LOWER)
+@pytest.mark.parametrize("dtype", LOWER_DTYPES)
 def test_in_a_lower_dtype_it_is_relative_to_the_largest_element_where_that_is_above_1(dtype: torch.dtype) -> None:
     want = torch.tensor([64.0, -256.0, 0.0], dtype=torch.float64)
     assert deviation(torch.tensor([64.0, -256.0, 4.0], dtype=dtype), want) == 4 / 256
@@ -126,12 +126,12 @@ def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> No
     assert Measurement(measured, 0.5).passed == passed
 
 
-@pytest.mark.parametrize("wrong", [torch.float64, *LOWER])
+@pytest.mark.parametrize("wrong", [torch.float64, *LOWER_DTYPES])
 def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
-    result = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER)
+    result = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER_DTYPES)
     assert not result.passed
     assert {name: m.measured for name, m in result.by_dtype.items()} == {
-        name_of(dtype): dtype == wrong for dtype in (torch.float64, *LOWER)
+        name_of(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)
     }
 
 
@@ -150,18 +150,18 @@ def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
 
 
 def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
-    result = outcome(lambda dtype: 1e-30, 0.0, *LOWER)
+    result = outcome(lambda dtype: 1e-30, 0.0, *LOWER_DTYPES)
     assert not result.passed
     assert [m.tolerance for m in result.lower.values()] == [0.0, 0.0]
     for check in CHECKS:
         for dtype in check.lower:
-            rounding = ROUNDINGS[dtype] * torch.finfo(dtype).eps
+            rounding = TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
             assert check.tolerance_in(dtype) == (rounding if check.tolerance else 0.0), check.id
 
 
 def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() -> None:
-    assert FLOAT64 == 1e-12
-    result = outcome(lambda dtype: 0.25, 0.5, *LOWER)
+    assert TOLERANCE == 1e-12
+    result = outcome(lambda dtype: 0.25, 0.5, *LOWER_DTYPES)
     assert (result.id, result.group, result.claim, result.what) == ("x", "A chapter", "A claim.", "what")
     assert (result.measured, result.tolerance, result.passed) == (0.25, 0.5, False)
     assert result.lower == {"float32": Measurement(0.25, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
@@ -170,9 +170,9 @@ def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() 
 
 def test_what_differs_is_said_of_the_first_dtype_that_fails_by_its_own_tolerance() -> None:
     def measure(dtype: torch.dtype) -> Deviation:
-        return deviation(torch.tensor([[[1e-6], [0.5]]], dtype=dtype) * (dtype in LOWER), torch.zeros(1, 2, 1))
+        return deviation(torch.tensor([[[1e-6], [0.5]]], dtype=dtype) * (dtype in LOWER_DTYPES), torch.zeros(1, 2, 1))
 
-    assert outcome(measure, 1e-12, *LOWER).detail == "position 1 of row 0 is the first that differs, by 0.5"
+    assert outcome(measure, 1e-12, *LOWER_DTYPES).detail == "position 1 of row 0 is the first that differs, by 0.5"
 
 
 def test_a_check_draws_the_same_random_numbers_every_time() -> None:
@@ -181,7 +181,7 @@ def test_a_check_draws_the_same_random_numbers_every_time() -> None:
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
     registry: list[Check] = []
-    chapter = group("A chapter", registry)
+    chapter = begin_group("A chapter", registry)
 
     @chapter("a", "one")
     def measure(subject: object) -> float:
@@ -190,7 +190,7 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
 
     chapter("b", "two", tolerance=0.5, lower=())(torch.enable_grad()(measure))
     first, second = registry
-    assert first == Check("a", "A chapter", "A claim.", "one", FLOAT64, LOWER, first.measure)
+    assert first == Check("a", "A chapter", "A claim.", "one", TOLERANCE, LOWER_DTYPES, first.measure)
     assert second == Check("b", "A chapter", "A claim.", "two", 0.5, (), second.measure)
     assert (first.measure(None), second.measure(None)) == (0.0, 1.0)
 

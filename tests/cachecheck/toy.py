@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitrans.cachecheck.protocol import BEAMS
+from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.verify import CachedModel
 
 V, D, LAYERS, MAX_LEN = 13, 8, 2, 20
@@ -157,7 +157,7 @@ class Toy(CachedModel[ToyCache]):
         try:
             if way in ("lookup", "draft", "own draft"):
                 return self._with_drafts(memory, prompts, n)
-            return self._search(memory, prompts, n, BEAMS if "beams" in way else 1, mask)
+            return self._search(memory, prompts, n, N_BEAMS if "beams" in way else 1, mask)
         finally:
             self.way = ""
 

@@ -83,7 +83,7 @@ def test_a_processor_is_known_by_what_it_can_do() -> None:
 
 def test_each_source_is_compiled_once(load: Load, source: Path, cache: Path) -> None:
     path, _ = load()
-    assert (path.suffix, list(cache.iterdir())) == (library.SUFFIX, [path])
+    assert (path.suffix, list(cache.iterdir())) == (library.LIBRARY_SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
     library._compile.cache_clear()
@@ -147,7 +147,7 @@ def test_a_library_is_on_the_disk_before_it_has_its_name(load: Load, monkeypatch
 
 def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Load, source: Path) -> None:
     used, _ = load()
-    for i in range(library.MAX_FILES):
+    for i in range(library.MAX_CACHED_FILES):
         (cache / f"training-{i}.so").touch()
         os.utime(cache / f"training-{i}.so", (i, i))
     (cache / "killed").mkdir()
@@ -159,7 +159,7 @@ def test_what_was_not_used_for_the_longest_time_is_removed(cache: Path, load: Lo
     shutil.copy(source, other)
     library.load_library(other, {}, {})
     left = {path.name for path in cache.iterdir()}
-    assert len(left) == library.MAX_FILES
+    assert len(left) == library.MAX_CACHED_FILES
     assert used.name in left
     assert not {"killed", "training-0.so", "training-1.so"} & left
 

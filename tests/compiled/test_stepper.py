@@ -13,7 +13,7 @@ from modes import own_eps, scale_weights, worst_step
 from torch import Tensor
 
 from minitrans.compiled import stepper
-from minitrans.compiled.library import DTYPES, call
+from minitrans.compiled.library import DTYPE_NAMES, call
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search, greedy_decode
@@ -164,7 +164,7 @@ def test_no_more_continuations_than_there_are() -> None:
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("parameter", ["decoder.norm.bias", "output.weight"])  # of which one row gives one logit
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", DTYPE_NAMES)
 def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter: str, value: float) -> None:
     model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():

@@ -15,7 +15,7 @@ from test_batching import be_process
 from minitrans.data.batching import Rows
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.noise import EMOJI, KINDS, Noise
-from minitrans.text.reading import PLACEHOLDERS, neighbours
+from minitrans.text.reading import PLACEHOLDERS, neighbouring_keys
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 TRAIN = [(f"{a} Hat, {b} coat.", f"帽{a}{b * n}。") for n in (1, 2, 3) for a, b in permutations("ABCDEF", 2)]
@@ -23,8 +23,8 @@ VALID = [("A Hat.", "帽A。"), ("B coat.", "B。")]
 TOKENIZER = Tokenizer.train(chain(*TRAIN), TokenizerConfig(300, plain_sources=False))
 NOISE = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
 GO = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
-TYPOS = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbours("b"))]
-TYPOS += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbours("l"))]
+TYPOS = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbouring_keys("b"))]
+TYPOS += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbouring_keys("l"))]
 WAYS = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
 Ids = list[tuple[list[int], list[int]]]
 

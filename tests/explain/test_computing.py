@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from minitrans.explain.computing import KINDS, TracedTranslation, _trace, trace_translations
+from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
@@ -123,7 +123,7 @@ def test_what_no_mask_forbids_any_more_shows(
 
 def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
     model, each = translator.bundle.model, traced[0]
-    for kind in KINDS:
+    for kind in ATTENTION_KINDS:
         assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
         side, name = ("encoder" if kind == "encoder" else "decoder"), ("cross_attn" if kind == "cross" else "self_attn")
         attention = model.get_submodule(f"{side}.layers.0.{name}")

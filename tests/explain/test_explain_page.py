@@ -16,8 +16,8 @@ from torch import Tensor
 
 import minitrans
 from minitrans.errors import UserError
-from minitrans.explain.computing import KINDS
-from minitrans.explain.page import MOST_BYTES, Explanation, fitting
+from minitrans.explain.computing import ATTENTION_KINDS
+from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, count_fitting
 from minitrans.translate.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]
@@ -25,7 +25,7 @@ NASTY = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"
 
 
 @pytest.fixture(scope="module")
-def explanation(translator: Translator) -> Explanation:
+def explanation(translator: Translator) -> ExplanationPage:
     return minitrans.explain(translator, TEXTS)
 
 
@@ -40,7 +40,7 @@ def unpacked(packed: str, like: Tensor) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(packed), "<f4").copy()).view(like.shape)
 
 
-def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: Explanation) -> None:
+def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: ExplanationPage) -> None:
     data = data_of(explanation.html)
     expected = translator.translations(TEXTS, attention=True)
     assert len(data["sentences"]) == 2
@@ -49,7 +49,7 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
         assert other.attention is not None
         assert (one["text"], one["translation"]) == (text, other.text)
         assert (one["source"], one["target"]) == (other.attention.source, other.attention.target)
-        for kind in KINDS:
+        for kind in ATTENTION_KINDS:
             weights = getattr(other.attention, kind)
             assert torch.equal(unpacked(one["full"][kind], weights), weights)
             assert one["without"][kind] == sentence.without[kind].tolist()
@@ -81,7 +81,7 @@ def test_what_a_text_holds_is_text(translator: Translator) -> None:
     assert data_of(html)["sentences"][0]["text"] == NASTY
 
 
-def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: Explanation) -> None:
+def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage) -> None:
     shown = explanation._repr_html_()
     (inside,) = re.findall(
         r'^<iframe [^>]*sandbox="allow-scripts allow-downloads"[^>]* srcdoc="([^"]*)"></iframe>$', shown
@@ -93,19 +93,19 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: Explanation) -> 
     ("sizes", "n_layers", "expected"),
     [
         ([100], 6, (6, 1)),
-        ([MOST_BYTES // 3], 6, (3, 1)),
-        ([MOST_BYTES // 2, MOST_BYTES // 4], 2, (1, 2)),
-        ([MOST_BYTES // 2, MOST_BYTES // 4, MOST_BYTES // 2], 2, (1, 2)),
-        ([MOST_BYTES, 1], 2, (1, 1)),
-        ([MOST_BYTES + 1, 1], 2, (1, 0)),
+        ([MAX_WEIGHT_BYTES // 3], 6, (3, 1)),
+        ([MAX_WEIGHT_BYTES // 2, MAX_WEIGHT_BYTES // 4], 2, (1, 2)),
+        ([MAX_WEIGHT_BYTES // 2, MAX_WEIGHT_BYTES // 4, MAX_WEIGHT_BYTES // 2], 2, (1, 2)),
+        ([MAX_WEIGHT_BYTES, 1], 2, (1, 1)),
+        ([MAX_WEIGHT_BYTES + 1, 1], 2, (1, 0)),
     ],
 )
 def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
-    assert fitting(sizes, n_layers) == expected
+    assert count_fitting(sizes, n_layers) == expected
 
 
 def test_what_is_left_out_is_said_and_the_last_layers_stay(
-    explanation: Explanation, monkeypatch: pytest.MonkeyPatch
+    explanation: ExplanationPage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = explanation.sentences[0]
 
@@ -124,8 +124,8 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
         n_padded=1,
     )
     numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
-    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", numbers * 16 // 3)
-    html = Explanation([deep, deep]).html
+    monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", numbers * 16 // 3)
+    html = ExplanationPage([deep, deep]).html
     assert "it shows the attention of the last 1 of 3 layers." in html
     assert "it shows the first 1 of 2 sentences." in html
     data = data_of(html)
@@ -138,12 +138,12 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
 
 
 def test_the_page_is_saved_or_one_line_says_why_not(
-    explanation: Explanation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    explanation: ExplanationPage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     explanation.save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == explanation.html
-    monkeypatch.setattr("minitrans.explain.page.MOST_BYTES", 10)
+    monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", 10)
     n_pieces = len(explanation.sentences[0].attention.source)
     with pytest.raises(UserError, match=f"the first text is too long to show as a page: {n_pieces} pieces; give a"):
-        Explanation(explanation.sentences).save(tmp_path / "another.html")
+        ExplanationPage(explanation.sentences).save(tmp_path / "another.html")
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

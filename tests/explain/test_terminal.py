@@ -9,7 +9,7 @@ import torch
 import minitrans
 from minitrans import cli
 from minitrans.explain.computing import TracedTranslation
-from minitrans.explain.terminal import draw
+from minitrans.explain.terminal import draw_translation
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]
@@ -32,7 +32,7 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
     drawn = with_weights(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
-    assert list(draw(drawn, 80)) == [
+    assert list(draw_translation(drawn, 80)) == [
         "a [2Jb → 译",
         "     ␣I saw ? EOS",
         "我们 ██",
@@ -44,8 +44,8 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
 def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
     drawn = with_weights(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
-    assert list(draw(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
-    assert list(draw(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
+    assert list(draw_translation(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
+    assert list(draw_translation(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 
 
 def test_the_command_prints_each_text(
@@ -53,7 +53,7 @@ def test_the_command_prints_each_text(
 ) -> None:
     assert cli.main(["explain", str(tiny_run), "I love you.", " ", "I love you."]) == 0
     captured = capsys.readouterr()
-    one = "\n".join(draw(traced, 10_000)) + "\n"
+    one = "\n".join(draw_translation(traced, 10_000)) + "\n"
     assert captured.out == f"{one}\n{one}"
     assert caplog.messages == ["text 2 is blank: it is left out"]
 

@@ -25,7 +25,7 @@ PEERS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=nee
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet_libraries() -> None:
     bench_train.quieten()
 
 

@@ -44,7 +44,7 @@ class Recorder(Bench):
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet_libraries() -> None:
     bench_train.quieten()
 
 

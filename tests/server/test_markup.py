@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.server.markup import cut
+from minitrans.server.markup import cut_html
 
 PARTS = [
     "<p>",
@@ -41,13 +41,13 @@ TEXTS = {
 
 @pytest.mark.parametrize("html", TEXTS)
 def test_the_texts_between_tags_are_translated(html: str) -> None:
-    assert [text for text in cut(html)[1::2] if text] == TEXTS[html]
+    assert [text for text in cut_html(html)[1::2] if text] == TEXTS[html]
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join))
 def test_all_else_stays(html: str) -> None:
     try:
-        pieces = cut(html)
+        pieces = cut_html(html)
     except UserError:
         assert "<![" in html
         return
@@ -59,5 +59,5 @@ def test_all_else_stays(html: str) -> None:
 @pytest.mark.parametrize("part", ["<a ", "<a/"])
 def test_a_tag_without_end_takes_no_time(part: str) -> None:
     start = time.process_time()
-    cut(part * 10_000)  # the parser itself takes minutes
+    cut_html(part * 10_000)  # the parser itself takes minutes
     assert time.process_time() - start < 10

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from minitrans.server.queue import TOGETHER, Queue
+from minitrans.server.queue import MAX_LINES_TOGETHER, RequestQueue
 
 
 class RecordingWork:
@@ -22,11 +22,11 @@ class RecordingWork:
         return [line.upper() for line in lines]
 
 
-def with_running_queue(test: Callable[[Queue], Awaitable[None]]) -> Callable[[], None]:
+def with_running_queue(test: Callable[[RequestQueue], Awaitable[None]]) -> Callable[[], None]:
     """A test that runs with a queue for five, which runs from when the test first waits."""
 
     async def both() -> None:
-        queue = Queue(5)
+        queue = RequestQueue(5)
         running = asyncio.create_task(queue.run())
         await asyncio.wait_for(test(queue), 20)
         running.cancel()
@@ -35,7 +35,7 @@ def with_running_queue(test: Callable[[Queue], Awaitable[None]]) -> Callable[[],
 
 
 @with_running_queue
-async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(queue: Queue) -> None:
+async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(queue: RequestQueue) -> None:
     one, other = RecordingWork(), RecordingWork()
     answers = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
@@ -48,14 +48,14 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
 
 
 @with_running_queue
-async def test_what_is_too_many_lines_comes_next(queue: Queue) -> None:
-    work, many = RecordingWork(), ["x"] * TOGETHER  # a method is equal to itself, and not the same object
+async def test_what_is_too_many_lines_comes_next(queue: RequestQueue) -> None:
+    work, many = RecordingWork(), ["x"] * MAX_LINES_TOGETHER  # a method is equal to itself, and not the same object
     assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
-    assert [len(lines) for lines in work.given] == [TOGETHER, TOGETHER, 1]
+    assert [len(lines) for lines in work.given] == [MAX_LINES_TOGETHER, MAX_LINES_TOGETHER, 1]
 
 
 @with_running_queue
-async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(queue: Queue) -> None:
+async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(queue: RequestQueue) -> None:
     loop, begun, left = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     def work(lines: Sequence[str]) -> list[str]:
@@ -77,7 +77,7 @@ async def test_who_leaves_while_it_is_computed_takes_nothing_from_the_others(que
 
 
 @with_running_queue
-async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: Queue) -> None:
+async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: RequestQueue) -> None:
     answers = [queue.put(RecordingWork(), ["a"]) for _ in range(5)]
     with pytest.raises(asyncio.QueueFull):
         queue.put(RecordingWork(), ["a"])
@@ -86,7 +86,7 @@ async def test_no_more_wait_than_may_and_a_cancelled_one_makes_room(queue: Queue
 
 
 @with_running_queue
-async def test_a_failure_is_told_to_those_it_concerns_and_the_queue_goes_on(queue: Queue) -> None:
+async def test_a_failure_is_told_to_those_it_concerns_and_the_queue_goes_on(queue: RequestQueue) -> None:
     work = RecordingWork()
     answers = [queue.put(work, [line]) for line in ("bad", "a")]
     later = queue.put(RecordingWork(), ["b"])

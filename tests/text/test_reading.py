@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import reading
-from minitrans.text.reading import PLACEHOLDERS, SLOTS, Kept, Reader, clean, load_reader
+from minitrans.text.reading import N_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean, load_reader
 
 KINDS = "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
 SIGNS = ",.!?'\"-:;%()，。"
@@ -67,21 +67,21 @@ def shown(*texts: str) -> list[str]:
     """The texts with [N1] for the first placeholder of a name, and so on."""
     names: dict[int, str] = {}
     for place in dict.fromkeys(char for text in texts for char in text if char in PLACEHOLDERS):
-        kind = KINDS[PLACEHOLDERS.index(place) // SLOTS]
+        kind = KINDS[PLACEHOLDERS.index(place) // N_SLOTS]
         names[ord(place)] = f"[{kind}{sum(name[1] == kind for name in names.values()) + 1}]"
     return [text.translate(names) for text in texts]
 
 
 @given(st.text())
 def test_a_reader_that_is_not_to_leaves_a_line_as_it_is(line: str) -> None:
-    assert Reader(False).read_line(line) == [(clean(line), Kept({}))]
+    assert Reader(False).read_line(line) == [(clean(line), KeptParts({}))]
     assert Reader(False).read_pairs([line], [line]) == ([clean(line)], [clean(line)])
 
 
 @pytest.mark.parametrize(("line", "want"), TIDY.items())
 def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want: str) -> None:
     assert PLAIN.read_pairs([line], [line]) == ([want], [clean(line)])
-    assert PLAIN.read(f"x {line} x") == (f"x {want} x", Kept({}))
+    assert PLAIN.read(f"x {line} x") == (f"x {want} x", KeptParts({}))
 
 
 @given(
@@ -122,12 +122,12 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert shown(text) == [want]
     assert line in ERRORS or READER.write(text, kept).lower() == line.lower()
     assert shown(PAIRS.read(line)[0]) == [want if line in COPIED and "[N" not in want else line.lower()]
-    assert PLAIN.read(line) == (line.lower(), Kept({}))
+    assert PLAIN.read(line) == (line.lower(), KeptParts({}))
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
 def test_known_words_stay(some: list[str]) -> None:
-    assert READER.read(" ".join(some)) == (" ".join(some).lower(), Kept({}))
+    assert READER.read(" ".join(some)) == (" ".join(some).lower(), KeptParts({}))
 
 
 @given(TEXTS | st.text("ABab 0125,.:/-@€_\\'猫"))
@@ -150,15 +150,15 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
         (read,), (want,) = PAIRS.read_pairs([source], [target])
-    kept = Kept({place: value for value, place in made["all"].items()})
+    kept = KeptParts({place: value for value, place in made["all"].items()})
     assert PAIRS.write(read, kept).lower() == PAIRS.tidied(clean(source)).lower()
     assert PAIRS.write(want, kept) == clean(target)
     assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.places}
 
 
-@pytest.mark.parametrize("free", range(SLOTS))
+@pytest.mark.parametrize("free", range(N_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
-    taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : SLOTS])
+    taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_SLOTS])
     for text in PAIRS.set_aside(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
     assert PAIRS.set_aside(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"

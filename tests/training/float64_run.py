@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from minitrans import cli
-from minitrans.data.processes import rank
+from minitrans.data.distributed import rank
 from minitrans.errors import UserError
 from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule
@@ -26,10 +26,10 @@ training_step = TranslationModule.training_step
 
 if __name__ == "__main__":
     way, *flags = sys.argv[1:]
-    precision.OF_TRAINER["fp32"] = "64-true"  # type: ignore[assignment]
+    precision.TRAINER_PRECISIONS["fp32"] = "64-true"  # type: ignore[assignment]
     if way == "fail":
         TranslationModule.training_step = fail  # type: ignore[method-assign, assignment]
-        run.PATIENCE = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits for it
+        run.GRACE_SECONDS = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits
     else:
         flags += ["--compiled", way]
     sys.exit(cli.main(["train", *flags]))

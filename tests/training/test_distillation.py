@@ -85,7 +85,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
 
     def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
         penalty = distillation.LENGTH_PENALTY[direction]
-        return Translator.load(folder / name).translate(sentences, beam=distillation.BEAM, length_penalty=penalty)
+        return Translator.load(folder / name).translate(sentences, beam=distillation.BEAM_SIZE, length_penalty=penalty)
 
     names = ["train"]
     for seed in (1, 2):
@@ -105,7 +105,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         assert student["data"]["splits"] == {"train": "+".join(names), "valid": "valid"}
     students = [Translator.load(folder / f"student{seed}") for seed in (1, 2)]
     sampled = [
-        Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLE, seed) for seed in (1, 2)
+        Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLE_TOP, seed) for seed in (1, 2)
     ]
     for n, lines in enumerate((sources, *sampled)):
         agreed = distillation.choose_by_agreement(students, Translator.load(folder / "backward1"), lines)
@@ -163,7 +163,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
         n_best_list: list[list[Translation]]
 
         def n_best(self, lines: list[str], beam: int, length_penalty: float) -> list[list[Translation]]:
-            assert (lines, beam, length_penalty) == (["a b", ""], distillation.BEAM, 0)
+            assert (lines, beam, length_penalty) == (["a b", ""], distillation.BEAM_SIZE, 0)
             return self.n_best_list
 
     lists = ({"x": -1.0, "y": -2.0}, {"y": -2.5, "z": -3.0}, {"y": -4.0, "z": -2.0})
@@ -175,7 +175,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     monkeypatch.setattr(distillation, "log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets]))
 
     def agreed(vote: float, backward: float, length: float) -> str:
-        for name, value in (("VOTE", vote), ("BACKWARD", backward), ("LENGTH", length)):
+        for name, value in (("VOTE_WEIGHT", vote), ("BACKWARD_WEIGHT", backward), ("LENGTH_WEIGHT", length)):
             monkeypatch.setattr(distillation, name, value)
         best, blank = distillation.choose_by_agreement(students, students[0], ["a b", ""])  # type: ignore[arg-type]
         assert blank == ""

@@ -10,7 +10,7 @@ from losses import loss_of
 from torch import Tensor
 
 from minitrans.data.batching import Batch
-from minitrans.data.processes import sum_up
+from minitrans.data.distributed import sum_over_processes
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
@@ -62,7 +62,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     module = Logged(random_model(0), "off")
     total = plain_loss(module.model, 0.3).item() * N_TOKENS
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 2)
-    monkeypatch.setattr("minitrans.training.module.sum_up", sum_up)
+    monkeypatch.setattr("minitrans.training.module.sum_over_processes", sum_up)
     scaled_loss = module.training_step(BATCH, 0)
     assert scaled_loss.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
     assert module.train_loss.item() == pytest.approx((total + 70) / (N_TOKENS + 5))
@@ -72,7 +72,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
 
 def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
     many = 2.0**25 + 1  # which float32 does not hold
-    assert run_as_processes(3, lambda: sum_up([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
+    assert run_as_processes(3, lambda: sum_over_processes([many, 0.5], torch.device("cpu"))) == [[3 * many, 1.5]] * 3
 
 
 def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

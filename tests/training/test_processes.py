@@ -69,7 +69,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
         processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
     planned = global_batches(monkeypatch, n)
-    monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
+    monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way, max_steps=steps) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
     assert any(length % n for length in planned), (

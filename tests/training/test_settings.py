@@ -57,7 +57,7 @@ Train = Callable[..., Run]
 @pytest.fixture
 def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
     """Trains a tiny model in float64, six steps unless told otherwise, and without dropout."""
-    monkeypatch.setitem(precision.OF_TRAINER, "fp32", "64-true")
+    monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     training_step = TranslationModule.training_step
 
     def train(*flags: str, name: str = "run", corpus: Path = corpus, max_steps: int = 6) -> Run:

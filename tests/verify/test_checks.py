@@ -14,7 +14,7 @@ from subjects import subjects
 from torch import Tensor
 
 from minitrans import verify
-from minitrans.cachecheck.measure import LOWER, Report
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report
 from minitrans.model.decoding import Hypothesis
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
@@ -23,7 +23,7 @@ from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import learn_by_heart
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.subject import Subject, fresh_model, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
 
 BY_ID = {check.id: check for check in CHECKS}
 
@@ -142,15 +142,15 @@ def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_report: Repor
 # The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
 @settings(max_examples=settings().max_examples // 8, derandomize=True)
 @given(subject=subjects())
-def test_checks_pass_for_every_size_shape_and_padding(subject: Subject) -> None:
-    by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+def test_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
+    by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
     assert failures(Report([check.run(by_dtype) for check in OF_THE_MODEL])) == []
 
 
 # Nothing to show
 
 
-def subject_with(**changes: object) -> Subject:
+def subject_with(**changes: object) -> ModelAndPairs:
     return replace(random_subject(fresh_model()), **changes)  # type: ignore[arg-type]
 
 

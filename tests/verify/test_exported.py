@@ -13,12 +13,12 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.export.ctranslate2 import engine_decode
 from minitrans.verify.checks import CHECKS, exported
-from minitrans.verify.subject import Subject, fresh_model, make_subject, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, make_subject, random_subject
 
 SCORE, GREEDY = (next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy"))
 
 
-def subject_with_twins() -> Subject:
+def subject_with_twins() -> ModelAndPairs:
     """Pieces 9 and 10 are the same vector: they are equally likely everywhere, and the same to read."""
     model = fresh_model()
     with torch.no_grad():
@@ -26,14 +26,14 @@ def subject_with_twins() -> Subject:
     return random_subject(model)
 
 
-def shows_something(subject: Subject) -> bool:
+def shows_something(subject: ModelAndPairs) -> bool:
     """Whether a pair of sentences is not blank: CTranslate2 is not asked."""
     return any(len(src) > 1 and len(tgt) > 1 for src, tgt in subject.pairs())
 
 
 @settings(max_examples=20, derandomize=True)
 @given(subject=subjects().filter(shows_something))
-def test_the_checks_pass_for_every_size_shape_and_padding(subject: Subject) -> None:
+def test_the_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
     assert SCORE.measure(subject) <= SCORE.tolerance
     assert GREEDY.measure(subject) <= GREEDY.tolerance
 

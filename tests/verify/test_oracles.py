@@ -10,7 +10,7 @@ import torch
 from conftest import random_model, random_tensor
 from torch import Tensor
 
-from minitrans.cachecheck.measure import FLOAT64, deviation, worst
+from minitrans.cachecheck.measure import TOLERANCE, deviation, worst
 from minitrans.model import reference
 from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
@@ -19,12 +19,12 @@ from minitrans.verify.oracles import (
     weights_of,
 )
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import Subject, make_subject
+from minitrans.verify.subject import ModelAndPairs, make_subject
 
 DIFFERENT = 1e-6  # a changed weight moves the numbers by far more than rounding does
 
 
-def subject() -> Subject:
+def subject() -> ModelAndPairs:
     """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
     model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
     return make_subject(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
@@ -57,7 +57,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         got = own_numbers(model, s.src_ids, s.tgt_in)
         return worst([deviation(a[: len(b)], b) for a, b in zip(got, want, strict=True)])
 
-    assert distance(s.model) <= FLOAT64
+    assert distance(s.model) <= TOLERANCE
     for name, weight in s.model.named_parameters():
         model = copy.deepcopy(s.model)
         changed = weight + 0.1 * random_tensor(1, *weight.shape)

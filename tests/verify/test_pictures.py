@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from minitrans.cachecheck.measure import LOWER, number, rounding
+from minitrans.cachecheck.measure import LOWER_DTYPES, number, tolerance_of
 from minitrans.model.masks import causal_mask
-from minitrans.pages.charts import svg
+from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import CELL, catch_matrix, heat_map, mask_picture, render
 from minitrans.verify.page.chart import LOWEST, ZERO, error_chart
 
@@ -102,11 +102,12 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
     assert [line.get_label() for line in drawn] == [
         f"{name}, at most {number(tolerance)} (dashed)" for name, tolerance in tolerances.items()
     ]
-    assert [set(line.get_ydata()) for line in dashed] == [{rounding(dtype)} for dtype in (torch.float64, *LOWER)]  # type: ignore[arg-type]
+    dtypes = torch.float64, *LOWER_DTYPES
+    assert [set(line.get_ydata()) for line in dashed] == [{tolerance_of(dtype)} for dtype in dtypes]  # type: ignore[arg-type]
     assert len({line.get_marker() for line in drawn}) == 3
 
 
 def test_the_same_chart_gives_the_same_bytes_and_its_text_is_text() -> None:
-    first, second = (svg(error_chart({"float64": [1e-15]})) for _ in range(2))
+    first, second = (chart_as_svg(error_chart({"float64": [1e-15]})) for _ in range(2))
     assert first == second
     assert "target position" in ElementTree.fromstring(first).itertext()

@@ -7,11 +7,11 @@ import torch
 from commands import CORPUS
 from conftest import BOS, EOS, random_model
 
-from minitrans.cachecheck.measure import LOWER
+from minitrans.cachecheck.measure import LOWER_DTYPES
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
-from minitrans.verify.adapter import numbers
+from minitrans.verify.cached_transformer import all_outputs
 from minitrans.verify.subject import (
     DECODE_ROWS,
     N_PAIRS,
@@ -19,8 +19,8 @@ from minitrans.verify.subject import (
     fresh_model,
     make_subject,
     random_subject,
-    run_subject,
-    text_subject,
+    subject_of_run,
+    subject_of_text,
 )
 
 Pairs = list[tuple[str, str]]
@@ -88,7 +88,7 @@ def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
     subject = random_subject(model)
     assert subject.dtype == torch.float64
     assert not subject.model.training
-    for dtype in LOWER:
+    for dtype in LOWER_DTYPES:
         assert subject.to(dtype).dtype == dtype
         assert subject.dtype == torch.float64
 
@@ -108,7 +108,7 @@ def test_noise_is_the_same_in_all_dtypes_but_for_rounding() -> None:
     assert noise.mean().abs() < 0.1
     assert abs(noise.var() - 1.0) < 0.1
     assert not torch.equal(noise, subject.noise(100, 30, seed=2))
-    for dtype in LOWER:
+    for dtype in LOWER_DTYPES:
         assert torch.equal(subject.to(dtype).noise(100, 30, seed=1), noise.to(dtype))
 
 
@@ -122,7 +122,7 @@ def bundle(tiny_run: Path) -> Bundle:
 
 def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None:
     long = " ".join(["I love you,"] * 50)
-    subject = text_subject(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
+    subject = subject_of_text(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
     longest = bundle.model.config.max_len
     assert subject.src_ids.shape == subject.tgt_in.shape == (2, longest)
     assert [batch.shape for batch in subject.decode_batches] == [(2, longest)]
@@ -130,7 +130,7 @@ def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None
 
 
 def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(bundle: Bundle) -> None:
-    subject = text_subject(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
+    subject = subject_of_text(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
     assert (subject.src_ids == bundle.model.config.pad_id).sum() == 1
 
 
@@ -145,34 +145,34 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
     alone = [source for source, _ in corpus("test") if len(reader.sentences(source)) == 1]
     fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]
     lines = fitting[: 2 * DECODE_ROWS + 5]
-    batches = text_subject(bundle, corpus("valid", 3), lines, []).decode_batches
+    batches = subject_of_text(bundle, corpus("valid", 3), lines, []).decode_batches
     assert [len(batch) for batch in batches] == [DECODE_ROWS, DECODE_ROWS, 5]
     rows = [[i for i in row if i != pad_id] for batch in batches for row in batch.tolist()]
     assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
     assert [len(row) for row in rows] == sorted(len(row) for row in rows)
-    monkeypatch.setattr(verify_subject, "MOST_LINES", 10)
-    (batch,) = text_subject(bundle, corpus("valid", 3), lines[:25], []).decode_batches
+    monkeypatch.setattr(verify_subject, "MAX_DECODE_LINES", 10)
+    (batch,) = subject_of_text(bundle, corpus("valid", 3), lines[:25], []).decode_batches
     assert (batch != pad_id).sum(1).tolist() == sorted(len(encode(line)) + 1 for line in lines[:25])[::3]
 
 
 def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
     pairs = corpus("valid", 5 * N_PAIRS + 1)
-    subject = text_subject(bundle, pairs, ["deep"], [])
+    subject = subject_of_text(bundle, pairs, ["deep"], [])
     lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs)
     chosen = [len(source) for source, _ in subject.pairs()]
     assert len(chosen) == N_PAIRS
     assert min(chosen) <= lengths[5]
     assert max(chosen) >= lengths[-10]
-    assert len(text_subject(bundle, pairs[:3], ["deep"], []).pairs()) == 3
+    assert len(subject_of_text(bundle, pairs[:3], ["deep"], []).pairs()) == 3
 
 
 # Runs
 
 
 def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, bundle: Bundle) -> None:
-    subject = run_subject(tiny_run)
+    subject = subject_of_run(tiny_run)
     assert torch.equal(subject.model.output.weight, bundle.model.output.weight.double())
-    want = text_subject(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
+    want = subject_of_text(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
     assert torch.equal(subject.src_ids, want.src_ids)
     assert torch.equal(subject.tgt_in, want.tgt_in)
     assert [batch.tolist() for batch in subject.decode_batches] == [batch.tolist() for batch in want.decode_batches]
@@ -186,7 +186,7 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
     for split, pairs in (("train", [*corpus("train", 9), *known]), ("valid", corpus("valid", 4))):
         for language, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    subject = run_subject(tiny_run, str(tmp_path))
+    subject = subject_of_run(tiny_run, str(tmp_path))
     assert [len(batch) for batch in subject.decode_batches] == [4]
     assert subject.examples == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
     (source, _), *_ = subject.examples
@@ -203,4 +203,4 @@ def test_numbers_without_weights_are_refused() -> None:
     memory, src_mask = model.encode(torch.tensor([[4, 6, EOS]]))
     hidden, traces = model.run_decoder(torch.tensor([[BOS, 8]]), memory, src_mask)
     with pytest.raises(ValueError, match="no weights though asked for them"):
-        numbers(model, hidden, traces)
+        all_outputs(model, hidden, traces)

@@ -8,9 +8,9 @@ nothing.
 
 from importlib.util import find_spec
 
-from minitrans.verify.checks import decoding, heads, lookup, masks, model, scaling, training
+from minitrans.verify.checks import decoding, heads, masks, model, scaling, soft_lookup, training
 
-CHAPTERS = [lookup, scaling, heads, masks, model, training, decoding]
+CHAPTERS = [soft_lookup, scaling, heads, masks, model, training, decoding]
 
 if find_spec("minitrans.compiled"):
     from minitrans.verify.checks import compiled

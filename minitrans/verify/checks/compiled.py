@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError
@@ -19,12 +19,12 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.verify.checks.training import loss_deviation
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Compiled code", CHECKS)
+check = begin_group("Compiled code", CHECKS)
 
-BEAMS = 3
+N_BEAMS = 3
 
 
 @check(
@@ -32,7 +32,7 @@ BEAMS = 3
     "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
     tolerance=0.0,
 )
-def compiled_code_is_admitted(subject: Subject) -> float:
+def compiled_code_is_admitted(subject: ModelAndPairs) -> float:
     """Compiled code may compute this model: it knows the architecture, and on a small model of it no number differs."""
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
@@ -59,7 +59,7 @@ def refusals(model: Transformer) -> int:
     lower=(),
 )
 @torch.enable_grad()
-def training_takes_the_same_pass(subject: Subject) -> float:
+def training_takes_the_same_pass(subject: ModelAndPairs) -> float:
     """The compiled training pass gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():
@@ -82,7 +82,7 @@ def training_takes_the_same_pass(subject: Subject) -> float:
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
     lower=(),
 )
-def compiled_loss_is_the_loss(subject: Subject) -> float:
+def compiled_loss_is_the_loss(subject: ModelAndPairs) -> float:
     """The compiled loss, computed a few hundred words at a time, and both its gradients equal the plain formula's."""
     return loss_deviation(subject, compiled.linear_cross_entropy)
 
@@ -90,7 +90,7 @@ def compiled_loss_is_the_loss(subject: Subject) -> float:
 @check(
     "compiled.steps", "those of the eight likeliest tokens, one token at a time, with the rows reversed halfway through"
 )
-def compiled_steps_are_full_pass(subject: Subject) -> float:
+def compiled_steps_are_full_pass(subject: ModelAndPairs) -> float:
     """The compiled decoder gives, step by step, the log-probabilities of the full masked pass."""
     # Eight, because all of them would not show that it chose the likeliest.
     stepper, tgt_in = CompiledStepper(read_plan(subject.model)), subject.tgt_in
@@ -107,15 +107,15 @@ def compiled_steps_are_full_pass(subject: Subject) -> float:
 
 
 @check(
-    "compiled.outputs", f"sentences with a different token: greedy, and any of {BEAMS} beams", tolerance=0.0, lower=()
+    "compiled.outputs", f"sentences with a different token: greedy, and any of {N_BEAMS} beams", tolerance=0.0, lower=()
 )
-def compiled_outputs_are_the_same(subject: Subject) -> float:
+def compiled_outputs_are_the_same(subject: ModelAndPairs) -> float:
     """The compiled decoder's translations are those of the plain one, greedy and by beam search."""
     plain, fast = CachedStepper(subject.model), CompiledStepper(read_plan(subject.model))
     n_different = 0
     for src_ids in subject.decode_batches:
         pairs = zip(greedy_decode(plain, src_ids), greedy_decode(fast, src_ids), strict=True)
         n_different += sum(a.ids != b.ids for a, b in pairs)
-        searched = zip(beam_search(plain, src_ids, BEAMS), beam_search(fast, src_ids, BEAMS), strict=True)
+        searched = zip(beam_search(plain, src_ids, N_BEAMS), beam_search(fast, src_ids, N_BEAMS), strict=True)
         n_different += sum([h.ids for h in a] != [h.ids for h in b] for a, b in searched)
     return float(n_different) if subject.decode_batches else math.inf

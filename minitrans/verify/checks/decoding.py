@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import Check, Measure, deviation, group, worst
+from minitrans.cachecheck.measure import Check, Measure, begin_group, deviation, worst
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.decoding import (
     CachedStepper,
@@ -22,18 +22,18 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.adapter import TransformerAdapter, case_of
-from minitrans.verify.subject import RUNNING_EXAMPLE, Subject
+from minitrans.verify.cached_transformer import CachedTransformer, case_of
+from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 
 CHECKS: list[Check] = []
 TITLE = "Decoding step by step"
-check = group(TITLE, CHECKS)
+check = begin_group(TITLE, CHECKS)
 
-BEAMS = 3
-ALL = "logits, outputs of all layers, all attention weights"
+N_BEAMS = 3
+ALL_NUMBERS = "logits, outputs of all layers, all attention weights"
 
 
-def as_anyone(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
+def any_model(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
     """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
 
     Args:
@@ -44,15 +44,15 @@ def as_anyone(id_: str, general: str, more: str = "") -> Callable[[Measure], Mea
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: Measure) -> Measure:
-        what = known.what.replace("logits", ALL) + more
+        what = known.what.replace("logits", ALL_NUMBERS) + more
         CHECKS.append(replace(known, id=id_, group=TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure
 
     return register
 
 
-@as_anyone("cache.steps", "steps", "; and the logits of `step`")
-def steps_are_full_pass(subject: Subject) -> float:
+@any_model("cache.steps", "steps", "; and the logits of `step`")
+def steps_are_full_pass(subject: ModelAndPairs) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     cache = model.init_cache(*model.encode(src_ids))
@@ -62,9 +62,9 @@ def steps_are_full_pass(subject: Subject) -> float:
 
 @check(
     "cache.shapes",
-    f"{ALL}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
+    f"{ALL_NUMBERS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
-def steps_of_all_shapes(subject: Subject) -> float:
+def steps_of_all_shapes(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
@@ -76,11 +76,11 @@ def steps_of_all_shapes(subject: Subject) -> float:
     return worst([cache_checks.step_deviation(case_of(model, *batch)) for batch in batches])
 
 
-as_anyone("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
+any_model("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
 
 
-@as_anyone("cache.rows", "rows")
-def rows_can_be_selected(subject: Subject) -> float:
+@any_model("cache.rows", "rows")
+def rows_can_be_selected(subject: ModelAndPairs) -> float:
     """Rotated, then with repeats, then with rows dropped, then one alone."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
@@ -90,9 +90,9 @@ def rows_can_be_selected(subject: Subject) -> float:
 
 @check(
     "cache.beams",
-    f"log-probability a token of {BEAMS} beams for every source, against a full pass over each beam's tokens",
+    f"log-probability a token of {N_BEAMS} beams for every source, against a full pass over each beam's tokens",
 )
-def beams_are_scored_right(subject: Subject) -> float:
+def beams_are_scored_right(subject: ModelAndPairs) -> float:
     """The score that a beam collects in steps, swapping rows on the way, is the teacher-forced score of its output."""
     # Beams are kept in ascending and descending order of their score by turns, so that they swap at every step.
     model, config = subject.model, subject.model.config
@@ -101,37 +101,37 @@ def beams_are_scored_right(subject: Subject) -> float:
     for src, tgt in subject.pairs():
         src_ids = torch.tensor([src])
         cache = model.init_cache(*model.encode(src_ids))
-        cache.select_rows(torch.zeros(BEAMS, dtype=torch.int64))
-        tokens = torch.full((BEAMS, 1), config.bos_id)
-        scores = torch.tensor([0.0] + [-math.inf] * (BEAMS - 1), dtype=torch.float64)  # at first all beams are one
+        cache.select_rows(torch.zeros(N_BEAMS, dtype=torch.int64))
+        tokens = torch.full((N_BEAMS, 1), config.bos_id)
+        scores = torch.tensor([0.0] + [-math.inf] * (N_BEAMS - 1), dtype=torch.float64)  # at first all beams are one
         for t in range(min(len(tgt) + 2, config.max_len)):
-            log_p = F.log_softmax(model.step(tokens[:, -1:], cache)[:, 0].double(), -1)  # (BEAMS, V)
-            best = (scores[:, None] + log_p).flatten().topk(BEAMS, largest=True)
-            order = torch.arange(BEAMS) if t % 2 else torch.arange(BEAMS).flip(0)
+            log_p = F.log_softmax(model.step(tokens[:, -1:], cache)[:, 0].double(), -1)  # (N_BEAMS, V)
+            best = (scores[:, None] + log_p).flatten().topk(N_BEAMS, largest=True)
+            order = torch.arange(N_BEAMS) if t % 2 else torch.arange(N_BEAMS).flip(0)
             scores, chosen = best.values[order], best.indices[order]
             parents, ids = chosen // config.vocab_size, chosen % config.vocab_size
-            n_swaps += t > 0 and not torch.equal(parents, torch.arange(BEAMS))
+            n_swaps += t > 0 and not torch.equal(parents, torch.arange(N_BEAMS))
             cache.select_rows(parents)
             tokens = torch.cat([tokens[parents], ids[:, None]], 1)
-        forced = token_log_probs(model(src_ids.expand(BEAMS, -1), tokens[:, :-1]).double(), tokens[:, 1:]).sum(1)
+        forced = token_log_probs(model(src_ids.expand(N_BEAMS, -1), tokens[:, :-1]).double(), tokens[:, 1:]).sum(1)
         n = tokens.size(1) - 1
         deviations.append(deviation((scores / n).to(subject.dtype), forced / n))
     return worst(deviations) if n_swaps else math.inf
 
 
-@as_anyone("cache.score", "score")
-def scores_add_up(subject: Subject) -> float:
+@any_model("cache.score", "score")
+def scores_add_up(subject: ModelAndPairs) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
     return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-as_anyone("cache.alternating", "caches.alternating")(lambda subject: cache_checks.alternating_deviation(subject.case()))
-as_anyone("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
+any_model("cache.alternating", "caches.alternating")(lambda subject: cache_checks.alternating_deviation(subject.case()))
+any_model("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
-@check("cache.saved", f"{ALL}, single steps of the loaded model, against the full pass of the saved one")
-def saved_models_decode_the_same(subject: Subject) -> float:
+@check("cache.saved", f"{ALL_NUMBERS}, single steps of the loaded model, against the full pass of the saved one")
+def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     file = io.BytesIO()
@@ -139,19 +139,19 @@ def saved_models_decode_the_same(subject: Subject) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=TransformerAdapter(model))
+    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=CachedTransformer(model))
 
 
 @check(
     "cache.training",
-    f"{ALL}, single steps in training mode, against the full pass in eval mode, and the other way round",
+    f"{ALL_NUMBERS}, single steps in training mode, against the full pass in eval mode, and the other way round",
 )
-def modes_are_the_same(subject: Subject) -> float:
+def modes_are_the_same(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
     training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
     both = subject, replace(subject, model=training)
-    return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
+    return worst([cache_checks.step_deviation(a.case(), CachedTransformer(b.model)) for a, b in (both, both[::-1])])
 
 
 @check(
@@ -160,7 +160,7 @@ def modes_are_the_same(subject: Subject) -> float:
     tolerance=0.0,
     lower=(),
 )
-def greedy_is_greedy(subject: Subject) -> float:
+def greedy_follows_full_pass(subject: ModelAndPairs) -> float:
     """Greedy decoding feeds each token back and stops at EOS; the cache, no cache, and one full pass agree."""
     model, config = subject.model, subject.model.config
     n_different = 0
@@ -178,7 +178,7 @@ def greedy_is_greedy(subject: Subject) -> float:
 
 
 @check("beam.greedy", "sentences with a different token", tolerance=0.0, lower=())
-def one_beam_is_greedy(subject: Subject) -> float:
+def one_beam_is_greedy(subject: ModelAndPairs) -> float:
     """Beam search with one beam is greedy decoding, token for token."""
     stepper = CachedStepper(subject.model)
     n_different = 0
@@ -188,14 +188,14 @@ def one_beam_is_greedy(subject: Subject) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check("beam.score", f"log-probability a token of {BEAMS} outputs for every source, against full passes over them")
-def beam_scores_are_teacher_forced(subject: Subject) -> float:
+@check("beam.score", f"log-probability a token of {N_BEAMS} outputs for every source, against full passes over them")
+def beam_scores_are_teacher_forced(subject: ModelAndPairs) -> float:
     """The score that beam search reports is the teacher-forced score of its output."""
     model, config = subject.model, subject.model.config
     deviations = []
     for src, _ in subject.pairs():
         src_ids, limit = torch.tensor([src]), length_limit(len(src), config.max_len)
-        for ids, _, score, _ in beam_search(CachedStepper(model), src_ids, BEAMS, length_penalty=1.0)[0]:
+        for ids, _, score, _ in beam_search(CachedStepper(model), src_ids, N_BEAMS, length_penalty=1.0)[0]:
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
             log_p = token_log_probs(model(src_ids, tgt_in).double(), tgt_out)
@@ -210,10 +210,10 @@ def beam_scores_are_teacher_forced(subject: Subject) -> float:
     tolerance=0.0,
     lower=(),
 )
-def running_example(subject: Subject) -> float:
+def running_example(subject: ModelAndPairs) -> float:
     """The running example comes out right: a model that has learnt its three sentences translates them."""
     model, examples = learn_by_heart()
-    known = [(subject.model, *pair) for pair in subject.examples if loss_of(subject.model, [pair]) < LEARNT]
+    known = [(subject.model, *pair) for pair in subject.examples if loss_of(subject.model, [pair]) < MAX_LEARNT_LOSS]
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:
         src_ids = torch.tensor([[*source, translator.config.eos_id]])
@@ -223,7 +223,7 @@ def running_example(subject: Subject) -> float:
 
 # A model has learnt sentences when the losses of all their pieces add up to less: then each piece, after those before,
 # has a probability above one half, and greedy decoding must find it.
-LEARNT = math.log(2)
+MAX_LEARNT_LOSS = math.log(2)
 
 
 def loss_of(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
@@ -248,7 +248,7 @@ def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(400):  # some 30 suffice
         loss = loss_of(model, examples)
-        if loss < LEARNT:
+        if loss < MAX_LEARNT_LOSS:
             break
         optimizer.zero_grad()
         loss.backward()

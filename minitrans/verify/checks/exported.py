@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, deviation, group, rounding, worst
+from minitrans.cachecheck.measure import Check, begin_group, deviation, tolerance_of, worst
 from minitrans.export.ctranslate2 import engine_decode, load_engine, save_engine
 from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Another engine", CHECKS)
+check = begin_group("Another engine", CHECKS)
 
 
-def pieces_of(subject: Subject) -> list[str]:
+def pieces_of(subject: ModelAndPairs) -> list[str]:
     """The text of every piece id."""
     return [subject.piece(i) for i in range(subject.model.config.vocab_size)]
 
 
-def exported(subject: Subject) -> Any:
+def exported(subject: ModelAndPairs) -> Any:
     """CTranslate2 with the model, in float32."""
     with TemporaryDirectory() as folder:
         model = subject.to(torch.float32).model
@@ -33,10 +33,10 @@ def exported(subject: Subject) -> Any:
 @check(
     "export.score",
     "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
-    tolerance=rounding(torch.float32),
+    tolerance=tolerance_of(torch.float32),
     lower=(),
 )
-def exported_model_scores_the_same(subject: Subject) -> float:
+def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
     """The exported model, run by CTranslate2, gives each token of a translation the probability that ours gives."""
     # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
     model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
@@ -57,10 +57,10 @@ def exported_model_scores_the_same(subject: Subject) -> float:
 @check(
     "export.greedy",
     "how far the logits of its tokens are below our largest ones, relative to these; 0 if all tokens are the same",
-    tolerance=rounding(torch.float32),
+    tolerance=tolerance_of(torch.float32),
     lower=(),
 )
-def exported_model_decodes_the_same(subject: Subject) -> float:
+def exported_model_decodes_the_same(subject: ModelAndPairs) -> float:
     """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
     # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
     model, config, pieces = subject.model, subject.model.config, pieces_of(subject)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
+from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -20,10 +20,10 @@ from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong_formulas
 from minitrans.verify.oracles import torch_multi_head, torch_multi_head_output, weights_of
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Many heads", CHECKS)
+check = begin_group("Many heads", CHECKS)
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:
@@ -41,7 +41,7 @@ def square_model(model: Transformer) -> Transformer:
 
 
 @check("C9", "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written")
-def packed_projections(subject: Subject) -> float:
+def packed_projections(subject: ModelAndPairs) -> float:
     """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
     for attention in attentions(subject.model):
@@ -74,10 +74,10 @@ Q1 = [[4.0, 6], [12, 14], [20, 22]]
 Q2 = [[14.0, 16], [38, 40], [62, 64]]  # some texts print 10, 30, 50 in the first column, which is wrong
 SCORES1 = [[52.0, 132, 212], [132, 340, 548], [212, 548, 884]]  # Q1 K1^T, with W_k = W_q
 SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
-UNSPLIT = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
+UNSPLIT_SCORES = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
 
 
-def worked_example(subject: Subject) -> tuple[Tensor, Tensor]:
+def worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
     """Queries and keys (1, 2, 3, 2) of the worked example: X projected by an attention of two heads with W_k = W_q."""
     attention = MultiHeadAttention(d_model=4, n_heads=2).to(subject.dtype).eval()
     w_q = torch.cat([torch.tensor(W_Q1), torch.tensor(W_Q2)], dim=1)  # (d_in, H*Dh): a head's columns side by side
@@ -87,7 +87,7 @@ def worked_example(subject: Subject) -> tuple[Tensor, Tensor]:
 
 
 @check("C10", "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64", tolerance=0.0)
-def heads_of_one_matrix(subject: Subject) -> float:
+def heads_of_one_matrix(subject: ModelAndPairs) -> float:
     """One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices."""
     # The numbers are whole and small, so they have to be exact in every dtype.
     q, _ = worked_example(subject)
@@ -99,7 +99,7 @@ def heads_of_one_matrix(subject: Subject) -> float:
     "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
     tolerance=1e-11,
 )
-def scores_of_each_head(subject: Subject) -> float:
+def scores_of_each_head(subject: ModelAndPairs) -> float:
     """Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T."""
     q, k = worked_example(subject)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
@@ -111,13 +111,13 @@ def scores_of_each_head(subject: Subject) -> float:
     "sum of the heads' scores, against 504 1304 2104 ...; handed to each head, that product must not pass",
     tolerance=1e-11,
 )
-def heads_are_split_first(subject: Subject) -> float:
+def heads_are_split_first(subject: ModelAndPairs) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
     q, k = worked_example(subject)
     scores = attention_scores(q, k)
     if deviation(wrong_formulas.unsplit_scores(q, k), scores) < CONTROL:
         return math.inf
-    return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT, dtype=torch.float64))
+    return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT_SCORES, dtype=torch.float64))
 
 
 @check(
@@ -126,7 +126,7 @@ def heads_are_split_first(subject: Subject) -> float:
     tolerance=0.0,
     lower=(),
 )
-def parameters_of_heads(subject: Subject) -> float:
+def parameters_of_heads(subject: ModelAndPairs) -> float:
     """The number of parameters does not depend on the number of heads: 64 x 8 x 16 = 8192 for each projection."""
     counts = []
     for n_heads in (1, 2, 4, 8):
@@ -136,7 +136,7 @@ def parameters_of_heads(subject: Subject) -> float:
 
 
 @check("C7", "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass")
-def scaled_by_the_heads_size(subject: Subject) -> float:
+def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     """The divisor is the square root of the head's size, not of the model's."""
     q, k = subject.noise(1, 3, 5, 4, seed=11), subject.noise(1, 3, 7, 4, seed=12)
     want = torch.zeros(1, 3, 5, 7, dtype=torch.float64)
@@ -149,7 +149,7 @@ def scaled_by_the_heads_size(subject: Subject) -> float:
 
 
 @check("C14", "a head as large as the model, against plain attention, and against plain attention times W_o")
-def one_head(subject: Subject) -> float:
+def one_head(subject: ModelAndPairs) -> float:
     """One head is not yet plain self-attention: W_o comes after it. With W_o = I it is."""
     attention = MultiHeadAttention(d_model=6, n_heads=1).to(subject.dtype).eval()
     attention.w_qkv.bias.copy_(subject.noise(18, seed=13))
@@ -172,7 +172,7 @@ def one_head(subject: Subject) -> float:
     tolerance=0.0,
     lower=(),
 )
-def cross_attention_weights(subject: Subject) -> float:
+def cross_attention_weights(subject: ModelAndPairs) -> float:
     """In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head."""
     # Queries from one sequence, keys and values from the other: only the queries' own rows depend on them.
     n_wrong = 0
@@ -187,7 +187,7 @@ def cross_attention_weights(subject: Subject) -> float:
 
 
 @check("C15.numpy", "output and weights of every attention in the model, against NumPy loops over heads and queries")
-def multi_head_is_heads(subject: Subject) -> float:
+def multi_head_is_heads(subject: ModelAndPairs) -> float:
     """Multi-head attention is h independent attentions, concatenated, then W_o."""
     weights = weights_of(subject.model)
     deviations = []
@@ -210,7 +210,7 @@ def multi_head_is_heads(subject: Subject) -> float:
     "C15.torch",
     "output and weights of every attention, against nn.MultiheadAttention and F.scaled_dot_product_attention",
 )
-def multi_head_is_torch(subject: Subject) -> float:
+def multi_head_is_torch(subject: ModelAndPairs) -> float:
     """Multi-head attention equals PyTorch's own, with the same weights and a padding mask."""
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
@@ -228,7 +228,7 @@ def multi_head_is_torch(subject: Subject) -> float:
 
 
 @check("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
-def batch_first(subject: Subject) -> float:
+def batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []

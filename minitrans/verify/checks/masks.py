@@ -8,19 +8,19 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
-from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
+from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Masks", CHECKS)
+check = begin_group("Masks", CHECKS)
 
 
-def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+def all_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
     model = subject.model
     memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
@@ -39,7 +39,7 @@ def all_weights(subject: Subject) -> tuple[Tensor, list[Tensor], list[Tensor], l
     "largest weight of a padded key: in every attention of the model, and next to real scores of -1e6 and -1e30",
     tolerance=0.0,
 )
-def padded_keys_weigh_nothing(subject: Subject) -> float:
+def padded_keys_weigh_nothing(subject: ModelAndPairs) -> float:
     """A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30."""
     # Where real keys score below a fill of -1e6 or -1e9, that fill would hand all the weight to padding.
     src_mask, own, _, source = all_weights(subject)
@@ -59,7 +59,7 @@ def padded_keys_weigh_nothing(subject: Subject) -> float:
     "C17.ignored",
     "logits of the batch, against each sentence alone, more padding, another order; memory, for another padding vector",
 )
-def padding_changes_nothing(subject: Subject) -> float:
+def padding_changes_nothing(subject: ModelAndPairs) -> float:
     """Padding, its embedding vector, and the other sentences of a batch change nothing in a sentence's result."""
     model, config, case = subject.model, subject.model.config, subject.case()
     other = copy.deepcopy(model)
@@ -70,7 +70,7 @@ def padding_changes_nothing(subject: Subject) -> float:
 
 
 @check("C18", "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass")
-def masked_before_softmax(subject: Subject) -> float:
+def masked_before_softmax(subject: ModelAndPairs) -> float:
     """The mask comes before the softmax: the weights of the keys that may be seen sum to 1."""
     mask = torch.arange(6)[None] < 3
     late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
@@ -87,7 +87,7 @@ def masked_before_softmax(subject: Subject) -> float:
     tolerance=0.0,
 )
 @torch.enable_grad()
-def empty_rows_are_zero(subject: Subject) -> float:
+def empty_rows_are_zero(subject: ModelAndPairs) -> float:
     """A query that may attend to nothing gets 0, and gradients stay finite; so does a source of nothing but padding."""
     q, k, v = (subject.noise(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
@@ -108,7 +108,7 @@ def empty_rows_are_zero(subject: Subject) -> float:
 
 
 @check("C19.prefix", "every layer's output, weights and logits for every prefix, against those for the whole target")
-def prefixes_stand(subject: Subject) -> float:
+def prefixes_stand(subject: ModelAndPairs) -> float:
     """What is computed for the first tokens does not change when later tokens are appended."""
     # The control: without the mask, the first two of five tokens must get different vectors.
     model = subject.model
@@ -124,7 +124,7 @@ def prefixes_stand(subject: Subject) -> float:
     tolerance=0.0,
 )
 @torch.enable_grad()
-def no_gradient_from_the_future(subject: Subject) -> float:
+def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
     """The gradient of output t with respect to every later target token is exactly 0."""
     # The gradient with respect to token t and earlier ones must not vanish.
     model = subject.model
@@ -148,7 +148,7 @@ def no_gradient_from_the_future(subject: Subject) -> float:
     tolerance=0.0,
     lower=(),
 )
-def heat_maps_mark_masks(subject: Subject) -> float:
+def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
     src_mask, own, target, source = all_weights(subject)
     b = int(src_mask.sum(-1).argmin())

@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from minitrans.cachecheck.measure import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
@@ -15,10 +15,10 @@ from minitrans.translate.bundle import count_parameters
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import square_model
 from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("The whole model", CHECKS)
+check = begin_group("The whole model", CHECKS)
 
 
 @check(
@@ -28,7 +28,7 @@ check = group("The whole model", CHECKS)
     lower=(),
 )
 @torch.enable_grad()
-def parameters_are_registered(subject: Subject) -> float:
+def parameters_are_registered(subject: ModelAndPairs) -> float:
     """Every parameter is registered, so that it is trained and saved, and a gradient reaches it."""
     if list(wrong_formulas.ListOfLinears(4).parameters()):
         return math.inf
@@ -41,7 +41,7 @@ def parameters_are_registered(subject: Subject) -> float:
 
 
 @check("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
-def layers_are_torchs(subject: Subject) -> float:
+def layers_are_torchs(subject: ModelAndPairs) -> float:
     """Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked."""
     model = square_model(subject.model)
     src_mask = padding_mask(subject.src_ids, model.config.pad_id)
@@ -65,7 +65,7 @@ def layers_are_torchs(subject: Subject) -> float:
     "memory and logits of the batch, against nn.Transformer between the same embedding and output matrices",
     tolerance=1e-11,
 )
-def model_is_torchs(subject: Subject) -> float:
+def model_is_torchs(subject: ModelAndPairs) -> float:
     """The whole model equals PyTorch's Transformer with the same weights."""
     model = square_model(subject.model)
     memory, _ = model.encode(subject.src_ids)
@@ -78,7 +78,7 @@ def model_is_torchs(subject: Subject) -> float:
     "logits at every real position, against loops that have no batch, no padding and no cache",
     tolerance=1e-11,
 )
-def model_is_reference(subject: Subject) -> float:
+def model_is_reference(subject: ModelAndPairs) -> float:
     """The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence."""
     model = subject.model
     logits, weights = model(subject.src_ids, subject.tgt_in), weights_of(model)

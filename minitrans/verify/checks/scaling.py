@@ -4,13 +4,13 @@ import math
 
 import torch
 
-from minitrans.cachecheck.measure import CONTROL, Check, deviation, group, worst
+from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Scaled", CHECKS)
+check = begin_group("Scaled", CHECKS)
 
 N_PAIRS = 4_000  # pairs of a random query and a random key
 
@@ -21,7 +21,7 @@ N_PAIRS = 4_000  # pairs of a random query and a random key
     tolerance=0.1,
     lower=(),
 )
-def variance_of_scores(subject: Subject) -> float:
+def variance_of_scores(subject: ModelAndPairs) -> float:
     """The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1."""
     deviations = []
     for d_k in (64, 456):  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
@@ -38,7 +38,7 @@ def variance_of_scores(subject: Subject) -> float:
     lower=(),
 )
 @torch.enable_grad()
-def saturation(subject: Subject) -> float:
+def unscaled_softmax_saturates(subject: ModelAndPairs) -> float:
     """Without the scaling the softmax saturates: at d_k = 512 its gradient is smaller by orders of magnitude."""
     # The gradient of the largest weight with respect to the scores, which are of order 0.1 if all is well.
     q, k = subject.noise(200, 1, 512, seed=5), subject.noise(200, 16, 512, seed=6)
@@ -52,7 +52,7 @@ def saturation(subject: Subject) -> float:
 
 
 @check("C6", "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass")
-def scaled_before_softmax(subject: Subject) -> float:
+def scaled_before_softmax(subject: ModelAndPairs) -> float:
     """The scaling belongs inside the softmax: the weights of every query sum to 1."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
 from minitrans.data.batching import Rows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("Training", CHECKS)
+check = begin_group("Training", CHECKS)
 
 
 @check(
@@ -23,7 +23,7 @@ check = group("Training", CHECKS)
     "loss of one teacher-forced pass, against the sum of the losses of single steps from the cache, in nats a token",
     lower=(),
 )
-def teacher_forcing_is_stepwise(subject: Subject) -> float:
+def teacher_forcing_is_stepwise(subject: ModelAndPairs) -> float:
     """Training feeds the whole target at once, and its loss is that of feeding the target token by token."""
     # Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS.
     model, pad_id = subject.model, subject.model.config.pad_id
@@ -44,13 +44,13 @@ def teacher_forcing_is_stepwise(subject: Subject) -> float:
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
     lower=(),
 )
-def chunks_are_the_whole(subject: Subject) -> float:
+def chunks_are_the_whole(subject: ModelAndPairs) -> float:
     """The loss of training, which never holds all logits, and both its gradients are those of the plain formula."""
     return loss_deviation(subject, linear_cross_entropy)
 
 
 @torch.enable_grad()
-def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]) -> float:
+def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Tensor, int, float], Tensor]) -> float:
     """A loss of (hidden, weight, tgt_out, pad_id, smoothing) and both its gradients, against the plain formula.
 
     On the batch, and on noise in more positions than two chunks hold; with and without smoothing.
@@ -79,7 +79,7 @@ def loss_deviation(subject: Subject, loss_of: Callable[[Tensor, Tensor, Tensor, 
     tolerance=0.0,
     lower=(),
 )
-def resumed_batches(subject: Subject) -> float:
+def resumed_batches(subject: ModelAndPairs) -> float:
     """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
     src, tgt = (Rows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))

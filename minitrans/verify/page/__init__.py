@@ -3,12 +3,12 @@
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import LOWER, Report, name_of, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, name_of, number
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import renderer
 from minitrans.verify.page import figures
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 render = renderer("minitrans.verify.page", number=number)
 
@@ -25,7 +25,7 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; name another one") from error
 
 
-def page(report: Report, subject: Subject | str) -> str:
+def page(report: Report, subject: ModelAndPairs | str) -> str:
     """The page's HTML.
 
     Args:
@@ -49,7 +49,7 @@ def page(report: Report, subject: Subject | str) -> str:
         "verify.html",
         report=report,
         name=name,
-        dtypes=["float64", *map(name_of, LOWER)],
+        dtypes=["float64", *map(name_of, LOWER_DTYPES)],
         groups=[(title, list(group)) for title, group in groupby(rows, lambda row: row[0].group)],
         matrix=catch_matrix(caught, [check.id for check in report.checks]),
         illustrated=bool(pictures),

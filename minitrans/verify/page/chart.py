@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from matplotlib.figure import Figure
 
-from minitrans.cachecheck.measure import number, rounding
-from minitrans.pages.charts import panels
+from minitrans.cachecheck.measure import number, tolerance_of
+from minitrans.pages.charts import make_panels
 
 LOWEST, ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
 MARKERS = "os^D"  # lines can be told apart without colour
@@ -21,9 +21,9 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     Args:
         errors: For each dtype, by its name in torch, a deviation for each position.
     """
-    figure, (panel,) = panels(1, height=4.5)
+    figure, (panel,) = make_panels(1, height=4.5)
     for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
-        tolerance = rounding(getattr(torch, name))
+        tolerance = tolerance_of(getattr(torch, name))
         label = f"{name}, at most {number(tolerance)} (dashed)"
         (line,) = panel.plot([_height(value) for value in values], marker=marker, label=label)
         panel.axhline(tolerance, color=line.get_color(), linestyle="--")

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
-from minitrans.cachecheck.measure import LOWER, compare, name_of
-from minitrans.cachecheck.protocol import Case
+from minitrans.cachecheck.measure import LOWER_DTYPES, compare, name_of
+from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
-from minitrans.pages.charts import svg
+from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import heat_map, mask_picture
 from minitrans.translate.translator import layer_weights
 from minitrans.verify.page.chart import error_chart
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 N_PADDED = 3  # columns of padding, as if a longer sentence stood in the same batch
 
@@ -37,7 +37,7 @@ def masks() -> dict[str, Markup]:
 
 
 @torch.no_grad()
-def attention(subject: Subject) -> dict[str, object]:
+def attention(subject: ModelAndPairs) -> dict[str, object]:
     """Heat maps of one sentence pair, for as many of the last layers as the page has room for; the last comes first."""
     model, config = subject.model, subject.model.config
     source, target = choose_pair(subject.pairs())
@@ -74,7 +74,7 @@ def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int]
     return source[:MOST_TOKENS], target[:MOST_TOKENS]
 
 
-def errors_by_position(case: Case[Any]) -> list[float]:
+def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
     """The worst deviation of single steps from the full pass at each position, in the dtype of the model."""
     want, cache = case.full_pass(), case.new_cache()
     return [
@@ -83,17 +83,17 @@ def errors_by_position(case: Case[Any]) -> list[float]:
     ]
 
 
-def decoding(subject: Subject) -> dict[str, object]:
+def decoding(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
-    errors = {name_of(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER)}
+    errors = {name_of(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
-        "chart": svg(error_chart(errors)),
+        "chart": chart_as_svg(error_chart(errors)),
         "dtypes": list(errors),
         "positions": list(zip(*errors.values(), strict=True)),
     }
 
 
-def _label(subject: Subject, id_: int) -> str:
+def _label(subject: ModelAndPairs, id_: int) -> str:
     """The text of a piece, the special ones by their names."""
     config = subject.model.config
     special = {config.pad_id: "PAD", config.bos_id: "BOS", config.eos_id: "EOS"}

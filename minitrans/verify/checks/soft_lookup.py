@@ -5,13 +5,13 @@ import math
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.measure import Check, deviation, group, worst
+from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
 from minitrans.model.attention import masked_softmax, scaled_dot_product_attention
 from minitrans.verify import wrong_formulas
-from minitrans.verify.subject import Subject
+from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = group("A soft look-up", CHECKS)
+check = begin_group("A soft look-up", CHECKS)
 
 
 def by_hand(q: Tensor, keys: Tensor, values: Tensor) -> float:
@@ -22,7 +22,7 @@ def by_hand(q: Tensor, keys: Tensor, values: Tensor) -> float:
 
 
 @check("C1.query", "output for one query, 7 keys and scalar values, against sums written out in plain Python")
-def one_query(subject: Subject) -> float:
+def one_query(subject: ModelAndPairs) -> float:
     """Attention is a soft look-up: a query gets the average of all values, weighted by how well their keys match."""
     # A query that matches one key far better than the others gets that key's value: then the look-up is hard.
     q, keys, values = subject.noise(1, 3, seed=1), subject.noise(7, 3, seed=2), subject.noise(7, 1, seed=3)
@@ -34,7 +34,7 @@ def one_query(subject: Subject) -> float:
 
 
 @check("C1.values", "output with vectors of 9, against 9 look-ups of scalars")
-def vector_values(subject: Subject) -> float:
+def vector_values(subject: ModelAndPairs) -> float:
     """Values may be vectors: every component is looked up with the same weights."""
     q, keys, values = subject.noise(1, 3, seed=1), subject.noise(7, 3, seed=2), subject.noise(7, 9, seed=3)
     output, _ = scaled_dot_product_attention(q, keys, values)
@@ -43,7 +43,7 @@ def vector_values(subject: Subject) -> float:
 
 
 @check("C1.queries", "output for 5 queries together, against each by itself")
-def many_queries(subject: Subject) -> float:
+def many_queries(subject: ModelAndPairs) -> float:
     """Many queries are looked up at once: row i of attention(Q, K, V) is attention(q_i, K, V)."""
     q, k, v = subject.noise(2, 3, 5, 4, seed=1), subject.noise(2, 3, 7, 4, seed=2), subject.noise(2, 3, 7, 6, seed=3)
     output, _ = scaled_dot_product_attention(q, k, v)
@@ -56,7 +56,7 @@ def _indices(*sizes: int) -> list[list[int]]:
 
 
 @check("C23", "output for d_v from 1 to 9 and 5 queries on 7 keys, against sums written out in plain Python")
-def free_sizes(subject: Subject) -> float:
+def free_sizes(subject: ModelAndPairs) -> float:
     """Values may have any size, and queries and keys may come from different sequences of different lengths."""
     q, keys, values = subject.noise(5, 3, seed=23), subject.noise(7, 3, seed=24), subject.noise(7, 9, seed=25)
     deviations = []
@@ -68,7 +68,7 @@ def free_sizes(subject: Subject) -> float:
 
 
 @check("C2", "softmax(4, -1, 2.1) and softmax(3, 2, 1), against .8648 .0058 .1294 and .6652 .2447 .0900", lower=())
-def softmax_in_numbers(subject: Subject) -> float:
+def softmax_in_numbers(subject: ModelAndPairs) -> float:
     """The softmax turns scores into weights: positive, in the order of the scores, and with sum 1."""
     scores = torch.tensor([[4.0, -1.0, 2.1], [3.0, 2.0, 1.0]], dtype=subject.dtype)
     expected = torch.tensor([[0.8648, 0.0058, 0.1294], [0.6652, 0.2447, 0.0900]], dtype=subject.dtype)
@@ -80,7 +80,7 @@ def softmax_in_numbers(subject: Subject) -> float:
 
 
 @check("C4", "softmax(4, 3, 2, 1), against .64 .24 .09 .03", lower=())
-def ballot(subject: Subject) -> float:
+def softmax_shares_votes(subject: ModelAndPairs) -> float:
     """Weights are shares of a vote: scores of 4, 3, 2 and 1 share 100 votes as 64, 24, 9 and 3."""
     weights = masked_softmax(torch.tensor([[4.0, 3.0, 2.0, 1.0]], dtype=subject.dtype)).round(decimals=2)
     expected = torch.tensor([[0.64, 0.24, 0.09, 0.03]], dtype=subject.dtype)
@@ -88,7 +88,7 @@ def ballot(subject: Subject) -> float:
 
 
 @check("C3", "weights of (10000, 9999, -10000), against 1/(1 + 1/e), 1/(1 + e) and 0", lower=(torch.float32,))
-def softmax_is_stable(subject: Subject) -> float:
+def softmax_is_stable(subject: ModelAndPairs) -> float:
     """The softmax survives scores of 10,000 and -10,000; exp(x) / sum(exp(x)) computed literally does not."""
     scores = torch.tensor([[1e4, 1e4 - 1, -1e4]], dtype=subject.dtype)
     if not wrong_formulas.naive_softmax(scores).isnan().any():

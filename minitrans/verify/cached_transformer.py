@@ -2,14 +2,14 @@
 
 from torch import Tensor, nn
 
-from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.model.cache import DecoderCache
 from minitrans.model.layers import LayerTrace
 from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer
 
 
-class TransformerAdapter(CachedModel[DecoderCache]):
+class CachedTransformer(CachedModel[DecoderCache]):
     """A `Transformer`: logits, and each layer's output, self-attention and cross-attention weights."""
 
     has_source = True
@@ -28,7 +28,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """All numbers of the full masked pass."""
-        return numbers(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
+        return all_outputs(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
 
     def new_cache(self, memory: tuple[Tensor, Tensor], rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
@@ -36,7 +36,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Tensor]:
         """All numbers of the next tokens."""
-        return numbers(self.model, *self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
+        return all_outputs(self.model, *self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True))
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache."""
@@ -53,7 +53,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return self.model.tgt_embedding
 
 
-def numbers(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
+def all_outputs(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
     """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
     tensors = [model.output(hidden)]
     for trace in traces:
@@ -63,7 +63,7 @@ def numbers(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> lis
     return tensors
 
 
-def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> Case[DecoderCache]:
+def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:
     """A model of ours, sources (B, S) padded on the right, and targets (B, T), which begin with BOS."""
     src_mask = padding_mask(src_ids, model.config.pad_id)[:, 0, 0]
-    return Case(TransformerAdapter(model), tgt_in, src_ids, src_mask)
+    return ModelAndTokens(CachedTransformer(model), tgt_in, src_ids, src_mask)

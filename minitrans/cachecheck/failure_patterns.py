@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import NotOfferedError, compare, rounding
-from minitrans.cachecheck.protocol import Case
+from minitrans.cachecheck.measure import NotOfferedError, compare, tolerance_of
+from minitrans.cachecheck.protocol import ModelAndTokens
 
-SEEN = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+MIN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,11 @@ class Pattern:
 
     name: str
     checks: tuple[str, ...]
-    fits: Callable[[Case[Any]], bool]
+    fits: Callable[[ModelAndTokens[Any]], bool]
     at_most: float = torch.inf
 
 
-def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
+def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> dict[str, str]:
     """For the ids of checks that failed, the first known pattern that explains it and fits, in words.
 
     A check that runs the model in another way is explained by what the model does when it is run in that way.
@@ -49,7 +49,7 @@ def patterns(case: Case[Any], failed: Mapping[str, float]) -> dict[str, str]:
     return names
 
 
-def _fits(pattern: Pattern, case: Case[Any]) -> bool:
+def _fits(pattern: Pattern, case: ModelAndTokens[Any]) -> bool:
     try:
         return pattern.fits(case)
     except (NotOfferedError, RuntimeError, IndexError):
@@ -63,29 +63,29 @@ def _same(a: Tensor, b: Tensor) -> bool:
 
 def _rounding(dtype: torch.dtype) -> float:
     """That of a dtype; at least that of float32, which parts of a model may compute in."""
-    return max(rounding(dtype), rounding(torch.float32))
+    return max(tolerance_of(dtype), tolerance_of(torch.float32))
 
 
-def _steps(case: Case[Any]) -> Tensor:
-    return cache_checks.fed_in(case, [1] * case.tokens.size(1))[0]
+def _steps(case: ModelAndTokens[Any]) -> Tensor:
+    return cache_checks.feed_in_chunks(case, [1] * case.tokens.size(1))[0]
 
 
 def _moved(one: Tensor, other: Tensor) -> Tensor:
     """Bool (T): at which positions logits (B, T, V) are not the same."""
-    return (one - other).double().abs().amax((0, 2)) > SEEN
+    return (one - other).double().abs().amax((0, 2)) > MIN_EFFECT
 
 
-def draws_random_numbers(case: Case[Any]) -> bool:
+def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
     """Two full passes over one thing differ."""
     return not _same(case.full_pass()[0], case.full_pass()[0])
 
 
-def computes_in_float32(case: Case[Any]) -> bool:
+def computes_in_float32(case: ModelAndTokens[Any]) -> bool:
     """Where all should be float64, what differs does so by no more than rounding in float32."""
     return case.model.dtype == torch.float64
 
 
-def tokens_ahead(case: Case[Any]) -> int:
+def tokens_ahead(case: ModelAndTokens[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
@@ -94,32 +94,32 @@ def tokens_ahead(case: Case[Any]) -> int:
     return furthest
 
 
-def sees_the_next(case: Case[Any]) -> bool:
+def sees_next_tokens(case: ModelAndTokens[Any]) -> bool:
     """One or a few tokens ahead, a further one in each layer; but not to the end."""
     return 0 < tokens_ahead(case) < case.tokens.size(1) - 1
 
 
-def sees_all(case: Case[Any]) -> bool:
+def sees_all_later_tokens(case: ModelAndTokens[Any]) -> bool:
     """To the end."""
     return tokens_ahead(case) == case.tokens.size(1) - 1
 
 
-def attends_to_source_padding(case: Case[Any]) -> bool:
+def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the source's padding matters."""
-    return not cache_checks.padding_token_deviation(case) <= SEEN
+    return not cache_checks.padding_token_deviation(case) <= MIN_EFFECT
 
 
-def counts_source_padding(case: Case[Any]) -> bool:
+def counts_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return bool(cache_checks.padding_token_deviation(case) <= rounding(case.model.dtype))
+    return bool(cache_checks.padding_token_deviation(case) <= tolerance_of(case.model.dtype))
 
 
-def attends_to_padding(case: Case[Any]) -> bool:
+def attends_to_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the padding on the left of a prompt matters."""
     return bool(_moved(*_padded(case)).any())
 
 
-def _padded(case: Case[Any]) -> list[Tensor]:
+def _padded(case: ModelAndTokens[Any]) -> list[Tensor]:
     """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
@@ -127,40 +127,40 @@ def _padded(case: Case[Any]) -> list[Tensor]:
     return [case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other)]
 
 
-def counts_padding(case: Case[Any]) -> bool:
+def counts_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
     one, other = _padded(case)
     return not _moved(one, other).any() and bool(_moved(one, case.full_pass()[0]).any())
 
 
-def positions_restart(case: Case[Any]) -> bool:
+def positions_restart(case: ModelAndTokens[Any]) -> bool:
     """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
     same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
     full, steps = same.full_pass()[0], _steps(same)
     return _same(steps, steps[:, :1].expand_as(steps)) and not _same(full, full[:, :1].expand_as(full))
 
 
-def feeds_the_token_before(case: Case[Any]) -> bool:
+def feeds_the_token_before(case: ModelAndTokens[Any]) -> bool:
     """The steps are the full pass over the tokens delayed by one."""
     delayed = torch.cat([case.tokens[:, :1], case.tokens[:, :-1]], 1)
     return _same(_steps(case), case.with_tokens(delayed).full_pass()[0])
 
 
-def forgets(case: Case[Any]) -> bool:
+def forgets_first_tokens(case: ModelAndTokens[Any]) -> bool:
     """Where the first token is another one, the full pass notices at the end, and the steps do not."""
     other = case.with_others(slice(1))
     noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
     return noticed == [True, False]
 
 
-def later_chunks_alone(case: Case[Any]) -> bool:
+def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
     """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
     length, limit = case.tokens.size(1), _rounding(case.model.dtype)
     right = cache_checks.step_deviation(case), cache_checks.chunk_deviation(case, [length])
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
-def _turned(case: Case[Any], stay: bool = False) -> bool:
+def _turned(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     cache = case.new_cache()
@@ -173,28 +173,28 @@ def _turned(case: Case[Any], stay: bool = False) -> bool:
     return _same(case.feed(new, cache)[0][:, -1], want[:, -1])
 
 
-def _with_one_source(case: Case[Any]) -> Case[Any]:
+def _with_one_source(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
     """Every row has the first one's source."""
     first = torch.zeros(len(case.tokens), dtype=torch.int64)
     return case.rows(first).with_tokens(case.tokens)
 
 
-def keeps_all_rows(case: Case[Any]) -> bool:
+def no_rows_selected(case: ModelAndTokens[Any]) -> bool:
     """All of the cache stays where it was."""
     return _turned(case, stay=True)
 
 
-def keeps_target_rows(case: Case[Any]) -> bool:
+def target_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, the cache stays where it was."""
     return _turned(_with_one_source(case), stay=True)
 
 
-def keeps_source_rows(case: Case[Any]) -> bool:
+def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, nothing is wrong."""
     return case.model.has_source and not _turned(case) and _turned(_with_one_source(case))
 
 
-def _after_draft(case: Case[Any], draft: Tensor) -> Tensor:
+def _after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
     half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
     case.feed(case.tokens[:, :half], cache)
@@ -202,20 +202,20 @@ def _after_draft(case: Case[Any], draft: Tensor) -> Tensor:
     return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]
 
 
-def drops_nothing(case: Case[Any]) -> bool:
+def drops_no_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft is as if the draft had been meant."""
     half, draft = case.tokens.size(1) // 2, case.others(case.tokens[:, :2])
     tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
     return _same(_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
 
 
-def sees_drafts(case: Case[Any]) -> bool:
+def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft depends on what that was."""
     draft = case.tokens[:, :2]
     return bool(_moved(_after_draft(case, draft), _after_draft(case, case.others(draft))).any())
 
 
-def shares_memory(case: Case[Any]) -> bool:
+def caches_share_memory(case: ModelAndTokens[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt."""
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
@@ -233,23 +233,23 @@ VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
     Pattern("something inside is computed in float32", NUMBERS, computes_in_float32,
-            rounding(torch.float32)),
-    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_the_next),
-    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all),
+            tolerance_of(torch.float32)),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_next_tokens),
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all_later_tokens),
     Pattern("padding is attended to", SOURCE, attends_to_source_padding),
     Pattern("padding is attended to", PADDING, attends_to_padding),
     Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING, counts_padding),
     Pattern("positions start at 0 again at every step", STEPS, positions_restart),
     Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
-    Pattern("the cache forgets its first tokens", STEPS, forgets),
+    Pattern("the cache forgets its first tokens", STEPS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
-            (*STEPS, *PADDING), later_chunks_alone),
-    Pattern("no rows are selected at all", ("rows",), keeps_all_rows),
-    Pattern("keys and values of the target are not selected", ("rows",), keeps_target_rows),
-    Pattern("keys and values of the source are not selected", ("rows",), keeps_source_rows),
-    Pattern("no tokens are dropped at all", ("rollback",), drops_nothing),
-    Pattern("dropped tokens are still seen", ("rollback",), sees_drafts),
+            (*STEPS, *PADDING), only_later_chunks_wrong),
+    Pattern("no rows are selected at all", ("rows",), no_rows_selected),
+    Pattern("keys and values of the target are not selected", ("rows",), target_rows_not_selected),
+    Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
+    Pattern("no tokens are dropped at all", ("rollback",), drops_no_tokens),
+    Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
-            shares_memory),
+            caches_share_memory),
     Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
 ]  # fmt: skip

@@ -4,19 +4,19 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from minitrans.cachecheck.measure import LOWER, Caught, Check, Report
+from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
 from minitrans.translate.backend import Mode, is_measured
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import Subject, fresh_model, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
 
 COMPILED = "compiled."  # what the ids of checks and sabotages of compiled code begin with
 
 
-def run(model: Transformer | None = None, subject: Subject | None = None, compiled: Mode = "auto") -> Report:
+def run(model: Transformer | None = None, subject: ModelAndPairs | None = None, compiled: Mode = "auto") -> Report:
     """Measure every claim.
 
     Args:
@@ -34,7 +34,7 @@ def run(model: Transformer | None = None, subject: Subject | None = None, compil
     chosen = checks_for(compiled)  # first, because it may raise
     if subject is None:
         subject = random_subject(fresh_model() if model is None else model)
-    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER)}
+    subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
     return Report([check.run(subjects) for check in chosen])
 
 
@@ -66,7 +66,7 @@ def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     return Report(results, [caught], all_catch=False)
 
 
-def fresh_subjects() -> Mapping[torch.dtype, Subject]:
+def fresh_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
     return {torch.float64: random_subject(fresh_model())}
 

@@ -7,20 +7,20 @@ from typing import Any
 import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
-from minitrans.cachecheck.measure import CONTROL, LOWER, Caught, Check, NotOfferedError, Report, Result, number
-from minitrans.cachecheck.patterns import patterns
-from minitrans.cachecheck.protocol import CachedModel, Case
+from minitrans.cachecheck.failure_patterns import explain_failures
+from minitrans.cachecheck.measure import CONTROL, LOWER_DTYPES, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.cachecheck.wrappers import FAULTS
 
-SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
+CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
-def random_case(model: CachedModel[Any]) -> Case[Any]:
+def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     """Random sentences for a model, no longer than it takes; logits are measured by the largest of them."""
     generator = torch.Generator().manual_seed(1)
     ordinary = torch.tensor(list(model.ordinary))
-    batch, length, src_len = (min(n, model.max_len or n) for n in SIZES)
+    batch, length, src_len = (min(n, model.max_len or n) for n in CASE_SIZES)
 
     def ids(*shape: int) -> torch.Tensor:
         return ordinary[torch.randint(len(ordinary), shape, generator=generator)]
@@ -29,20 +29,20 @@ def random_case(model: CachedModel[Any]) -> Case[Any]:
     if model.first is not None:
         tokens[:, 0] = model.first
     src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
-    case = Case(model, tokens, src_ids, src_mask)
+    case = ModelAndTokens(model, tokens, src_ids, src_mask)
     largest = case.full_pass()[0].abs().max()
     return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
 
 
-def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, Case[Any]]:
+def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
     """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
 
     Raises:
         NotOfferedError: It computes in none of them.
     """
-    cases: dict[torch.dtype, Case[Any]] = {}
+    cases: dict[torch.dtype, ModelAndTokens[Any]] = {}
     errors = []
-    for dtype in (torch.float64, *LOWER):
+    for dtype in (torch.float64, *LOWER_DTYPES):
         try:
             moved = model if model.dtype == dtype else model.to(dtype)
             first = next(iter(cases.values()), None)
@@ -65,11 +65,11 @@ def run(model: CachedModel[Any]) -> Report:
     return Report(run_checks(cases_for(model), CHECKS))
 
 
-def run_checks(cases: Mapping[torch.dtype, Case[Any]], checks: Sequence[Check]) -> list[Result]:
+def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
     failed = {r.id: r.failure.measured for r in results if r.failed}
-    looks_like = patterns(next(iter(cases.values())), failed)
+    looks_like = explain_failures(next(iter(cases.values())), failed)
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
 
@@ -109,14 +109,14 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
     except NotOfferedError as error:
         raise AssertionError(f"no full pass: {error}") from error
     steps = next(r for r in report.checks if r.id == "steps")
-    lines = [in_words(r) for r in report.checks if r.failed and r.id not in skip]
+    lines = [failure_line(r) for r in report.checks if r.failed and r.id not in skip]
     if not steps.offered:
         lines.insert(0, f"steps: {steps.detail}")
     assert not lines, "\n".join(lines)
     return report
 
 
-def in_words(result: Result) -> str:
+def failure_line(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
     measured, allowed = number(result.failure.measured), number(result.failure.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

@@ -24,7 +24,7 @@ def slice_of_rank(n: int) -> slice:
     return slice(rank() * size, (rank() + 1) * size)
 
 
-def sum_up(numbers: list[float], device: torch.device) -> list[float]:
+def sum_over_processes(numbers: list[float], device: torch.device) -> list[float]:
     """Add up each number over the processes, in float64; all of them have to call it.
 
     Args:
