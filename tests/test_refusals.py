@@ -224,34 +224,31 @@ LACKING = [
 
 # -- The corpus of a training, and the corpus that a run names --------------------------------------------------------
 
-TSV_TEXT = "en\tzh\none\t一\n"
+TSV = "en\tzh\none\t一\n"
 JSONL = '{"en": "one", "zh": "一"}\n'
 PARQUET = parquet(en=["a"], zh=["a"])
 INVALID = parquet(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
 PACKED = gzip.compress(b"one\n" * 50)
-TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV_TEXT}
+TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
 DAMAGED_GZIP = "train.en.gz: damaged gzip file ("
 CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
-    ({"valid.tsv": TSV_TEXT}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
-    ({"train.tsv": TSV_TEXT, "test.tsv": TSV_TEXT}, "corpus has no valid split, only: test, train; add valid.en"),
+    ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
+    ({"train.tsv": TSV, "test.tsv": TSV}, "corpus has no valid split, only: test, train; add valid.en"),
     ({"notes": ""}, "corpus has no train split, only: nothing"),
     ({"train.en": "a\n"}, "train.zh is missing, the other side of ... train.en"),
     ({"train.zh": "a\n"}, "train.en is missing, the other side of ... train.zh"),
     ({"train.en": "a\nb\n", "train.zh": "a\n"}, "train.en has 2 lines but train.zh has 1"),
     ({"train.en": "a\n", "train.zh": "a\nb\n"}, "train.en has 1 lines but train.zh has 2"),
     ({"train.en": "", "train.zh": ""}, "corpus holds no sentences for train"),
-    (
-        {"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV_TEXT},
-        "every training pair is left out: one side is empty",
-    ),
+    ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
     ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, "train.en, line 2: byte 1 is not valid UTF-8"),
-    ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV_TEXT}, "train.tsv: train exists in another format"),
+    ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, "train.tsv: train exists in another format"),
     ({"train.tsv": "en\tzh\n"}, "corpus holds no sentences for train"),
     ({"train.tsv": ""}, "train.tsv: no column en, only: nothing"),
     ({"train.tsv": "en\tde\na\tb\n"}, "train.tsv: no column zh, only: en, de; set data.source and data.target"),
-    ({"train.tsv": TSV_TEXT + "two\n"}, "train.tsv, line 3: 1 fields, but the header has 2"),
-    ({"train.tsv": TSV_TEXT + "a\tb\tc\n"}, "train.tsv, line 3: 3 fields, but the header has 2"),
-    ({"train.tsv": TSV_TEXT.encode() + b"\xff\tb\n"}, "train.tsv, line 3: byte 1 is not valid UTF-8"),
+    ({"train.tsv": TSV + "two\n"}, "train.tsv, line 3: 1 fields, but the header has 2"),
+    ({"train.tsv": TSV + "a\tb\tc\n"}, "train.tsv, line 3: 3 fields, but the header has 2"),
+    ({"train.tsv": TSV.encode() + b"\xff\tb\n"}, "train.tsv, line 3: byte 1 is not valid UTF-8"),
     ({"train.tsv": "e\rn\t\u2028\t" + "a" * 10_000}, "train.tsv: no column en, only: e n, , [...];"),
     ({"train.csv": "en,zh\na\n"}, "train.csv, line 2: 1 fields, but the header has 2"),
     ({"train.csv": 'en,zh\na,"b\n'}, "train.csv, line 2: unexpected end of data; check the quotation marks"),
@@ -263,15 +260,9 @@ CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.jsonl": '{"en": 3, "zh": "a"}\n'}, "train.jsonl, line 1: en and zh must both be strings"),
     ({"train.jsonl": '{"en": "\\ud800", "zh": "a"}\n'}, "train.jsonl, line 1: ... half a surrogate pair"),
     ({"train.jsonl": JSONL + json.dumps({"en": "\ud800" * 9_999, "zh": ""})}, "train.jsonl, line 2: ... hold"),
-    ({"train.tsv": TSV_TEXT, "train.tsv.gz": PACKED}, "train.tsv.gz: there is also train.tsv; keep one of them"),
-    (
-        {"train-1.tsv": TSV_TEXT, "train-2.csv": TSV_TEXT},
-        "train-2.csv has another format than train-1.tsv; give all parts",
-    ),
-    (
-        {"train.1.tsv": TSV_TEXT, "train.2.tsv": TSV_TEXT + "two\n"},
-        "train.2.tsv, line 3: 1 fields, but the header has 2",
-    ),
+    ({"train.tsv": TSV, "train.tsv.gz": PACKED}, "train.tsv.gz: there is also train.tsv; keep one of them"),
+    ({"train-1.tsv": TSV, "train-2.csv": TSV}, "train-2.csv has another format than train-1.tsv; give all parts"),
+    ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
     ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
     ({"train.1.parquet": PARQUET, "train.2.parquet": INVALID}, "train.1.parquet to train.2.parquet: not a readable"),

@@ -93,7 +93,7 @@ class CachedModel(Generic[Cache]):
             memory: As for `full_pass`.
             prompts: int64 (B, T); more than one only "cached".
             n: How many to add, at least 1.
-            way: "cached" or "uncached"; "beams" or "uncached beams", the N_BEAMS best by beam search, the best one first;
+            way: "cached" or "uncached"; "beams" or "uncached beams", the N_BEAMS best by beam search, best one first;
                 or from a cache with drafts, by "lookup" in the prompt, of a "draft" model or the model's "own draft".
             mask: bool (B, T); None: all are real.
 

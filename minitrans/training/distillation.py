@@ -120,9 +120,9 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
 def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
-    Candidates are the BEAM best of each student. They are ranked by a sum: the mean log-probability from the students
-    that found them, VOTE_WEIGHT for each of these students, BACKWARD_WEIGHT times the log-probability that the teacher gives the
-    source, and LENGTH for each token.
+    Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
+    students that found them, VOTE_WEIGHT for each of these students, BACKWARD_WEIGHT times the log-probability that the
+    teacher gives the source, and LENGTH_WEIGHT for each token.
     """
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
     for student in students:

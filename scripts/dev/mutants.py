@@ -52,7 +52,7 @@ AROUND = [
     *modules_of("export", "ctranslate2 transformers"),
     *modules_of("compiled", "plan probe training stepper library"),
     *modules_of("training", "module checkpoints callbacks"),
-    *modules_of("data", "batching distributed filters loader"),
+    *modules_of("data", "batching filters loader distributed"),
     *modules_of("cachecheck", "protocol cache_checks failure_patterns self_test wrappers runner"),
     *modules_of("server", "queue app"),
 ]

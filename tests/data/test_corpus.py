@@ -31,7 +31,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 CORPORA = Path(__file__).parents[2].parent / "shared" / "corpora"
 
 PAIRS = [("one", "一"), ('two "big" ones', "两个“大”的"), ("three, \u2028 three", "三\u3000三")]
-TSV_TEXT = "en\tzh\none\t一\n"
+TSV = "en\tzh\none\t一\n"
 JSONL = '{"en": "one", "zh": "一"}\n'
 
 
@@ -110,7 +110,7 @@ def test_every_format_gives_the_same_text(
 )
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
-    folder = write(tmp_path / "corpus", {"train.tsv": TSV_TEXT, "valid.tsv": TSV_TEXT, f"test.{name}": content})
+    folder = write(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of(load_corpus(config(folder)), "test") == pairs
 
 
@@ -143,9 +143,7 @@ def test_why_text_files_are_not_left_to_datasets(
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
-    folder = write(
-        tmp_path / "corpus", {"train.en": b"a\n" * 7 + b"\xff\n", "train.zh": "b\n" * 8, "valid.tsv": TSV_TEXT}
-    )
+    folder = write(tmp_path / "corpus", {"train.en": b"a\n" * 7 + b"\xff\n", "train.zh": "b\n" * 8, "valid.tsv": TSV})
     with pytest.raises(UserError, match=r"train\.en, line 8: byte 1 is not valid UTF-8"):
         load_corpus(config(folder))
     assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
