@@ -42,7 +42,7 @@ from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
-MODEL_LEARNING_RATE = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
+MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
 SAMPLE_TOP = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
@@ -111,7 +111,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
     training = replace(
         config.training,
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * MODEL_LEARNING_RATE,
+        learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
     model = config_of_model(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
