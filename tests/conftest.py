@@ -30,7 +30,7 @@ from minitrans.model.reference import Weights
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate import backend
 from minitrans.translate.translator import Translator
-from minitrans.verify import runner  # which registers all checks and sabotages
+from minitrans.verify import proof  # which registers all checks and sabotages
 
 for name, n in (("few", 25), ("many", 100)):  # examples; `make test-all` asks for many
     settings.register_profile(name, deadline=None, max_examples=n, derandomize="CI" in os.environ)
@@ -134,7 +134,7 @@ def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float 
 @pytest.fixture(scope="session")
 def fresh_report() -> Report:
     """What all checks measure on a fresh model."""
-    return runner.run()
+    return proof.run()
 
 
 @pytest.fixture(scope="session")

@@ -23,7 +23,7 @@ from minitrans.training.config import SECTIONS
 from minitrans.translate.backend import Mode
 from minitrans.translate.bundle import load_bundle, save_bundle
 from minitrans.translate.translator import Translator
-from minitrans.verify import runner
+from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -607,7 +607,7 @@ def test_verify_a_trained_run_as_json(tiny_run: Path) -> None:
 def test_verify_writes_a_page_and_says_where(
     tiny_run: Path, fresh_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     code, _, err = command("verify", tiny_run, "--report", tmp_path / "proof")
     assert code == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in err
@@ -633,18 +633,18 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
 
 def test_the_sabotages_are_listed() -> None:
     lines = prints("verify", "--list").splitlines()
-    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in runner.sabotages_for("auto")]
+    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
     ]
 
 
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
-    monkeypatch.setattr(runner, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
+    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
     caught = json.loads(prints("verify", "--self-test", "--json"))["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
-    monkeypatch.setattr(runner, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
     code, out, _ = command("verify", "--self-test")
     assert code == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in out
@@ -736,8 +736,8 @@ def test_compiled_reaches_who_computes(tiny_run: Path, own_words: list[str], mon
         return iter(())
 
     monkeypatch.setattr(Translator, "load", seen)
-    monkeypatch.setattr(runner, "run", measured)
-    monkeypatch.setattr(runner, "self_test", sabotaged)
+    monkeypatch.setattr(proof, "run", measured)
+    monkeypatch.setattr(proof, "self_test", sabotaged)
     for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
         prints(*words, "--compiled", "off")
         prints(*words)

@@ -20,7 +20,7 @@ from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
 from minitrans.translate.translator import Translator
-from minitrans.verify import runner
+from minitrans.verify import proof
 
 AWKWARD = [
     *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),
@@ -258,7 +258,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
             data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runner, "run", lambda **_: fresh_report)
+            patch.setattr(proof, "run", lambda **_: fresh_report)
             written = run("verify", broken_run)
     finally:
         (broken_run / "config.yaml").write_bytes(whole)

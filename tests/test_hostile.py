@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from minitrans import cli
 from minitrans.cachecheck.measure import Report
 from minitrans.training.config import SECTIONS
-from minitrans.verify import runner
+from minitrans.verify import proof
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
 DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
@@ -115,7 +115,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
     tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
-    monkeypatch.setattr(runner, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
     before = names(tmp_path)
     assert command("translate", run, "I love you.")[0] == 0
@@ -126,7 +126,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     tiny_run: Path, sandbox: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
     home = tmp_path / "home"
     run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
     ignored = shutil.ignore_patterns("run", "cache")

@@ -50,7 +50,7 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
-        from minitrans.verify.runner import sabotages_for
+        from minitrans.verify.proof import sabotages_for
 
         width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
         print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
@@ -84,7 +84,7 @@ def measure_own(args: Namespace, progress: "Console") -> "tuple[Report, ModelAnd
 
     from rich.progress import track
 
-    from minitrans.verify.runner import run, sabotaged, sabotages_for, self_test
+    from minitrans.verify.proof import run, sabotaged, sabotages_for, self_test
     from minitrans.verify.subject import fresh_model, random_subject, subject_of_run
 
     if args.sabotage:

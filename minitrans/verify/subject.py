@@ -16,7 +16,7 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify.cached_transformer import CachedTransformer, case_of
+from minitrans.verify.adapter import TransformerAdapter, case_of
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
@@ -101,7 +101,7 @@ def fresh_model(seed: int = 6) -> Transformer:
 
 def random_subject(model: Transformer, seed: int = 1) -> ModelAndPairs:
     """Random sentences, no longer than the model takes; a float64 copy of the model is taken."""
-    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(CachedTransformer(model).ordinary)
+    generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(TransformerAdapter(model).ordinary)
 
     def ids(n: int) -> list[int]:
         n = min(n, model.config.max_len - 1)

@@ -21,7 +21,7 @@ from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
 from minitrans.translate.backend import Mode
-from minitrans.verify import runner
+from minitrans.verify import proof
 from minitrans.verify.checks import CHAPTERS, CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import fresh_model, random_subject
@@ -63,7 +63,7 @@ def functions() -> dict[FunctionType, CodeType]:
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
     must = must_notice(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.applied():
-        subjects = runner.fresh_subjects()
+        subjects = proof.fresh_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
     assert noticed - ids_of_raised(info) == must
 
@@ -96,7 +96,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
     for sabotage in APPLIED:
         if check.id in sabotage.noticed_by:
             with sabotage.applied():
-                check.run(runner.fresh_subjects())
+                check.run(proof.fresh_subjects())
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
@@ -158,8 +158,8 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
     if lacking == "compiler":
         library = pytest.importorskip("minitrans.compiled.library")
         monkeypatch.setattr(library, "_compile", lambda source: "no C++ compiler is here")
-    monkeypatch.setattr(runner, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
-    monkeypatch.setattr(runner, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
+    monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
+    monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
     mode: Mode = "off" if lacking == "wanted" else "auto"
     assert [result.id for result in verify.run(compiled=mode).checks] == ["C20", "cache.rows"]
     assert [(caught.id, caught.caught_by) for caught in verify.self_test(mode)] == [("rows.sorted", ["cache.rows"])]
@@ -176,7 +176,7 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
 @needs_compiled
 def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
     for mode in get_args(Mode):
-        for registered, chosen in ((CHECKS, runner.checks_for(mode)), (SABOTAGES, runner.sabotages_for(mode))):
+        for registered, chosen in ((CHECKS, proof.checks_for(mode)), (SABOTAGES, proof.sabotages_for(mode))):
             assert chosen == [each for each in registered if mode != "off" or not each.id.startswith("compiled.")]
 
 

@@ -11,7 +11,7 @@ from minitrans.cachecheck.measure import LOWER_DTYPES
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
-from minitrans.verify.cached_transformer import all_outputs
+from minitrans.verify.adapter import all_outputs
 from minitrans.verify.subject import (
     DECODE_ROWS,
     N_PAIRS,

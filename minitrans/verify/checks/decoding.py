@@ -22,7 +22,7 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.cached_transformer import CachedTransformer, case_of
+from minitrans.verify.adapter import TransformerAdapter, case_of
 from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 
 CHECKS: list[Check] = []
@@ -139,7 +139,7 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=CachedTransformer(model))
+    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=TransformerAdapter(model))
 
 
 @check(
@@ -151,7 +151,7 @@ def modes_are_the_same(subject: ModelAndPairs) -> float:
     training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
     both = subject, replace(subject, model=training)
-    return worst([cache_checks.step_deviation(a.case(), CachedTransformer(b.model)) for a, b in (both, both[::-1])])
+    return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
 
 
 @check(

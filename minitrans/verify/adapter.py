@@ -9,7 +9,7 @@ from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer
 
 
-class CachedTransformer(CachedModel[DecoderCache]):
+class TransformerAdapter(CachedModel[DecoderCache]):
     """A `Transformer`: logits, and each layer's output, self-attention and cross-attention weights."""
 
     has_source = True
@@ -66,4 +66,4 @@ def all_outputs(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) ->
 def case_of(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> ModelAndTokens[DecoderCache]:
     """A model of ours, sources (B, S) padded on the right, and targets (B, T), which begin with BOS."""
     src_mask = padding_mask(src_ids, model.config.pad_id)[:, 0, 0]
-    return ModelAndTokens(CachedTransformer(model), tgt_in, src_ids, src_mask)
+    return ModelAndTokens(TransformerAdapter(model), tgt_in, src_ids, src_mask)
