@@ -109,7 +109,7 @@ GENERATING: dict[str, dict[str, Any]] = {
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
 MAX_DROPPED_SETTINGS = 4  # how often what an error speaks of is then left as it was
-MAX_PARAMETERS = 10_000_000  # parameters
+MAX_PARAMETERS = 10_000_000
 
 
 @dataclass

@@ -65,7 +65,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
 def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[str]) -> None:
     model = hugging_face.small_model(name)
     assert isinstance(model, hugging_face.DecoderOnly)
-    assert sum(p.numel() for p in model.model.parameters()) < hugging_face.LARGEST
+    assert sum(p.numel() for p in model.model.parameters()) < hugging_face.MAX_PARAMETERS
     assert not kinds or list(model.model.config.layer_types) == kinds
     assert step_deviation(random_case(model)) <= tolerance_of(torch.float32)
 
