@@ -11,7 +11,7 @@ from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.measure import NotOfferedError, compare, tolerance_of
 from minitrans.cachecheck.protocol import ModelAndTokens
 
-MIN_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
+VISIBLE_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def _steps(case: ModelAndTokens[Any]) -> Tensor:
 
 def _moved(one: Tensor, other: Tensor) -> Tensor:
     """Bool (T): at which positions logits (B, T, V) are not the same."""
-    return (one - other).double().abs().amax((0, 2)) > MIN_EFFECT
+    return (one - other).double().abs().amax((0, 2)) > VISIBLE_EFFECT
 
 
 def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
@@ -106,7 +106,7 @@ def sees_all_later_tokens(case: ModelAndTokens[Any]) -> bool:
 
 def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the source's padding matters."""
-    return not cache_checks.padding_token_deviation(case) <= MIN_EFFECT
+    return not cache_checks.padding_token_deviation(case) <= VISIBLE_EFFECT
 
 
 def counts_source_padding(case: ModelAndTokens[Any]) -> bool:

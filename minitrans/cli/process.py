@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Iterator
 
-GC_THRESHOLD = 100_000  # new ones that start a garbage collection; importing PyTorch alone makes 167,000 that all stay
+GC_THRESHOLD = 100_000  # new objects that start a collection; importing PyTorch alone makes 167,000 that all stay
 SPIN_COUNT = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
 
 

@@ -246,6 +246,14 @@ template <class T> struct Workspace {
     }
 };
 
+// The sum of the threads' rows of n numbers, in their order; it takes the place of the first one's.
+template <class T, class Row> computed<T> *sum_of(const std::vector<Workspace<T> *> &threads, Row row, int64_t n) {
+    computed<T> *__restrict sum = row(*threads[0]);
+    for (size_t k = 1; k < threads.size(); k++)
+        for (int64_t i = 0; i < n; i++) sum[i] += row(*threads[k])[i];
+    return sum;
+}
+
 // The rows from `row` on, n of them.
 template <class M> auto rows_of(M &matrix, int64_t row, int64_t n) { return matrix.part(row, 0, n, matrix.columns); }
 
@@ -649,14 +657,9 @@ template <class T> struct Tape {
                 for (size_t j = 0; j < w.sums[i].size(); j++) {
                     const Matrix<A> &first = threads[0]->sums[i][j];
 #pragma omp for schedule(static) nowait
-                    for (int64_t r = 0; r < first.rows; r++) {
-                        A *__restrict sum = to + r * first.columns;
-                        std::copy_n(first[r], first.columns, sum);
-                        for (size_t k = 1; k < threads.size(); k++) {
-                            const A *__restrict more = threads[k]->sums[i][j][r];
-                            for (int64_t c = 0; c < first.columns; c++) sum[c] += more[c];
-                        }
-                    }
+                    for (int64_t r = 0; r < first.rows; r++)
+                        std::copy_n(sum_of(threads, [&](auto &of) { return of.sums[i][j][r]; }, first.columns),
+                                    first.columns, to + r * first.columns);
                     to += first.rows * first.columns;
                 }
             const Range words{V * thread / n_threads, V * (thread + 1) / n_threads};
@@ -795,12 +798,10 @@ void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target
                 for (int64_t c = 0; c < D; c++) d_w[(word + i) * D + c] = A(scale) * d_words[i][c];
         }
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++)
-            for (int64_t c = 0; c < D; c++) {
-                A total = 0;
-                for (Workspace<T> *of : threads) total += of->d_hidden[r][c];
-                store(d_h + r * D + c, A(scale) * total);
-            }
+        for (int64_t r = 0; r < rows; r++) {
+            const A *total = sum_of(threads, [&](auto &of) { return of.d_hidden[r]; }, D);
+            for (int64_t c = 0; c < D; c++) store(d_h + r * D + c, A(scale) * total[c]);
+        }
     }
 }
 

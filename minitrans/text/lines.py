@@ -16,7 +16,7 @@ from typing import BinaryIO
 from minitrans.errors import UserError
 
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-MAX_BYTES = 1 << 22  # bytes of a line; a longer one is not text, and may be a few kilobytes that unpack to gigabytes
+MAX_LINE_BYTES = 1 << 22  # a longer line is not text, and may be a few kilobytes that unpack to gigabytes
 ALL_LINES = range(1, sys.maxsize)  # numbers of the lines of a whole file
 
 
@@ -35,8 +35,8 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINES) -
         UserError: A line is not valid UTF-8, or longer than any text.
     """
     for number, raw in zip(numbers, _pieces(stream), strict=False):
-        if len(raw) > MAX_BYTES:
-            raise UserError(f"{name}, line {number}: it has more than {MAX_BYTES} bytes; break it into sentences")
+        if len(raw) > MAX_LINE_BYTES:
+            raise UserError(f"{name}, line {number}: it has more than {MAX_LINE_BYTES} bytes; break it into sentences")
         if number == 1:
             raw = raw.removeprefix(codecs.BOM_UTF8)
             if not raw:  # a mark alone is an empty file, not an empty line
@@ -52,7 +52,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINES) -
 def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
     """The lines of a stream; of a file, a line that is too long is read only just beyond the limit."""
     if isinstance(stream, io.IOBase):
-        return iter(partial(stream.readline, MAX_BYTES + 1), b"")
+        return iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
     return stream
 
 

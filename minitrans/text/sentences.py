@@ -5,7 +5,7 @@ from sentencex import segment
 from minitrans.text.reading import LONG_LINE, clean
 
 
-def cut_text(line: str, language: str) -> list[str]:
+def split_sentences(line: str, language: str) -> list[str]:
     """The sentences of a line, at least one, cleaned as all text is.
 
     What has no letter, such as the number of an item, stays with the sentence after it. A sentence of more than 2,000

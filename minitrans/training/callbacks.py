@@ -78,10 +78,13 @@ class ValidationTranslations(Callback):
 
 
 class MovingAverage(WeightAveraging):
-    """The weights that are validated and kept: an average of those after each step, with this decay a step.
+    """Keeps a moving average of the weights, which is validated and becomes the model.
 
-    It moves by about a hundredth at a time, which is often enough, all parameters together: Lightning's
-    EMAWeightAveraging, one after another, takes five times as long.
+    It moves by about a hundredth at a time, which is often enough, and all parameters at once: Lightning's
+    EMAWeightAveraging moves one after another, which takes longer.
+
+    Args:
+        decay: Of the average, per optimizer step.
     """
 
     def __init__(self, decay: float) -> None:

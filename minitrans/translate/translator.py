@@ -102,7 +102,7 @@ class Translator:
     Attributes:
         bundle: The model, in eval mode, on the device and in the dtype to translate with, and its tokenizer.
         compiled: Whether compiled code decodes.
-        split_sentences: Whether lines are cut into sentences by `text.sentences.cut` too; False unless it is set.
+        split_sentences: Whether lines are cut into sentences by `text.sentences` too; False unless it is set.
     """
 
     def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
@@ -254,9 +254,10 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.sentences(text)
-        from minitrans.text.sentences import cut_text  # its library is optional
+        from minitrans.text.sentences import split_sentences  # its library is optional
 
-        return [part for sentence in cut_text(text, self.bundle.source) for part in self._reader.sentences(sentence)]
+        sentences = split_sentences(text, self.bundle.source)
+        return [part for sentence in sentences for part in self._reader.sentences(sentence)]
 
     def count_pieces(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
@@ -386,7 +387,7 @@ class Translator:
 
 
 def layer_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
-    """What `stacked` makes of the encoder's self-attention, the decoder's, and cross-attention."""
+    """What `stack_layers` makes of the encoder's self-attention, the decoder's, and cross-attention."""
     kinds = [x.self_weights for x in encoder], [x.self_weights for x in decoder], [x.cross_weights for x in decoder]
     return tuple(map(stack_layers, kinds))
 

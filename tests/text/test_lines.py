@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import MAX_BYTES, iter_lines, read_ahead, read_lines, seek_part, visible
+from minitrans.text.lines import MAX_LINE_BYTES, iter_lines, read_ahead, read_lines, seek_part, visible
 from minitrans.text.reading import clean
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
@@ -238,16 +238,16 @@ def test_marks_heaped_on_a_letter_take_no_time_and_short_lines_keep_theirs() -> 
 
 def test_a_line_longer_than_any_text_is_refused_without_being_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
-    path.write_bytes(b"a\n" + b"b" * MAX_BYTES + b"\n")
-    with pytest.raises(UserError, match=rf"a.txt, line 2: it has more than {MAX_BYTES} bytes; break it"):
+    path.write_bytes(b"a\n" + b"b" * MAX_LINE_BYTES + b"\n")
+    with pytest.raises(UserError, match=rf"a.txt, line 2: it has more than {MAX_LINE_BYTES} bytes; break it"):
         read_lines(path)
-    path.write_bytes(b"a\n" + b"b" * (MAX_BYTES - 1) + b"\n")
-    assert len(read_lines(path)[1]) == MAX_BYTES - 1
+    path.write_bytes(b"a\n" + b"b" * (MAX_LINE_BYTES - 1) + b"\n")
+    assert len(read_lines(path)[1]) == MAX_LINE_BYTES - 1
 
-    longer = io.BytesIO(b"b" * 3 * MAX_BYTES)
+    longer = io.BytesIO(b"b" * 3 * MAX_LINE_BYTES)
     with pytest.raises(UserError, match="line 1: it has more than"):
         list(iter_lines(longer, "a pipe"))
-    assert longer.tell() == MAX_BYTES + 1
+    assert longer.tell() == MAX_LINE_BYTES + 1
 
 
 def test_what_would_move_a_cursor_is_made_visible() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text.reading import clean
-from minitrans.text.sentences import cut_text
+from minitrans.text.sentences import split_sentences
 
 PARAGRAPHS = [
     ("en", ["Good morning.", "How are you?", "I am fine.", "Thank you very much."]),
@@ -25,11 +25,11 @@ PARAGRAPHS = [
 @pytest.mark.parametrize(("language", "sentences"), PARAGRAPHS)
 def test_a_line_is_cut_where_its_sentences_end(language: str, sentences: list[str]) -> None:
     blank = "" if language[:2] in ("zh", "ja") else " "
-    assert cut_text(blank.join(sentences), language) == sentences
+    assert split_sentences(blank.join(sentences), language) == sentences
 
 
 @given(st.lists(st.sampled_from([*"aB1 .!?。“”\"'()\n\r\u2028\ud800\u0301", "Mr. ", "“" * 99, "x" * 999])).map("".join))
 def test_nothing_is_lost(line: str) -> None:
-    sentences = cut_text(line, "en")
+    sentences = split_sentences(line, "en")
     assert " ".join(sentences).replace(" ", "") == clean(line).replace(" ", "")
     assert all(sentence == clean(sentence) for sentence in sentences)

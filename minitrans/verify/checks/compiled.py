@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
+from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
 from minitrans.compiled.library import NotAdmittedError
@@ -23,8 +24,6 @@ from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
 check = begin_group("Compiled code", CHECKS)
-
-N_BEAMS = 3
 
 
 @check(

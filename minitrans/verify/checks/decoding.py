@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
 from minitrans.cachecheck.measure import Check, Measure, begin_group, deviation, worst
+from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.decoding import (
     CachedStepper,
@@ -29,7 +30,6 @@ CHECKS: list[Check] = []
 TITLE = "Decoding step by step"
 check = begin_group(TITLE, CHECKS)
 
-N_BEAMS = 3
 ALL_NUMBERS = "logits, outputs of all layers, all attention weights"
 
 
