@@ -258,7 +258,7 @@ class Deviation(float):
         return copy
 
     def where(self, tolerance: float) -> str:
-        """Where it first exceeds a tolerance, in words; empty where nothing is known of it."""
+        """Where it first exceeds a tolerance, in words; empty if that is not known."""
         words = [self.what] if self.what else []
         if self.errors is not None:
             wrong = ~(self.errors <= tolerance)

@@ -17,7 +17,7 @@ CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 
 
 def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
-    """Random sentences for a model, no longer than it takes; logits are measured by the largest of them."""
+    """Random sentences for a model, no longer than it takes; logits are measured in units of the largest."""
     generator = torch.Generator().manual_seed(1)
     ordinary = torch.tensor(list(model.ordinary))
     batch, length, src_len = (min(n, model.max_len or n) for n in CASE_SIZES)

@@ -50,7 +50,7 @@ class NotAdmittedError(Exception):
 
 
 def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: Mapping[str, Any]) -> ctypes.CDLL:
-    """Load a file that includes shared.h, compiled unless that has been done on this machine.
+    """Load a file that includes shared.h; compile it first, unless that has been done on this machine.
 
     Args:
         source: The file.
@@ -58,7 +58,7 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
         results: Types of what functions return; the others return nothing.
 
     Raises:
-        NotAdmittedError: That cannot be done.
+        NotAdmittedError: It cannot be compiled or loaded.
     """
     library = _compile(source)
     if isinstance(library, str):

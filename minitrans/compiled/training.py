@@ -61,7 +61,7 @@ def library() -> ctypes.CDLL:
     """The pass; the first call on a machine compiles it, for some seconds.
 
     Raises:
-        NotAdmittedError: That cannot be done.
+        NotAdmittedError: It cannot be compiled or loaded.
     """
     return load_library(SOURCE, _ARGUMENTS, {"linear_cross_entropy": c_double, "forward": c_void_p})
 

@@ -119,7 +119,7 @@ def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
 
 
 def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:
-    """Of each token of int64 ids (...) under logits (..., V): (...), float32 at least."""
+    """The log-probability of each token of int64 ids (...) under logits (..., V): (...), float32 at least."""
     log_p = F.log_softmax(logits, dim=-1, dtype=torch.promote_types(torch.float32, logits.dtype))
     return log_p.gather(-1, ids[..., None])[..., 0]
 

@@ -30,9 +30,9 @@ def dropped_of_256(p: float) -> int:
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
     """Set each element to 0 with probability p, and scale up the others so that the mean stays.
 
-    A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which ones depends on a seed
-    drawn from PyTorch's generator and nothing else. PyTorch draws a number for each element, which takes over a quarter
-    of a training step on a CPU.
+    A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which ones are dropped
+    depends only on a seed drawn from PyTorch's generator. PyTorch's own dropout draws a number for each element, which
+    takes over a quarter of a training step on a CPU.
 
     Args:
         x: Any shape, a floating dtype.

@@ -25,6 +25,7 @@ from minitrans.model.decoding import (
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
 from minitrans.text.reading import KeptParts, words
+from minitrans.text.sentences import split_sentences
 from minitrans.text.words import changes_numbers
 from minitrans.translate.backend import Mode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
@@ -254,8 +255,6 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.sentences(text)
-        from minitrans.text.sentences import split_sentences  # its library is optional
-
         sentences = split_sentences(text, self.bundle.source)
         return [part for sentence in sentences for part in self._reader.sentences(sentence)]
 

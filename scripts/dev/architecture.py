@@ -37,7 +37,7 @@ def document() -> str:
     sizes = (
         f"D = {c.d_model}, F = {c.d_ff}, V = {c.vocab_size:,}, {c.n_heads} heads, {c.n_layers} layers in each stack."
     )
-    tied = " The three tables of the vocabulary are one." if c.tie_embeddings else ""
+    tied = " The three tables of the vocabulary are one (`model.tie_embeddings`)." if c.tie_embeddings else ""
     return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all {n:,} parameters.", ""])
 
 

@@ -127,7 +127,7 @@ def test_the_large_map_tells_its_numbers(page: "Page") -> None:
     assert page.evaluate(weight_text).endswith(f": {page.evaluate('weights.cross[0][0][1][1]'):.3f}")
     assert step_of(page) == 1
     page.focus("#map .masked")
-    assert page.evaluate(weight_text).endswith("PAD: masked, it is padding")
+    assert page.evaluate(weight_text).endswith("PAD: masked (padding)")
 
 
 def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:

@@ -126,8 +126,8 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()
     monkeypatch.setattr("minitrans.explain.page.MAX_WEIGHT_BYTES", numbers * 16 // 3)
     html = ExplanationPage([deep, deep]).html
-    assert "it shows the attention of the last 1 of 3 layers." in html
-    assert "it shows the first 1 of 2 sentences." in html
+    assert "only the attention of the last 1 of 3 layers is shown." in html
+    assert "only the first 1 of 2 sentences are shown." in html
     data = data_of(html)
     assert data["layers"] == [3]
     (shown,) = data["sentences"]

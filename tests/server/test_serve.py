@@ -370,7 +370,7 @@ def test_the_page_by_keyboard_alone(server: Served, translator: Translator) -> N
                 page.keyboard.insert_text(typed)
             page.wait_for_function(f"() => {value} === {json.dumps(translator.translate(['I love axolotls.'])[0])}")
             doubt = page.text_content("#doubt")
-            assert doubt == "Unsure: this translation may be wrong. Training never showed: axolotls."
+            assert doubt == "Unsure: this translation may be wrong. Not in the training data: axolotls."
             page.wait_for_function("() => figures.children.length === 1 && figures.firstChild.src.includes('axolotls')")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             paper = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -64,7 +64,7 @@ const padded = () => [...source(), ...Array(sentence.padded).fill("PAD")];
 const queriesOf = (kind) => (kind === "encoder" ? source() : read());
 const keysOf = (kind) => (kind === "decoder" ? read() : padded());
 const forbids = (kind, q, k) => (kind === "decoder" ? k > q : k >= sentence.source.length);
-const whyNot = (kind) => (kind === "decoder" ? "masked, it is in the future" : "masked, it is padding");
+const whyNot = (kind) => (kind === "decoder" ? "masked (in the future)" : "masked (padding)");
 
 /* float32 (layers, heads, queries, keys) in base64 -> [layer][head][query], each a row; the average after the heads. */
 function unpack(packed, queries, keys) {
@@ -108,7 +108,7 @@ function drawGrowing() {
     y += 54;
   };
   line("Source", source(), (i) => looked[i]);
-  line("Read so far, and the piece that is taken", [...read().slice(0, step + 1), next], null, step + 1);
+  line("Read so far, and the piece taken now", [...read().slice(0, step + 1), next], null, step + 1);
   y -= 6;
   parts.push(text(0, y, `The ${likeliest.length} likeliest next pieces`, { class: "title" }));
   const pieces = likeliest.map(([piece]) => short(label(piece)));
@@ -311,7 +311,7 @@ function drawSlots() {
       ...(className === "masked" ? { fill: "url(#hatch)" } : {}) }), title));
   reads.forEach((n, layer) => {
     y += 14;
-    titles.push(`Layer ${layer + 1}: ${held} cached + ${n - held} added = ${n} read; of the source, ${columns.length}`);
+    titles.push(`Layer ${layer + 1}: ${held} cached + ${n - held} added = ${n} read; source: ${columns.length}`);
     parts.push(text(-left, y, titles.at(-1)));
     y += 6;
     parts.push(text(-8, y + cell / 2 + 3, "target", { class: "row weak" }));
@@ -326,8 +326,8 @@ function drawSlots() {
   const width = Math.max(cell * Math.max(steps.length, columns.length), widest(titles) + 4 - left);
   picture("slots", "Keys and values in the cache", { width, height: y, left }, ...parts);
   byId("held").textContent =
-    `A square is the key and the value of one piece, in all heads: light, read from the cache; with a rim, added at this `
-    + `step; dashed, still empty; hatched, padding. The source's are ${kept ? "bit by bit what they were at first" : "NOT what they were at first"}.`;
+    `Each square is the key and value of one piece, in all heads: light if read from the cache, outlined if added at this `
+    + `step, dashed if still empty, hatched if padding. Those of the source are ${kept ? "bit for bit" : "NOT"} what they were at first.`;
 }
 
 /* The chosen layer and head; of the encoder there are no steps, so it keeps its layer and head. */
@@ -367,7 +367,7 @@ function drawRows() {
   const all = sentence.steps.map((each) => Math.max(each.logits, each.weights));
   byId("differences").textContent =
     `Step ${step + 1}, ${mapName(layer, head)}. Largest difference in these rows: ${tiny(Math.max(...differences))}; at this `
-    + `step over all layers and heads: ${tiny(worst)}, and over the logits: ${tiny(logits)}; over all steps and both: `
+    + `step, over all layers and heads: ${tiny(worst)}; over the logits: ${tiny(logits)}; over all steps, weights and logits: `
     + `${tiny(Math.max(...all))}.`;
 }
 

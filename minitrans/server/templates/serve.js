@@ -24,11 +24,11 @@ async function translate() {
     fault.textContent = answer.ok ? "" : found.error;
     if (!answer.ok) return;
     translation.textContent = found.translatedText;
-    const unknown = found.unknown.length ? ` Training never showed: ${found.unknown.join(", ")}.` : "";
+    const unknown = found.unknown.length ? ` Not in the training data: ${found.unknown.join(", ")}.` : "";
     doubt.textContent = found.unsure ? `Unsure: this translation may be wrong.${unknown}` : "";
     drawing = setTimeout(draw, DRAW - TRANSLATE, question);
   } catch (error) {
-    if (error.name !== "AbortError") fault.textContent = `The server does not answer: ${error.message}`;
+    if (error.name !== "AbortError") fault.textContent = `The server is not answering: ${error.message}`;
   }
 }
 

@@ -24,7 +24,7 @@ MOST_CELLS = 10_000
 
 
 def masks() -> dict[str, Markup]:
-    """The package's masks on six tokens."""
+    """Pictures of the package's masks, on six tokens."""
     six = [str(i) for i in range(6)]
     batch = torch.tensor([[7, 7, 7, 7, 7, 7], [7, 7, 7, 7, 0, 0], [7, 7, 0, 0, 0, 0]])
     causal, padding = causal_mask(6, 6, 0)[0, 0], padding_mask(batch, pad_id=0)[:, 0, 0]
