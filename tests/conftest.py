@@ -21,7 +21,7 @@ import pytest
 import torch
 from commands import tiny_settings, write_corpus
 from hypothesis import settings
-from levels import pytest_collection_modifyitems as pytest_collection_modifyitems
+from markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
 
 from minitrans import cli

@@ -52,7 +52,7 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
     yield from catch_faults(checks, sabotages_for(compiled), fresh_subjects, before)
 
 
-def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
+def run_sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     """Apply one sabotage, and measure every claim on a fresh model made under it, float64.
 
     Raises:

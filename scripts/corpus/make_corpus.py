@@ -35,7 +35,7 @@ STOPS = ".?!"
 STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 AGREEING = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
-MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
+WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
 MADE_UP = 15  # a row with a made-up name is drawn once in so many times
 
 SHORT = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
@@ -142,7 +142,7 @@ def read_words(folder: Path) -> WordsOfKind:
             if len(fields) != len(header):
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
-            marks = {text: [sign for sign in text if sign in MARKS] for text in row.values()}
+            marks = {text: [sign for sign in text if sign in WILDCARDS] for text in row.values()}
             english = [text for column, text in row.items() if not IN_CHINESE.match(column)]
             for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
                 check_chinese(f"{path}:{number}", text, " ".join(english))
@@ -245,7 +245,7 @@ class Filler:
 
     def _drawn(self, row: dict[str, str]) -> dict[str, str]:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
-        for mark in MARKS:
+        for mark in WILDCARDS:
             while any(mark in text for text in row.values()):
                 sign = self._draw.mark(mark)
                 row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
