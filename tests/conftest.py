@@ -21,7 +21,7 @@ import pytest
 import torch
 from commands import tiny_settings, write_corpus
 from hypothesis import settings
-from levels import pytest_collection_modifyitems as pytest_collection_modifyitems
+from markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
 
 from minitrans import cli
@@ -183,10 +183,10 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
 HAS_FOLDER = find_spec("minitrans.compiled") is not None
-COMPILED = HAS_FOLDER and any(map(shutil.which, COMPILERS))
+CAN_COMPILE = HAS_FOLDER and any(map(shutil.which, COMPILERS))
 collect_ignore = [] if HAS_FOLDER else ["compiled"]
 SAY_ONCE = backend.say_once
-needs_compiled = pytest.mark.skipif(not COMPILED, reason="no compiled code or no C++ compiler here")
+needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler here")
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ def _strictly(request: pytest.FixtureRequest, plain_lines: list[str]) -> Iterato
     yield
     taken = plain_lines.copy()
     plain_lines.clear()
-    assert not (COMPILED and taken) or "falls_back" in request.fixturenames, taken
+    assert not (CAN_COMPILE and taken) or "falls_back" in request.fixturenames, taken
 
 
 @pytest.fixture(autouse=True)

@@ -29,7 +29,7 @@ PAGES = {
     path: path.read_text(encoding="utf-8")
     for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
-ELSEWHERE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
+NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
 OF_BENCHMARKS = {"--d-model", "--minutes"}  # which make flags of their settings' names
 READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
@@ -161,7 +161,7 @@ def test_files_and_folders_that_it_names_are_there(path: Path) -> None:
     folders = [ROOT, ROOT / "docs", *(ROOT / "minitrans").glob("**/")]
     named = re.findall(r"`([\w./-]+(?:\.(?:py|cpp|h|toml|yaml|md|txt|ipynb)|/))`", PAGES[path])
     gone = {name for name in named if not any((folder / name).exists() for folder in folders)}
-    assert gone <= ELSEWHERE
+    assert gone <= NOT_IN_A_CLONE
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -281,7 +281,7 @@ NOISE = [
 ]
 PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
 NO_FOLDERS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
-RUNS_DATA = [
+BAD_RUN_CONFIGS = [
     *((text, "run/config.yaml is not YAML: ") for text in ("data: [", "[" * 10_000, "data: !!int x")),
     ("", "run/config.yaml: no usable data section"),
     ("data: {path: 3, source: a, target: b}", "run/config.yaml: no usable data section"),
@@ -456,7 +456,7 @@ ROWS: list[tuple[Given, str, str]] = [
         ({}, f"{TRAIN} --data.path owner/name {flags}", "owner/name is not a folder here, and could not be loaded from")
         for flags in ("", STREAM)
     ),
-    *(({"run/config.yaml": text}, "verify run", said) for text, said in RUNS_DATA),
+    *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *PLACES,
     *((damage, "translate run a", said) for damage, said in DAMAGES),
     (meta(target="de"), "evaluate RUN run --source one --reference one", "run translates en to de, ... en to zh; comp"),

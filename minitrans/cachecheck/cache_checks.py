@@ -114,7 +114,7 @@ def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations = []
     for end in sorted(ends):
         length = min(end + 2, longest)
-        long = case.with_tokens(repeated(case, length))
+        long = case.with_tokens(tokens_of_length(case, length))
         prompt = max(0, end - 3)
         chunks = [*[prompt][: prompt > 0], *[1] * (length - prompt)]
         deviations.append(chunk_deviation(long, chunks).named(f"{prompt} tokens, and then one by one to {length}"))
@@ -125,7 +125,7 @@ def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-def repeated(case: ModelAndTokens[Any], length: int) -> Tensor:
+def tokens_of_length(case: ModelAndTokens[Any], length: int) -> Tensor:
     """So many tokens: those that there are, and then the same again, each time other ones in their places."""
     pieces = [case.tokens]
     while sum(piece.size(1) for piece in pieces) < length:
@@ -175,7 +175,7 @@ def score_deviation(case: ModelAndTokens[Any], right: Tensor) -> Deviation:
 @check("static", "logits, one token at a time, against one full pass")
 def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache of a fixed size gives the same."""
-    return step_deviation(case.run_in("static"))
+    return step_deviation(case.with_variant("static"))
 
 
 @check("weights", "logits and all attention weights, one token at a time")
@@ -183,7 +183,7 @@ def weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The attention weights of the steps are those of the full pass: 0 for what comes later."""
     # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
     # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
-    case = case.run_in("weights")
+    case = case.with_variant("weights")
     difference, weights = step_deviation(case), case.full_pass()[1:]
     if case.model.dtype == torch.float64 and any(
         torch.equal(w, w.float().double()) and not torch.equal(w, w.bfloat16().double()) for w in weights
@@ -352,7 +352,7 @@ def left_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
 @check("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
 def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it where only the mask is given: the model finds the positions by itself."""
-    return target_padding_deviation(case.run_in("mask alone"), "left")
+    return target_padding_deviation(case.with_variant("mask alone"), "left")
 
 
 @check("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
@@ -378,7 +378,7 @@ check = begin_group("Rows and caches", CHECKS)
 
 
 @check("rows", "logits after each of four selections, against full passes on the selected rows")
-def rows_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def reordering_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
     selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
@@ -416,12 +416,12 @@ def selection_deviation(
 def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
     if "rollback" in case.model.variants:
-        case = case.run_in("rollback")
+        case = case.with_variant("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
     for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT_LENGTH]:
         most = span if span <= LONG_LENGTH else SPLIT_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
-        right = case.with_tokens(repeated(case, length))
+        right = case.with_tokens(tokens_of_length(case, length))
         drafts, want = case.others(right.tokens), right.full_pass()
         for way in ("in one chunk", "one by one"):
             cache = right.new_cache()

@@ -43,7 +43,7 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
             if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in names:
                 way = VARIANT_OF.get(id_, "")
                 if way not in tried:
-                    tried[way] = _fits(pattern, case.run_in(way) if way in case.model.variants else case)
+                    tried[way] = _fits(pattern, case.with_variant(way) if way in case.model.variants else case)
                 if tried[way]:
                     names[id_] = f"this looks like: {pattern.name}"
     return names
@@ -160,7 +160,7 @@ def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
 
-def _turned(case: ModelAndTokens[Any], stay: bool = False) -> bool:
+def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     """Whether rows turned by one after half of the tokens go on rightly; or as if they had stayed."""
     half, order = case.tokens.size(1) // 2, torch.arange(len(case.tokens)).roll(1)
     cache = case.new_cache()
@@ -181,17 +181,17 @@ def _with_one_source(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
 
 def no_rows_selected(case: ModelAndTokens[Any]) -> bool:
     """All of the cache stays where it was."""
-    return _turned(case, stay=True)
+    return _continues_reordered(case, stay=True)
 
 
 def target_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, the cache stays where it was."""
-    return _turned(_with_one_source(case), stay=True)
+    return _continues_reordered(_with_one_source(case), stay=True)
 
 
 def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, nothing is wrong."""
-    return case.model.has_source and not _turned(case) and _turned(_with_one_source(case))
+    return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_one_source(case))
 
 
 def _after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:

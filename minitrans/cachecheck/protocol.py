@@ -211,7 +211,7 @@ class ModelAndTokens(Generic[Cache]):
         tokens[:, positions] = self.others(tokens[:, positions])
         return self.with_tokens(tokens)
 
-    def run_in(self, way: str) -> "ModelAndTokens[Any]":
+    def with_variant(self, way: str) -> "ModelAndTokens[Any]":
         """The same with the model run in another way, one of its variants.
 
         Raises:

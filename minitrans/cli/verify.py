@@ -84,14 +84,14 @@ def measure_own(args: Namespace, progress: "Console") -> "tuple[Report, ModelAnd
 
     from rich.progress import track
 
-    from minitrans.verify.proof import run, sabotaged, sabotages_for, self_test
+    from minitrans.verify.proof import run, run_sabotaged, sabotages_for, self_test
     from minitrans.verify.subject import fresh_model, random_subject, subject_of_run
 
     if args.sabotage:
         if args.run or args.data or args.self_test:
             raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
         with progress.status("measuring"):
-            report = sabotaged(args.sabotage, args.compiled)
+            report = run_sabotaged(args.sabotage, args.compiled)
         return replace(report, checks=[result for result in report.checks if not result.passed]), random_subject(
             fresh_model()
         )

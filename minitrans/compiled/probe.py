@@ -27,7 +27,7 @@ SRC_IDS = torch.tensor([[3, 270, 5, 299, 2], [6, 7, 2, 0, 0]])
 TGT_IN = torch.tensor([[1, 8, 9, 0], [1, 10, 280, 12]])
 TGT_OUT = torch.tensor([[8, 9, 2, 0], [10, 280, 12, 2]])
 
-Difference = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
+Comparison = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
 
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
@@ -43,7 +43,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
             if tried != torch.float64:
                 _keep_off_zero(model)
             model.to(torch.promote_types(tried, torch.float32))
-            _refuse_differences(training_both_ways(model, SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING, tried), tried)
+            _refuse_differences(compare_training(model, SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING, tried), tried)
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
@@ -57,7 +57,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
         torch.manual_seed(1)
         model = _small_model(plan).eval()
         for tried in dict.fromkeys((torch.float64, dtype)):
-            _refuse_differences(_steps_both_ways(model.to(tried)), tried)
+            _refuse_differences(_compare_steps(model.to(tried)), tried)
 
 
 def _small_model(plan: Plan) -> Transformer:
@@ -100,9 +100,9 @@ def _keep_off_zero(model: Transformer) -> None:
                 module.w_1.bias[1::2] -= 4.0
 
 
-def training_both_ways(
+def compare_training(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
-) -> Iterator[Difference]:
+) -> Iterator[Comparison]:
     """Yield the real hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
 
     The arguments are those of `batch_loss`; products are in the dtype, and dropout has the same seed both ways.
@@ -135,22 +135,22 @@ def training_both_ways(
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-def _steps_both_ways(model: Transformer) -> Iterator[Difference]:
+def _compare_steps(model: Transformer) -> Iterator[Comparison]:
     c, stepper = model.config, CompiledStepper(read_plan(model))
-    cache, rows = model.init_cache(*model.encode(SRC_IDS)), stepper.begin(SRC_IDS, c.max_len)
+    cache, state = model.init_cache(*model.encode(SRC_IDS)), stepper.begin(SRC_IDS, c.max_len)
     for t, tokens in enumerate(([1, 1], [8, 290, 11], [5, 9, 30])):
         if t == 1:
             cache.select_rows(torch.tensor([1, 0, 0]))
-            rows.select_rows(torch.tensor([1, 0, 0]))
+            state.select_rows(torch.tensor([1, 0, 0]))
         fed = torch.tensor(tokens)
         log_p = F.log_softmax(model.step(fed[:, None], cache)[:, 0].double(), dim=-1)
-        other, ids = stepper.next_tokens(fed, rows, c.vocab_size)
+        other, ids = stepper.next_tokens(fed, state, c.vocab_size)
         right = ids.sort().values == torch.arange(2, c.vocab_size)  # each once, but for PAD and BOS
         yield f"the tokens of step {t + 1}", torch.ones(()), right.all()
         yield f"the log-probabilities of step {t + 1}", log_p.gather(1, ids), other
 
 
-def _refuse_differences(compared: Iterable[Difference], dtype: torch.dtype) -> None:
+def _refuse_differences(compared: Iterable[Comparison], dtype: torch.dtype) -> None:
     """Raise a NotAdmittedError for the first that is above the tolerance."""
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))

@@ -46,7 +46,7 @@ _ARGUMENTS: dict[str, Sequence[Any]] = {
 }
 
 
-class CompiledRows:
+class CompiledState:
     """The memory of one decode: made by `CompiledStepper.begin`, filled by its `next_tokens`.
 
     Keys and values are written once and never copied: what `select_rows` chooses is which of them a row goes on with.
@@ -120,7 +120,7 @@ class CompiledStepper:
         """As many as PyTorch may use: a batch keeps one busy, and they never wait for each other."""
         return torch.get_num_threads()
 
-    def begin(self, src_ids: Tensor, capacity: int) -> CompiledRows:
+    def begin(self, src_ids: Tensor, capacity: int) -> CompiledState:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
 
         Raises:
@@ -136,14 +136,14 @@ class CompiledStepper:
         c = self.config
         cross = torch.empty(c.n_layers, len(tokens), 2 * c.n_heads * c.head_size, dtype=self.dtype)
         self._call("encode", self._stepper, tokens, offsets, len(lengths), cross)
-        return CompiledRows(cross, offsets, capacity)
+        return CompiledState(cross, offsets, capacity)
 
-    def next_tokens(self, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:
         """Feed each row's next token, and see what comes after it.
 
         Args:
             tokens: int64 (R,), the first one BOS.
-            rows: From `begin`; gains the tokens.
+            state: From `begin`; gains the tokens.
             n: How many continuations of each row to return.
 
         Returns:
@@ -155,18 +155,18 @@ class CompiledStepper:
             ValueError: More tokens than `begin` was told, or not one for each row.
             IndexError: An id is not below V, or negative.
         """
-        c, count, t = self.config, len(tokens), len(rows.blocks)
+        c, count, t = self.config, len(tokens), len(state.blocks)
         check_ids(tokens, c.vocab_size)
-        if t == len(rows.pointers):
+        if t == len(state.pointers):
             raise ValueError(f"the cache holds {t} of {t} tokens: no room for 1 more")
-        if count != len(rows.sources):
-            raise ValueError(f"{count} tokens for a cache of {len(rows.sources)} rows")
+        if count != len(state.sources):
+            raise ValueError(f"{count} tokens for a cache of {len(state.sources)} rows")
         n = min(n, c.vocab_size - 2)
-        block = rows.cross.new_empty(c.n_layers, count, rows.cross.size(2))
-        rows.blocks.append(block)
-        rows.pointers[t] = _Block(block.data_ptr(), count)
+        block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
+        state.blocks.append(block)
+        state.pointers[t] = _Block(block.data_ptr(), count)
         log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
-        cross = _Block(rows.cross.data_ptr(), rows.cross.size(1))
-        self._call("step", self._stepper, tokens.contiguous(), count, t, len(rows.pointers), addressof(rows.pointers),
-                   rows.slots, rows.sources, rows.offsets, cross, n, log_p, ids)  # fmt: skip
+        cross = _Block(state.cross.data_ptr(), state.cross.size(1))
+        self._call("step", self._stepper, tokens.contiguous(), count, t, len(state.pointers), addressof(state.pointers),
+                   state.slots, state.sources, state.offsets, cross, n, log_p, ids)  # fmt: skip
         return log_p, ids

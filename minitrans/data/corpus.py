@@ -22,7 +22,7 @@ from minitrans.data.filters import (
     copies,
     empty_sides,
     hash_pairs,
-    leave_out,
+    mark_kept,
     repeated_sources,
     report,
     wrong_lengths,
@@ -132,8 +132,8 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    key = _key(train._fingerprint, config, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__, _reading())
-    path = _cache_folder(cache_dir) / f"{key}.model"
+    parts = train._fingerprint, config, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__, _reader_code()
+    path = _cache_folder(cache_dir) / f"{_key(*parts)}.model"
     if path.is_file():
         tokenizer = Tokenizer.load(path)
     else:
@@ -167,11 +167,10 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     Raises:
         UserError: `cache_dir` cannot be written.
     """
-    folder = _cache_folder(cache_dir)
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        key = _key(pairs._fingerprint, tokenizer.digest, _reading())
+        key = _key(pairs._fingerprint, tokenizer.digest, _reader_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -179,7 +178,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
             fn_kwargs={"tokenizer": tokenizer},
             remove_columns=pairs.column_names,
             features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
-            cache_file_name=str(folder / f"{key}.arrow"),
+            cache_file_name=str(_cache_folder(cache_dir) / f"{key}.arrow"),
             new_fingerprint=key,
             num_proc=processes if processes > 1 else None,
             desc=f"tokenizing {split}",
@@ -201,7 +200,7 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConf
     """
     src, tgt = (pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
     faults = wrong_lengths(src, tgt, max_len, limits)
-    kept = leave_out(faults, purpose)
+    kept = mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
     return pairs if kept.all() else pairs.select(np.flatnonzero(kept))
@@ -239,7 +238,7 @@ def _cache_folder(cache_dir: str | None) -> Path:
     return folder
 
 
-def _reading() -> bytes:
+def _reader_code() -> bytes:
     """The code that reads lines, for the keys of the cache: after an edit, text is read again."""
     return Path(reading.__file__).read_bytes()
 
@@ -315,7 +314,7 @@ def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: Da
         faults |= repeated
     else:
         report({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
-    kept = leave_out(faults, purpose)
+    kept = mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(
             f"{config.path}: every training pair is left out: {' or '.join(faults)}; check data.source and data.target"

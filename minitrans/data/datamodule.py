@@ -74,7 +74,7 @@ class TranslationDataModule(LightningDataModule):
         self._train.load_state_dict(state_dict)
 
     @property
-    def splits(self) -> list[str]:
+    def test_splits(self) -> list[str]:
         """Names of the test sets: all splits but `train` and `valid`."""
         return [split for split in self._corpus if split not in ("train", "valid")]
 

@@ -107,7 +107,7 @@ def wrong_lengths(
     return wrong
 
 
-def leave_out(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
+def mark_kept(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
     """Tell which of the N pairs have none of the faults; the others are counted in the log, each under its first.
 
     Args:
@@ -123,7 +123,7 @@ def leave_out(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
 
 
 def report(faults: Mapping[str, BoolArray], pairs: str) -> None:
-    """Count in the log what `leave_out` would leave out, but keep it."""
+    """Count in the log what `mark_kept` would leave out, but keep it."""
     for fault, faulty in faults.items():
         if faulty.any():
             logger.warning("%d of %d %s pairs: %s", faulty.sum(), len(faulty), pairs, fault)

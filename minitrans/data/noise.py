@@ -116,7 +116,7 @@ class Noise:
         if not chosen.size:
             return src, tgt
         clean = (self._tokenizer.decode_batch(rows.lists(chosen)) for rows in (src, tgt))
-        changed = map(self._changed, *clean, drawn[chosen].tolist())
+        changed = map(self._with_noise, *clean, drawn[chosen].tolist())
         noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
@@ -126,7 +126,7 @@ class Noise:
         )
         return noisy_src, noisy_tgt
 
-    def _changed(self, source: str, target: str, drawn: int) -> Pair:
+    def _with_noise(self, source: str, target: str, drawn: int) -> Pair:
         """A pair with noise; `drawn` decides which, and is among the numbers that give some."""
         rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:

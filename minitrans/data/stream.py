@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from minitrans.data.batching import Rows
 from minitrans.data.distributed import gather, slice_of_rank
-from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, wrong_lengths
+from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
 from minitrans.data.loader import BatchLoader, Buffer
 from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
@@ -101,7 +101,7 @@ class StreamLoader(BatchLoader):
             targets += read[1]
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
-        kept = np.flatnonzero(leave_out(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
+        kept = np.flatnonzero(mark_kept(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
         self.words = count_words(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 

@@ -44,7 +44,7 @@ def export(bundle: Bundle, folder: Path) -> None:
             save_engine(temp, bundle.model, pieces, bundle.tokenizer.unk_id)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             raise UserError(f"CTranslate2 cannot compute this model: {error}; translate with minitrans") from error
-        if not (distance := _distance(load_engine(temp), bundle.model, pieces)) <= TOLERANCE:
+        if not (distance := _log_prob_difference(load_engine(temp), bundle.model, pieces)) <= TOLERANCE:
             raise UserError(
                 f"CTranslate2 gives other numbers than this model: log-probabilities differ by {distance:.1e} "
                 f"(at most {TOLERANCE:g}); translate with minitrans"
@@ -123,7 +123,7 @@ def _fill_attention(spec: Any, norm: nn.LayerNorm, attention: MultiHeadAttention
 
 
 @torch.no_grad()
-def _distance(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
+def _log_prob_difference(engine: Any, model: Transformer, pieces: Sequence[str]) -> float:
     """The largest difference in a token's log-probability, relative where that is above one nat, on two ragged rows."""
     c = model.config
     ordinary = [i for i in range(c.vocab_size - 1, 0, -1) if i not in (c.pad_id, c.bos_id, c.eos_id)]

@@ -259,7 +259,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     model = copy.deepcopy(bundle.model).double()
     model.positions = bundle.model.positions.double()  # as they were written, not the exact ones
     stepper = CachedStepper(model)
-    if not (distance := _distance(engine, model)) <= TOLERANCE:
+    if not (distance := _logit_difference(engine, model)) <= TOLERANCE:
         _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
     src_ids = random_rows(model, (24, 1, 9, 15))
     if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
@@ -274,7 +274,7 @@ def _refuse(reason: str) -> None:
 
 
 @torch.no_grad()
-def _distance(engine: Engine, model: Transformer) -> float:
+def _logit_difference(engine: Engine, model: Transformer) -> float:
     """The largest difference in a logit, relative where the logit is above 1, on ragged rows."""
     c = model.config
     src_ids, tgt_in = random_rows(model, (c.max_len, 1, 9, 15)), random_rows(model, (c.max_len,) * 4)

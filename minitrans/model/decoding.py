@@ -11,17 +11,17 @@ from minitrans.model.masks import padding_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 
-class Rows(Protocol):
+class DecoderState(Protocol):
     """What a decode in progress remembers of its rows."""
 
     def select_rows(self, rows: Tensor) -> None:
         """Keep the given rows, int64 (R',), in the given order: reorders, drops and repeats."""
 
 
-AnyRows = TypeVar("AnyRows", bound=Rows)
+AnyState = TypeVar("AnyState", bound=DecoderState)
 
 
-class Stepper(Protocol[AnyRows]):
+class Stepper(Protocol[AnyState]):
     """Anything that computes the next tokens; greedy and beam search need nothing else."""
 
     @property
@@ -32,14 +32,14 @@ class Stepper(Protocol[AnyRows]):
     def max_threads(self) -> int:
         """How many threads can usefully decode a batch each at the same time."""
 
-    def begin(self, src_ids: Tensor, capacity: int) -> AnyRows:
+    def begin(self, src_ids: Tensor, capacity: int) -> AnyState:
         """Read the sources, int64 (B, S), padded on the right, to decode at most `capacity` tokens of each.
 
         Raises:
             ValueError: The source is longer than `max_len`.
         """
 
-    def next_tokens(self, tokens: Tensor, rows: AnyRows, n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, state: AnyState, n: int) -> tuple[Tensor, Tensor]:
         """Feed each row its newest token, int64 (R,), the first of all BOS; see `likeliest_tokens` for the result."""
 
 
@@ -56,9 +56,9 @@ class CachedStepper:
         """See `Stepper`."""
         return self.model.init_cache(*self.model.encode(src_ids), capacity)
 
-    def next_tokens(self, tokens: Tensor, rows: DecoderCache, n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, state: DecoderCache, n: int) -> tuple[Tensor, Tensor]:
         """See `Stepper`."""
-        return likeliest_tokens(self.model.step(tokens[:, None], rows)[:, -1], n, self.config)
+        return likeliest_tokens(self.model.step(tokens[:, None], state)[:, -1], n, self.config)
 
 
 class UncachedStepper:
@@ -74,10 +74,10 @@ class UncachedStepper:
         """See `Stepper`."""
         return Prefixes(src_ids[:, :0], *self.model.encode(src_ids))
 
-    def next_tokens(self, tokens: Tensor, rows: "Prefixes", n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, state: "Prefixes", n: int) -> tuple[Tensor, Tensor]:
         """See `Stepper`."""
-        rows.fed = torch.cat([rows.fed, tokens[:, None]], dim=1)
-        return likeliest_tokens(self.model.decode(rows.fed, rows.memory, rows.src_mask)[:, -1], n, self.config)
+        state.fed = torch.cat([state.fed, tokens[:, None]], dim=1)
+        return likeliest_tokens(self.model.decode(state.fed, state.memory, state.src_mask)[:, -1], n, self.config)
 
 
 class Prefixes:
@@ -88,7 +88,7 @@ class Prefixes:
         self.fed, self.memory, self.src_mask = fed, memory, src_mask
 
     def select_rows(self, rows: Tensor) -> None:
-        """See `Rows`."""
+        """See `DecoderState`."""
         self.fed, self.memory, self.src_mask = self.fed[rows], self.memory[rows], self.src_mask[rows]
 
 
@@ -153,7 +153,7 @@ class Hypothesis(NamedTuple):
 
 
 @torch.inference_mode()
-def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor, length_penalty: float = 1.0) -> list[Hypothesis]:
+def greedy_decode(stepper: Stepper[AnyState], src_ids: Tensor, length_penalty: float = 1.0) -> list[Hypothesis]:
     """Take the likeliest token at every step, until EOS or the row's length limit.
 
     Args:
@@ -199,7 +199,7 @@ def greedy_decode(stepper: Stepper[AnyRows], src_ids: Tensor, length_penalty: fl
 
 @torch.inference_mode()
 def beam_search(
-    stepper: Stepper[AnyRows], src_ids: Tensor, beam: int, length_penalty: float = 1.0
+    stepper: Stepper[AnyState], src_ids: Tensor, beam: int, length_penalty: float = 1.0
 ) -> list[list[Hypothesis]]:
     """Follow the likeliest beginnings of each row, `beam` of them, until as many have ended.
 

@@ -6,11 +6,11 @@ from itertools import takewhile
 import torch
 from torch import Tensor
 
-from minitrans.model.decoding import AnyRows, Stepper, length_limits
+from minitrans.model.decoding import AnyState, Stepper, length_limits
 
 
 @torch.inference_mode()
-def sample(stepper: Stepper[AnyRows], src_ids: Tensor, top: int, seed: int) -> list[list[int]]:
+def sample(stepper: Stepper[AnyState], src_ids: Tensor, top: int, seed: int) -> list[list[int]]:
     """Draw each token from the likeliest ones, by their probabilities, until EOS or the row's length limit.
 
     Args:

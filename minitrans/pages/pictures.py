@@ -34,7 +34,7 @@ def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequen
     Returns:
         A `div` with one `svg` a head.
     """
-    grid = _grid([_short(query) for query in queries], [_short(key) for key in keys])
+    grid = _grid_layout([_short(query) for query in queries], [_short(key) for key in keys])
     return render("heat_map.html", grid=grid, weights=weights.tolist(), mask=mask.tolist(), queries=queries, keys=keys)
 
 
@@ -47,7 +47,8 @@ def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequenc
         queries: Labels of the rows.
         keys: Labels of the columns.
     """
-    return render("mask.svg", grid=_grid(queries, keys), mask=mask.tolist(), title=title, queries=queries, keys=keys)
+    grid = _grid_layout(queries, keys)
+    return render("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)
 
 
 def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) -> Markup:
@@ -57,10 +58,10 @@ def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) 
         caught_by: For each sabotage the ids of the checks that failed.
         checks: Ids of all checks.
     """
-    return render("catches.svg", grid=_grid(list(caught_by), checks, angle=90, above=12), caught_by=caught_by)
+    return render("catches.svg", grid=_grid_layout(list(caught_by), checks, angle=90, above=12), caught_by=caught_by)
 
 
-def _grid(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: int = 28) -> dict[str, object]:
+def _grid_layout(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: int = 28) -> dict[str, object]:
     """What `grid.svg` draws around cells: labels to the left and above. Lengths are in pixels, from the grid's corner.
 
     Column labels rise to the right by `angle` degrees; the room for a title over them is `above`.

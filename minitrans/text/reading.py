@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONG_LINE = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
-_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
+_MAX_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
@@ -39,7 +39,7 @@ _BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
 _ABBREVIATED = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
-_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_ABBREVIATED} (?=\w)", re.IGNORECASE)
+_SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_ABBREVIATED} (?=\w)", re.IGNORECASE)
 _WIDE = "。？！…，；：”’」』）"  # after these no blank is written
 _TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
@@ -51,9 +51,9 @@ PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
-_LETTER = r"[A-Za-z\u00c0-\u024f\d]"
-_WHOLE, _NUMBER_WHOLE = (f"(?<!{_LETTER})", f"(?!{_LETTER})"), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
-_EDGES = _WHOLE, _WHOLE, ("", ""), _NUMBER_WHOLE
+_LETTER_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
+_WHOLE = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
+_EDGES = _WHOLE, _WHOLE, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -76,11 +76,11 @@ def clean(line: str) -> str:
 
 
 def _without_heaps(line: str) -> str:
-    """Decompose a line, and leave out combining marks beyond the first `_MARKS` in a row."""
+    """Decompose a line, and leave out combining marks beyond the first `_MAX_MARKS` in a row."""
     kept, marks = [], 0
     for char in chain.from_iterable(unicodedata.normalize("NFD", char) for char in line):
         marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= _MARKS:
+        if marks <= _MAX_MARKS:
             kept.append(char)
     return "".join(kept)
 
@@ -163,7 +163,7 @@ class Reader:
     def sentences(self, line: str) -> list[str]:
         """The sentences of a line; each is translated by itself."""
         whole = not self.plain or re.search('["“”„«»]', line)
-        return [line] if whole else _END.split(clean(line))
+        return [line] if whole else _SENTENCE_END.split(clean(line))
 
     def read_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `read` makes of each sentence of a line to translate."""

@@ -16,7 +16,7 @@ from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
-_PLAIN = "<plain>"  # no text has this piece: it tells how sources are read
+_PLAIN_PIECE = "<plain>"  # no text has this piece: it tells how sources are read
 _SPACE = "\u2581"  # SentencePiece's mark for a space
 
 ModelType = Literal["unigram", "bpe"]
@@ -58,7 +58,7 @@ class TokenizerConfig:
         plain, placeholders = settings.pop("plain_sources"), settings.pop("placeholders")
         return {
             **settings,
-            "control_symbols": [_PLAIN] * plain,
+            "control_symbols": [_PLAIN_PIECE] * plain,
             "user_defined_symbols": [*PLACEHOLDERS] * placeholders,
             "hard_vocab_limit": False,
             "byte_fallback": True,
@@ -124,7 +124,7 @@ class Tokenizer:
 
     def reader_of(self, words: Iterable[str] | None) -> Reader:
         """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""
-        return Reader(self.id_of(_PLAIN) != self.unk_id, self.signs, words)
+        return Reader(self.id_of(_PLAIN_PIECE) != self.unk_id, self.signs, words)
 
     @property
     def signs(self) -> str | None:

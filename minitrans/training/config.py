@@ -19,7 +19,7 @@ from minitrans.data.settings_file import INT32, Count, CountFromZero, NotNegativ
 from minitrans.errors import UserError, brief, nearest_name_error, unexpected
 from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig
-from minitrans.training.precision import Setting
+from minitrans.training.precision import PrecisionSetting
 from minitrans.translate.backend import Mode
 from minitrans.translate.bundle import POSITIONS, count_parameters
 
@@ -56,7 +56,7 @@ class TrainingConfig:
     checkpoint_every: Count = 500
     checkpoint_minutes: Positive = 10.0
     keep_checkpoints: Count = 2
-    precision: Setting = "auto"
+    precision: PrecisionSetting = "auto"
     init_from: str | None = None
 
 
@@ -130,7 +130,7 @@ class RunConfig:
     overwrite: bool = False
 
     @property
-    def text(self) -> str:
+    def yaml_text(self) -> str:
         """The settings as YAML, for the run folder, without those that say where this machine keeps files."""
         saved = {name: value for name, value in asdict(self).items() if name not in ("run_dir", "resume", "overwrite")}
         del saved["data"]["cache_dir"]
@@ -229,13 +229,13 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
     known = {*parser.get_defaults().keys()} - {"config"}
     for key, value in _flatten(tree, known):
         if key in SECTIONS:
-            raise _wrong(f"{file}: {key}", key, value)
+            raise _kind_error(f"{file}: {key}", key, value)
         if key not in known:
             raise nearest_name_error(f"{file}: there is no setting {key}", key, known)
         try:
             parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
         except (TypeError, ValueError, OverflowError) as error:
-            raise _wrong(f"{file}: {key}", key, value) from error
+            raise _kind_error(f"{file}: {key}", key, value) from error
 
 
 def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -262,14 +262,14 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
     if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
         return unexpected(parser.prog, parts, flags.values())  # a part of a setting that has none
     if values := _given(argv, flag):
-        return _wrong(flag, key, values[-1])
+        return _kind_error(flag, key, values[-1])
     if parts:
         given = {name: _given(argv, name) for name in (word.partition("=")[0] for word in parts)}
-        return _wrong(flag, key, {name.removeprefix(f"{flag}."): value[-1] for name, value in given.items() if value})
+        return _kind_error(flag, key, {name.removeprefix(f"{flag}."): v[-1] for name, v in given.items() if v})
     return UserError(f"{message}; see {parser.prog} --help")
 
 
-def _wrong(name: str, key: str, value: Any) -> UserError:
+def _kind_error(name: str, key: str, value: Any) -> UserError:
     """Say which kind a setting must have; the user calls it `name`."""
     if key in SECTIONS:
         return UserError(
@@ -328,7 +328,7 @@ def run_config(settings: Namespace) -> RunConfig:
 
 
 def saved_settings(run: Path) -> dict[str, Any]:
-    """The settings in a run folder, as they come out of `RunConfig.text`.
+    """The settings in a run folder, as they come out of `RunConfig.yaml_text`.
 
     Raises:
         UserError: They cannot be read, or set `data.cache_dir`: a stranger's run must not choose where files go.

@@ -194,7 +194,7 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     """
     run = config.run_dir
     if (run / "model.json").is_file():
-        if saved_settings(run) != yaml.safe_load(config.text):
+        if saved_settings(run) != yaml.safe_load(config.yaml_text):
             raise UserError(f"{run} was trained with other settings; remove it, or give another --run-dir")
         return
     resume = any((run / "checkpoints").glob("*.ckpt"))

@@ -6,14 +6,14 @@ import torch
 
 from minitrans.errors import UserError
 
-Setting = Literal["auto", "bf16", "fp32", "fp16"]
+PrecisionSetting = Literal["auto", "bf16", "fp32", "fp16"]
 # Lightning's names. With the two lower precisions, weights and their updates stay in float32.
 TrainerPrecision = Literal["bf16-mixed", "32-true", "16-mixed"]
 TRAINER_PRECISIONS: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
 _BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
 
 
-def choose_precision(setting: Setting, accelerator: str) -> tuple[str, str]:
+def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, str]:
     """The arithmetic to train in on what Lightning calls `accelerator`, and why, in a few words.
 
     Raises:

@@ -158,7 +158,7 @@ def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) ->
     """Score a model on `valid` and on each test split; the model is returned with the threshold chosen on `valid`."""
     translator = Translator(bundle, config.compiled)
     scores = {}
-    for split in ("valid", *data.splits):
+    for split in ("valid", *data.test_splits):
         sources, references = data.texts(split)
         translations = translator.translations(sources)
         scores[split] = score([t.text for t in translations], references, bundle.target)

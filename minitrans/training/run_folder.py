@@ -58,7 +58,7 @@ def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
 
 def _check_resumed(config: RunConfig) -> None:
     """Refuse to resume a run if there is nothing to resume or its settings differ."""
-    run_dir, now = config.run_dir, yaml.safe_load(config.text)
+    run_dir, now = config.run_dir, yaml.safe_load(config.yaml_text)
     for part in (CONFIG, TOKENIZER):
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
@@ -92,7 +92,7 @@ def begin_run(
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (run_dir / folder).rmdir()
-    write_file(run_dir / CONFIG, config.text)
+    write_file(run_dir / CONFIG, config.yaml_text)
     tokenizer.save(run_dir / TOKENIZER)
     if words is not None:
         save_words(run_dir, words)

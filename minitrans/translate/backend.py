@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("minitrans")
 
-PLAIN, COMPILED = "PyTorch", "compiled C++"
+PLAIN_NAME, COMPILED_NAME = "PyTorch", "compiled C++"
 _computes: dict[str, str] = {}  # by the kind of work, what does it in this process
 
 
@@ -63,7 +63,7 @@ def is_measured(mode: Mode) -> bool:
     Raises:
         UserError: The mode is "require", and it is not there or cannot be compiled.
     """
-    both = f"{PLAIN} and {COMPILED}"
+    both = f"{PLAIN_NAME} and {COMPILED_NAME}"
     return _try_compiled(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
 
 
@@ -72,11 +72,11 @@ def who_computes() -> str:
     return ", ".join(f"{work} in {who}" for work, who in _computes.items())
 
 
-def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str = COMPILED) -> T | None:
+def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str = COMPILED_NAME) -> T | None:
     """What `use` gets from compiled code; None if that is off, missing or refuses. `admitted` names what then works."""
-    _computes[work] = PLAIN
+    _computes[work] = PLAIN_NAME
     if mode == "off":
-        say_once(logging.INFO, f"{work} in {PLAIN}: compiled code is off")
+        say_once(logging.INFO, f"{work} in {PLAIN_NAME}: compiled code is off")
         return None
     try:
         compiled = import_module("minitrans.compiled")

@@ -49,7 +49,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     """
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
     chrf = None if np.mean(equal) >= MIN_EXACT_SHARE else LOW_CHRF
-    wrong = _wrong(translations, references, chrf)
+    wrong = _mistranslated(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])
     if not candidates.size:
@@ -68,7 +68,7 @@ def judge(translations: Sequence[Translation], references: Sequence[Sequence[str
         references: All right translations of each, clean.
         threshold: Says which are wrong.
     """
-    wrong, unsure = _wrong(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
+    wrong, unsure = _mistranslated(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
     both = (wrong & unsure).sum()
     return Marks(
         unsure=100 * float(unsure.mean()),
@@ -78,7 +78,7 @@ def judge(translations: Sequence[Translation], references: Sequence[Sequence[str
     )
 
 
-def _wrong(
+def _mistranslated(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], chrf: float | None
 ) -> "np.typing.NDArray[np.bool_]":
     """Which translations equal no reference, and have a sentence chrF below `chrf` if that is given."""

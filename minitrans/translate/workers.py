@@ -40,7 +40,7 @@ class Workers:
         end, self._life = context.Pipe(duplex=False)
         setting = end, max(1, torch.get_num_threads() // n)
         # A pool for each process, so that each gets its share of the lines even if another one is quicker.
-        self._pools = [ProcessPoolExecutor(1, context, _begin, setting) for _ in range(n if n > 1 else 0)]
+        self._pools = [ProcessPoolExecutor(1, context, _init_worker, setting) for _ in range(n if n > 1 else 0)]
         ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: this process ends them
         try:
             loading = [pool.submit(_load, load) for pool in self._pools]
@@ -90,7 +90,7 @@ def _results(futures: Iterable[Future[T]]) -> list[T]:
 _translator: Translator  # of a worker
 
 
-def _begin(end: Connection, threads: int) -> None:
+def _init_worker(end: Connection, threads: int) -> None:
     """Have this process end when the other end is closed, on purpose or because the process that holds it is gone."""
 
     def wait() -> None:

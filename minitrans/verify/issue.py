@@ -11,7 +11,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, repeated
+from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, tokens_of_length
 from minitrans.cachecheck.hugging_face import HFModel, architectures
 from minitrans.cachecheck.measure import CONTROL, Report, number, tolerance_of
 from minitrans.cachecheck.protocol import ModelAndTokens
@@ -115,18 +115,18 @@ def programs(
         cache = getattr(model, "cache_name", "past_key_values")
         yield whole(difference[0], IN_CHUNKS, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
-        yield whole(repeated(case, 3 * DRAFT_LENGTH), DROPPED, before=DRAFT_LENGTH, draft=3)
+        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DROPPED, before=DRAFT_LENGTH, draft=3)
     if "padding.left" in failed:
-        yield whole(repeated(case, 5), PADDED, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)")
+        yield whole(tokens_of_length(case, 5), PADDED, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)")
     if "padding.left-mask-alone" in failed:
-        yield whole(repeated(case, 5), PADDED, positions="")
+        yield whole(tokens_of_length(case, 5), PADDED, positions="")
 
 
 def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
     most = 3 * max(case.model.spans, default=DRAFT_LENGTH) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
-        part = case.with_tokens(repeated(case, length))
+        part = case.with_tokens(tokens_of_length(case, length))
         two = [[first, length - first] for first in range(1, length)]
         for chunks in [[length], *two, [*[1] * (length - 2), 2], [1] * length]:
             if sum(chunks) == length and not chunk_deviation(part, chunks) <= limit:

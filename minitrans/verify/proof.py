@@ -13,7 +13,7 @@ from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
 
-COMPILED = "compiled."  # what the ids of checks and sabotages of compiled code begin with
+COMPILED_PREFIX = "compiled."  # what the ids of checks and sabotages of compiled code begin with
 
 
 def run(model: Transformer | None = None, subject: ModelAndPairs | None = None, compiled: Mode = "auto") -> Report:
@@ -52,7 +52,7 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
     yield from catch_faults(checks, sabotages_for(compiled), fresh_subjects, before)
 
 
-def sabotaged(id_: str, compiled: Mode = "auto") -> Report:
+def run_sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     """Apply one sabotage, and measure every claim on a fresh model made under it, float64.
 
     Raises:
@@ -74,10 +74,10 @@ def fresh_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
 def checks_for(compiled: Mode) -> list[Check]:
     """The checks, without those of compiled code where it is not measured."""
     measured = is_measured(compiled)
-    return [check for check in CHECKS if measured or not check.id.startswith(COMPILED)]
+    return [check for check in CHECKS if measured or not check.id.startswith(COMPILED_PREFIX)]
 
 
 def sabotages_for(compiled: Mode) -> list[Sabotage]:
     """The sabotages, without those of compiled code where it is not measured."""
     measured = is_measured(compiled)
-    return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED)]
+    return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED_PREFIX)]

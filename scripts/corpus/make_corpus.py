@@ -34,8 +34,8 @@ SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 STOPS = ".?!"
 STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
-AGREEING = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
-MARKS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
+AGREEMENT_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
+WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
 MADE_UP = 15  # a row with a made-up name is drawn once in so many times
 
 SHORT = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
@@ -142,7 +142,7 @@ def read_words(folder: Path) -> WordsOfKind:
             if len(fields) != len(header):
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
-            marks = {text: [sign for sign in text if sign in MARKS] for text in row.values()}
+            marks = {text: [sign for sign in text if sign in WILDCARDS] for text in row.values()}
             english = [text for column, text in row.items() if not IN_CHINESE.match(column)]
             for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
                 check_chinese(f"{path}:{number}", text, " ".join(english))
@@ -246,7 +246,7 @@ class Filler:
 
     def _drawn(self, row: dict[str, str]) -> dict[str, str]:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
-        for mark in MARKS:
+        for mark in WILDCARDS:
             while any(mark in text for text in row.values()):
                 sign = self._draw.mark(mark)
                 row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
@@ -257,7 +257,7 @@ class Filler:
         shown = [slot for text, chinese in line.sides() for slot in slots(text, chinese)]
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for kind, number in sorted({(slot.kind, slot.number) for slot in shown}):
-            columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - AGREEING
+            columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - AGREEMENT_COLUMNS
             rows[kind, number] = self._row(kind, [row for (other, _), row in rows.items() if other == kind], columns)
 
         def put(text: str, chinese: bool) -> str:
@@ -284,7 +284,7 @@ class Filler:
         return list(pairs.values())
 
 
-def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsOfKind, left_out: set[str]) -> list[Pair]:
+def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsOfKind, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
     uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
     for rows in kinds.values():
@@ -301,7 +301,7 @@ def leave_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsOfKind, left_
     return chosen
 
 
-def leave_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: set[str]) -> list[Pair]:
+def hold_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: set[str]) -> list[Pair]:
     """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
@@ -331,8 +331,8 @@ def make_corpus(lines: Sequence[Line], kinds: WordsOfKind, kept_out: Set[str], f
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
-    tests = leave_out_lines(draw, lines, kinds, left_out)
-    compositional = leave_out_words(draw, lines, filler, left_out)
+    tests = hold_out_lines(draw, lines, kinds, left_out)
+    compositional = hold_out_words(draw, lines, filler, left_out)
     left_out -= formulas
     not_shown = {pair.line: pair.words for pair in compositional}
     base: PairsOfLine = collections.defaultdict(list)

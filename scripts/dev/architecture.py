@@ -16,7 +16,7 @@ from minitrans.training.config import parse_config
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "configs/en-zh.yaml"
 OUTPUT = ROOT / "docs" / "architecture.md"
-SIZES = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
+SIZE_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
 PARTS = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture
@@ -44,7 +44,7 @@ def document() -> str:
 def rows(model: Transformer) -> list[str]:
     """A row for each part that has weights, in the order in which they compute."""
     c, table = model.config, list[str]()
-    letters = SIZES | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
+    letters = SIZE_LETTERS | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
 
     def shape(tensor: torch.Tensor) -> str:
         return f"({', '.join(letters[size] for size in tensor.shape)})"
@@ -59,7 +59,7 @@ def rows(model: Transformer) -> list[str]:
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
         if first and name.count(".") < 4 and isinstance(module, PARTS):
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
-    batch, source, target = SIZES
+    batch, source, target = SIZE_LETTERS
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))
     return table
 

@@ -50,7 +50,7 @@ class Typed(NamedTuple):
     after: Sequence[str] = ("",)
 
 
-class Seen(NamedTuple):
+class Outcome(NamedTuple):
     """A typed line and what the run made of it."""
 
     line: str
@@ -91,7 +91,7 @@ def typing_error(change: Callable[[str, str, Random], str]) -> Kind:
     return kind
 
 
-def second(lines: Lines) -> Kind:
+def second_sentence(lines: Lines) -> Kind:
     """A kind that writes another one of some lines after a line with an end mark."""
 
     def kind(line: str, rng: Random) -> Typed | None:
@@ -135,7 +135,7 @@ TYPING: dict[str, Kind] = {
 }
 
 
-def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict[str, list[Seen]]:
+def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict[str, list[Outcome]]:
     """What a run makes of the lines that each kind changes, all translated at once."""
     typed: list[tuple[str, Typed, list[str]]] = []
     for name, kind in kinds.items():
@@ -143,11 +143,11 @@ def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict
             sentence = kind(line, Random(f"{name}: {line}"))
             if sentence and (sentence.line != line or name == "clean"):
                 typed.append((name, sentence, references))
-    seen: dict[str, list[Seen]] = {name: [] for name in kinds}
+    seen: dict[str, list[Outcome]] = {name: [] for name in kinds}
     outputs = translator.translations([sentence.line for _, sentence, _ in typed])
     for (name, sentence, references), output in zip(typed, outputs, strict=True):
         right = {bare(sentence.before + reference + after) for reference in references for after in sentence.after}
-        seen[name].append(Seen(sentence.line, output.text, bare(output.text) in right, output.unsure))
+        seen[name].append(Outcome(sentence.line, output.text, bare(output.text) in right, output.unsure))
     return seen
 
 
@@ -177,7 +177,7 @@ def percent(which: Sequence[bool]) -> str:
     return f"{100 * sum(which) / len(which):.1f}%" if which else "-"
 
 
-def row(name: str, seen: Sequence[Seen]) -> str:
+def row(name: str, seen: Sequence[Outcome]) -> str:
     """A row of the first table."""
     unsure = percent([each.unsure for each in seen if not each.right])
     return f"{name:22}{len(seen):>10}{percent([each.right for each in seen]):>10}{unsure:>10}"
@@ -193,7 +193,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = read_sets("everyday", "everyday_dev")
     outputs = translator.translations([*lines])
     lines = {line: lines[line] for line, output in zip(lines, outputs, strict=True) if output.text in lines[line]}
-    seen = see(translator, {**KINDS, **TYPING, "second sentence": second(lines)}, lines)
+    seen = see(translator, {**KINDS, **TYPING, "second sentence": second_sentence(lines)}, lines)
     print(f"{len(lines)} of {len(outputs)} sentences are right as they stand\n")
     print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
     for name, sentences in seen.items():

@@ -57,7 +57,7 @@ AROUND = [
     *modules_of("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model
-PROOF = "test_proof.py"  # the checks of `verify` as tests
+PROOF = "test_verify_checks.py"  # the checks of `verify` as tests
 LONGEST = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
@@ -220,7 +220,7 @@ EQUIVALENT = {
     "compiled.probe._small_model": {
         "parameter.add_(torch.randn_like(parameter), alpha=0.05)": "any random numbers serve",
     },
-    "compiled.probe.training_both_ways": {
+    "compiled.probe.compare_training": {
         "with torch.autocast('cpu', dtype, enabled=way <= 'plain' and dtype == torch.bfloat16):":
             "compiled code is told its dtype",
         "with torch.autocast('cpu', enabled=way == 'plain' and dtype == torch.bfloat16):": "that is autocast's dtype",
@@ -229,7 +229,7 @@ EQUIVALENT = {
     "compiled.probe.check_steps": {
         "torch.manual_seed(0)": "any random numbers serve",
     },
-    "compiled.probe._steps_both_ways": {
+    "compiled.probe._compare_steps": {
         "log_p = F.log_softmax(model.step(fed[:, None], cache)[:, -1].double(), dim=-1)":
             "the only element is the first and the last",
     },
@@ -303,7 +303,7 @@ EQUIVALENT = {
                           "all((a.is_contiguous() for a in () if isinstance(a, Tensor)))")
     },
     "model.decoding": {
-        "AnyRows = TypeVar('AnyRows')": "a type does nothing when the code runs",
+        "AnyState = TypeVar('AnyState')": "a type does nothing when the code runs",
     },
     "model.decoding.Stepper.config": {
         "def config(self) -> TransformerConfig:": "a protocol is never called",
@@ -312,7 +312,7 @@ EQUIVALENT = {
         "def max_threads(self) -> int:": "a protocol is never called",
     },
     "model.decoding.CachedStepper.next_tokens": {
-        "return likeliest_tokens(self.model.step(tokens[:, None], rows)[:, -0], n, self.config)":
+        "return likeliest_tokens(self.model.step(tokens[:, None], state)[:, -0], n, self.config)":
             "the only element is the first and the last",
     },
     "model.decoding.length_limit": {

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from toy import MAX_LEN, Off, Toy, V, last_row
 
-from minitrans.cachecheck import run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, next_token_score_deviation, repeated, step_deviation
+from minitrans.cachecheck import cache_checks, run, self_test
+from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
 from minitrans.cachecheck.measure import CONTROL, TOLERANCE, Measurement, Result, number, tolerance_of
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
@@ -230,7 +230,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
 
     case = random_case(Exchanged())
     case = case.with_tokens(case.tokens[:1].expand(3, -1))  # whose sources differ
-    assert next_token_score_deviation(case) > CONTROL
+    assert cache_checks.next_token_score_deviation(case) > CONTROL
 
 
 @pytest.mark.parametrize(("spans", "longest"), [((), LONG_LENGTH), ((9,), 29)])
@@ -252,7 +252,7 @@ def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
 
 
 def test_a_long_sentence_does_not_repeat_itself() -> None:
-    tokens = repeated(random_case(Toy()), 27)
+    tokens = tokens_of_length(random_case(Toy()), 27)
     assert tokens.shape == (3, 27)
     assert (tokens[:, 9:] != tokens[:, :-9]).all()
 
@@ -428,7 +428,7 @@ def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_fir
 
 def test_logits_come_first_and_weights_after_them() -> None:
     case = random_case(Toy())
-    logits, *weights = case.run_in("weights").full_pass()
+    logits, *weights = case.with_variant("weights").full_pass()
     assert torch.equal(logits, case.full_pass()[0])
     assert logits.abs().max() == 1.0
     assert [tuple(w.shape) for w in weights] == [(3, 1, 9, 9)] * 2

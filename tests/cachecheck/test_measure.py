@@ -108,11 +108,11 @@ def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_what_is_kn
     assert math.isnan(worst([INF, NAN, known]))
 
 
-NUMBERS = {0.0: "0", 3.0: "3", 12345.0: "12345", 0.05: "0.05", 0.125: "0.12", 1e-12: "1e-12", 1.526e-05: "1.5e-5",
+NUMBER_TEXTS = {0.0: "0", 3.0: "3", 12345.0: "12345", 0.05: "0.05", 0.125: "0.12", 1e-12: "1e-12", 1.526e-05: "1.5e-5",
            2e30: "2e30", 2.5e12: "2.5e12", 8.88e-16: "8.9e-16", INF: "∞", NAN: "NaN"}  # fmt: skip
 
 
-@pytest.mark.parametrize(("x", "text"), [*NUMBERS.items(), (-0.0, "0")])
+@pytest.mark.parametrize(("x", "text"), [*NUMBER_TEXTS.items(), (-0.0, "0")])
 def test_numbers_are_short(x: float, text: str) -> None:
     assert number(x) == text
 

@@ -5,7 +5,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import PAD, assert_close, needs_compiled, random_tensor
-from losses import assert_equal, logits_made, plain_loss, random_case, with_gradients
+from loss_cases import assert_equal, logits_made, plain_loss, random_case, with_gradients
 
 from minitrans.compiled import training
 from minitrans.compiled.training import linear_cross_entropy

@@ -13,7 +13,7 @@ from torch import Tensor
 from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
-from minitrans.compiled.stepper import CompiledRows, CompiledStepper
+from minitrans.compiled.stepper import CompiledState, CompiledStepper
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 
@@ -179,11 +179,11 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(
 ) -> None:
     next_tokens = CompiledStepper.next_tokens
 
-    def wrong(self: CompiledStepper, tokens: Tensor, rows: CompiledRows, n: int) -> tuple[Tensor, Tensor]:
-        log_p, ids = next_tokens(self, tokens, rows, n)
+    def wrong(self: CompiledStepper, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:
+        log_p, ids = next_tokens(self, tokens, state, n)
         if self.dtype != dtype:
             return log_p, ids
-        match fault, len(rows.blocks):
+        match fault, len(state.blocks):
             case ("log_p", _) | ("third", 3):
                 log_p = log_p * SLIGHTLY[dtype]
             case "order", _:

@@ -8,7 +8,7 @@ import torch
 from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from losses import loss_of
+from loss_cases import loss_of
 from modes import Batch, assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
 from torch import Tensor
 

@@ -73,7 +73,7 @@ def test_validation_holds_every_pair_that_fits(
 
 def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
     data = data_module(folder, tokenizer)
-    assert data.splits == ["test", "test_2016"]
+    assert data.test_splits == ["test", "test_2016"]
     for split, pairs in {"valid": VALID, "test_2016": VALID[:1], "train": TRAIN}.items():
         assert data.texts(split) == tuple(map(list, zip(*pairs, strict=True)))
 

@@ -7,7 +7,7 @@ from corpora import config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans.data.filters import copies, empty_sides, hash_pairs, leave_out, repeated_sources, report, wrong_lengths
+from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, report, wrong_lengths
 from minitrans.text.reading import clean
 
 RARE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
@@ -78,7 +78,7 @@ def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFix
     faults = {
         name: np.array(pairs, bool) for name, pairs in {"a": [1, 1, 0, 0], "b": [1, 0, 1, 0], "c": [0] * 4}.items()
     }
-    assert leave_out(faults, "good").tolist() == [False, False, False, True]
+    assert mark_kept(faults, "good").tolist() == [False, False, False, True]
     assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
     caplog.clear()
     report(faults, "good")

@@ -193,7 +193,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     broken, message = FAULTS[fault]
     save, weights_of = export_transformers.save_engine, export_transformers.hf_weights
 
-    def edited(folder: Path, bundle: Bundle) -> None:
+    def save_broken(folder: Path, bundle: Bundle) -> None:
         save(folder, bundle)
         name, old, new = broken
         text = (folder / name).read_text(encoding="utf-8")
@@ -206,7 +206,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     elif callable(broken):
         monkeypatch.setattr(export_transformers, "hf_weights", lambda model: broken(weights_of(model)))
     else:
-        monkeypatch.setattr(export_transformers, "save_engine", edited)
+        monkeypatch.setattr(export_transformers, "save_engine", save_broken)
     with pytest.raises(UserError) as refused:
         export(bundle, tmp_path / "engine")
     assert f"transformers computes something else than this model: {message}" in str(refused.value)

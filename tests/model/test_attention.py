@@ -1,4 +1,4 @@
-"""What the checks in test_proof.py do not ask of attention: dropout, dtypes, refusals, what it computes and returns."""
+"""What test_verify_checks.py does not ask of attention: dropout, dtypes, refusals, what it computes and returns."""
 
 import math
 

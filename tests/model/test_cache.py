@@ -1,4 +1,4 @@
-"""What the checks in test_proof.py do not ask of the cache: dtypes, room, and what is copied."""
+"""What test_verify_checks.py does not ask of the cache: dtypes, room, and what is copied."""
 
 import pytest
 import torch

@@ -125,14 +125,14 @@ def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_steppe
     stepper, src_ids = make_stepper(MODEL), SRC_IDS
     assert stepper.config is MODEL.config
     assert stepper.max_threads == 1
-    rows = stepper.begin(src_ids, 3)
+    state = stepper.begin(src_ids, 3)
     fed = random_targets(3, len(src_ids), 1)
     for t in range(3):
         if t:  # other rows, and other tokens than the likeliest
             keep = torch.tensor([[4, 2, 2, 0, 1], [3, 1, 0, 1]][t - 1])
-            rows.select_rows(keep)
+            state.select_rows(keep)
             src_ids, fed = src_ids[keep], torch.cat([fed[keep], random_ids(t, [1] * len(keep), 1)], 1)
-        log_p, ids = stepper.next_tokens(fed[:, -1], rows, 4)
+        log_p, ids = stepper.next_tokens(fed[:, -1], state, 4)
         want = likeliest_tokens(MODEL(src_ids, fed)[:, -1], 4, MODEL.config)
         assert torch.equal(ids, want[1])
         assert worst_deviation([log_p], [want[0]]) <= 1e-11

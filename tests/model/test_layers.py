@@ -1,4 +1,4 @@
-"""Positions of odd sizes, the weights that layers begin with, and their dropout. Their numbers: test_proof.py."""
+"""Positions of odd sizes, the weights that layers begin with, their dropout. Their numbers: test_verify_checks.py."""
 
 import math
 from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, BOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
-from losses import LinearLoss, assert_equal, logits_made, plain_loss, random_case, with_gradients
+from loss_cases import LinearLoss, assert_equal, logits_made, plain_loss, random_case, with_gradients
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 

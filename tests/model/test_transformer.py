@@ -1,4 +1,4 @@
-"""The whole model: its settings, its sizes, and the ways through it. Its numbers: test_proof.py."""
+"""The whole model: its settings, its sizes, and the ways through it. Its numbers: test_verify_checks.py."""
 
 import dataclasses
 import math

@@ -54,7 +54,7 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
     assert drawn(KINDS["number before"], "No.") == {Typed(f"{n}. No.", before=f"{n}") for n in range(1, 10)}
     assert drawn(KINDS["emoji after"], "No.") == {Typed(f"No. {mark}", after=(mark,)) for mark in EMOJI}
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
-    assert drawn(keyboards.second(right), "No.") == {Typed("No. I see.", after=("我明白。", "我懂。"))}
+    assert drawn(keyboards.second_sentence(right), "No.") == {Typed("No. I see.", after=("我明白。", "我懂。"))}
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
@@ -76,8 +76,8 @@ def test_what_does_not_apply_changes_nothing() -> None:
     assert KINDS["stop for ?"]("I see.", Random(1)) is None
     assert KINDS["capitals"]("Hello!", Random(1)) == Typed("Hello!")
     assert ALONE["capitals"]("Hello!", Random(1)) == Typed("HELLO!")
-    assert keyboards.second({"No.": ["不。"]})("No.", Random(1)) is None
-    assert keyboards.second({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
+    assert keyboards.second_sentence({"No.": ["不。"]})("No.", Random(1)) is None
+    assert keyboards.second_sentence({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
 
 
 def test_bare_tells_wrong_from_right() -> None:

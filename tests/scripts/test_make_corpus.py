@@ -122,9 +122,9 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     kinds = make_corpus.read_words(DATA / "words")
     phrases = make_corpus.read_phrases(DATA / "phrasebook", kinds)
     draw = make_corpus.Draw(1)
-    chosen = make_corpus.leave_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
+    chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
     whole = {make_corpus.key(pair.en) for pair in chosen}  # which other lines may make, too
-    monkeypatch.setattr(make_corpus, "leave_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
+    monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
     assert len(tested) == make_corpus.HELD_OUT

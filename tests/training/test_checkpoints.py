@@ -20,7 +20,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, settings, start, steps_of, train
+from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, start, steps_of, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
@@ -145,7 +145,7 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
     assert train(corpus, whole, max_steps=80) == 0
     for number in (signal.SIGINT, signal.SIGTERM):
         run_dir = tmp_path / number.name
-        process = start("-m", "minitrans", "train", *settings(corpus, run_dir, max_steps=80))
+        process = start("-m", "minitrans", "train", *run_flags(corpus, run_dir, max_steps=80))
         step = interrupt(process, number, run_dir)
         assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
@@ -158,7 +158,7 @@ def test_the_signals_are_given_back(killed: bool, corpus: Path, tmp_path: Path, 
     if killed:
         kill_at_step(monkeypatch, 1)
     with pytest.raises(KilledError) if killed else nullcontext():
-        run.train(parse_config(settings(corpus, tmp_path / "run", max_steps=2)))
+        run.train(parse_config(run_flags(corpus, tmp_path / "run", max_steps=2)))
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 

@@ -38,7 +38,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
 def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
     config = parse_config([*MINIMAL, "--model.dropout", "0.25", "--compiled", "off"])
     path = tmp_path / "config.yaml"
-    path.write_text(config.text)
+    path.write_text(config.yaml_text)
     again = parse_config(["--config", str(path), "--run-dir", "r"])
     assert again == config
     assert (again.model["dropout"], again.compiled) == (0.25, "off")

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from trainings import finish, last_line, read_pairs, settings, start
+from trainings import finish, last_line, read_pairs, run_flags, start
 
 from minitrans import cli
 from minitrans.training import distillation
@@ -24,7 +24,7 @@ DISTILL = ("--tokenizer.vocab_size", "600", "--compiled", "off")
 
 
 def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
-    return cli.main(["distill", *settings(corpus, run_dir, *DISTILL, *flags, max_steps=STEPS)])
+    return cli.main(["distill", *run_flags(corpus, run_dir, *DISTILL, *flags, max_steps=STEPS)])
 
 
 def saved(run: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_the_seed_decides_the_student(few_sentences: Path, tmp_path: Path, monke
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
     monkeypatch.setattr(distillation, "train_unless_done", lambda model: [(model, {})])
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
-        config = parse_config(settings(few_sentences, tmp_path / "run", "--seed", str(seed)))
+        config = parse_config(run_flags(few_sentences, tmp_path / "run", "--seed", str(seed)))
         ((model, _),) = distillation.train_final_model(config, tmp_path)
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
 
@@ -259,7 +259,7 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(few_sentence
         "distillation.SEEDS = (1,); sys.exit(cli.main(sys.argv[1:]))"
     )
     two = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
-    flags = settings(few_sentences, tmp_path / "run", *DISTILL, *two, max_steps=STEPS)
+    flags = run_flags(few_sentences, tmp_path / "run", *DISTILL, *two, max_steps=STEPS)
     out, _ = finish(start(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()

@@ -11,7 +11,7 @@ from subprocess import Popen
 
 import pytest
 from commands import wait_for_the_end_of
-from trainings import assert_same_run, finish, settings, start, wait_for_checkpoint
+from trainings import assert_same_run, finish, run_flags, start, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
@@ -47,7 +47,7 @@ def cable() -> Iterator[str]:
 
 def begin(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
     """Start a training of 60 steps on both."""
-    command = ("-m", "minitrans", "train", *settings(corpus, run_dir, *FLAGS.split(), *STREAM.split(), max_steps=60))
+    command = ("-m", "minitrans", "train", *run_flags(corpus, run_dir, *FLAGS.split(), *STREAM.split(), max_steps=60))
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
     return [
         start(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
 from fake_processes import run_as_processes
-from losses import loss_of
+from loss_cases import loss_of
 from torch import Tensor
 
 from minitrans.data.batching import Batch

@@ -12,9 +12,9 @@ from trainings import train
 
 from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress
-from minitrans.training.precision import Setting, choose_precision
+from minitrans.training.precision import PrecisionSetting, choose_precision
 
-SETTINGS: tuple[Setting, ...] = get_args(Setting)
+SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 
 
 Capture = pytest.CaptureFixture[str]
@@ -62,7 +62,7 @@ ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision
     ],
 )
 def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
-    setting: Setting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: Has
+    setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: Has
 ) -> None:
     has(*units.split(), **devices)
     for accelerator in accelerators.split():

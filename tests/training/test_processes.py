@@ -12,8 +12,8 @@ import torch
 from commands import wait_for_the_end_of
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
-from losses import loss_of
-from trainings import finish, interrupt, metrics, settings, start, train
+from loss_cases import loss_of
+from trainings import finish, interrupt, metrics, run_flags, start, train
 
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
@@ -61,7 +61,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
 ) -> None:
     one, several = tmp_path / "one", tmp_path / "several"
     flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "520", *read]
-    command: list[str | Path] = [FLOAT64_RUN, way, *settings(corpus, several, max_steps=steps), *flags, *TWO]
+    command: list[str | Path] = [FLOAT64_RUN, way, *run_flags(corpus, several, max_steps=steps), *flags, *TWO]
     if n == 2:
         processes = [start(*command)]
     else:  # as on two machines
@@ -113,7 +113,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def begin(run_dir: Path, *flags: str) -> "Popen[str]":
-        return start("-m", "minitrans", "train", *settings(corpus, run_dir, *flags, max_steps=60))
+        return start("-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60))
 
     finish(begin(whole, *TWO))
     stopped = interrupt(begin(broken, *TWO), signal.SIGINT, broken)
@@ -140,7 +140,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux ends a process with its parent")
 def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path) -> None:
-    first = start("-m", "minitrans", "train", *settings(corpus, tmp_path / "run", *TWO))
+    first = start("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO))
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
 
     def has_begun(pid: str) -> bool:  # and is no copy of the first any more
@@ -156,14 +156,14 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
 
 @pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    flags = settings(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO, max_steps=300)
+    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO, max_steps=300)
     _, err = finish(start("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
 @pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
-    _, err = finish(start(FLOAT64_RUN, "fail", *settings(corpus, tmp_path / "run"), *TWO), 2)
+    _, err = finish(start(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [
         "minitrans: error: the second process has a fault of its own",

@@ -16,7 +16,7 @@ import torch
 import yaml
 from commands import refused
 from fake_processes import run_as_processes
-from trainings import metrics, read_pairs, settings, train, weights
+from trainings import metrics, read_pairs, run_flags, train, weights
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -214,7 +214,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE in refused("train", *settings(corpus, run_dir, flag), within=tmp_path)
+            assert IN_USE in refused("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
         with pytest.raises(UserError, match=IN_USE):
             begin_run(*begun)  # after the other has looked
         process.kill()

@@ -20,14 +20,14 @@ from minitrans import cli
 from minitrans.text.lines import read_lines
 
 
-def settings(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
+def run_flags(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
     """Flags of a short run."""
     return [*tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags]
 
 
 def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
     """Make a short run in this process; the exit code."""
-    return cli.main(["train", *settings(corpus, run_dir, *flags, max_steps=max_steps)])
+    return cli.main(["train", *run_flags(corpus, run_dir, *flags, max_steps=max_steps)])
 
 
 def start(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":

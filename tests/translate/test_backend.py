@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import CORPUS
 from conftest import SAY_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
-from losses import loss_of
+from loss_cases import loss_of
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -285,11 +285,11 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
         compiled, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
     assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
-    rows = stepper.begin(IDS[0], 1)
+    state = stepper.begin(IDS[0], 1)
     plain_stepper = CachedStepper(model)
     with torch.no_grad():
         want, ids = plain_stepper.next_tokens(IDS[1][:, 0], plain_stepper.begin(IDS[0], 1), 3)
-    log_p, same = stepper.next_tokens(IDS[1][:, 0], rows, 3)
+    log_p, same = stepper.next_tokens(IDS[1][:, 0], state, 3)
     assert torch.equal(ids, same)
     assert worst_deviation([log_p], [want]) < 1e-5
 

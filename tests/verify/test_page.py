@@ -29,7 +29,7 @@ REPORT = Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")
 SUBJECT = random_subject(fresh_model())
 
 
-class Balance(HTMLParser):
+class PageParser(HTMLParser):
     """Raises unless every element is closed in its turn; collects ids, links and attributes that load."""
 
     def __init__(self, html: str) -> None:
@@ -55,7 +55,7 @@ class Balance(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Of SVG's; nothing to balance."""
+        """Of SVG's; nothing to parsed."""
 
 
 def text(html: str) -> str:
@@ -66,14 +66,14 @@ def text(html: str) -> str:
 def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> None:
     report = replace(REPORT, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
     html = page(report, SUBJECT)
-    balance = Balance(html)
-    assert len(set(balance.ids)) == len(balance.ids)
-    assert balance.links
-    assert {link.removeprefix("#") for link in balance.links} <= set(balance.ids)
+    parsed = PageParser(html)
+    assert len(set(parsed.ids)) == len(parsed.ids)
+    assert parsed.links
+    assert {link.removeprefix("#") for link in parsed.links} <= set(parsed.ids)
     assert html.startswith("<!DOCTYPE html>")
     assert "default-src 'none'" in html
     html = re.sub(r'src="data:[^"]*"', "", html)
-    assert Balance(html).loads == []
+    assert PageParser(html).loads == []
     assert re.findall(r"https?:|//[a-z]|@import|@font-face", html) == []
     assert set(re.findall(r"url\((.*?)\)", html)) == {"#hatch"}
 
@@ -118,7 +118,7 @@ def test_pieces_are_escaped_and_special_ones_named() -> None:
     assert "<b>" not in html
     assert "␣&lt;b&gt;&amp;" in html
     assert {"PAD", "BOS", "EOS"} <= set(re.findall(r">(\w+)</text>", html))
-    Balance(html)
+    PageParser(html)
 
 
 def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_sum_to_1() -> None:

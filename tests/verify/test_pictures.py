@@ -30,7 +30,7 @@ def of_class(root: Element, name: str) -> list[Element]:
     return [node for node in root.iter() if node.get("class") == name]
 
 
-def place(cell: Element) -> tuple[int, int]:
+def query_and_key(cell: Element) -> tuple[int, int]:
     return int(cell.attrib["data-q"]), int(cell.attrib["data-k"])
 
 
@@ -47,13 +47,13 @@ def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weig
     assert [panel.get("data-head") for panel in panels] == ["0", "1", "2"]
     for panel, of_head in zip(panels, WEIGHTS, strict=True):
         hatched, shaded = of_class(panel, "masked"), of_class(panel, "w")
-        assert {place(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
-        assert {place(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
+        assert {query_and_key(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
+        assert {query_and_key(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
         assert len(list(panel.iter("rect"))) == MASK.numel()
         assert {cell.get("fill") for cell in hatched} == {"url(#hatch)"}
         assert {title(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
         for cell in shaded:
-            q, k = place(cell)
+            q, k = query_and_key(cell)
             weight = float(of_head[q, k])
             assert float(cell.attrib["fill-opacity"]) == pytest.approx(weight, abs=5e-4)
             assert title(cell) == f"{QUERIES[q]} → {KEYS[k]}: {weight:.3f}"
@@ -76,7 +76,7 @@ def test_the_pattern_that_hatches_is_defined() -> None:
 def test_a_mask_is_drawn_as_it_is() -> None:
     mask = causal_mask(2, 6, 4)[0, 0]
     root = parse(mask_picture(mask, "causal", ["4", "5"], list("012345")))
-    assert [place(cell) for cell in of_class(root, "masked")] == [(0, 5)]
+    assert [query_and_key(cell) for cell in of_class(root, "masked")] == [(0, 5)]
     assert len(of_class(root, "may")) == 11
 
 

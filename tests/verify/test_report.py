@@ -8,7 +8,7 @@ from dataclasses import fields
 from itertools import groupby
 
 import pytest
-from conftest import COMPILED
+from conftest import CAN_COMPILE
 from rich.console import Console
 
 from minitrans.cachecheck import cache_checks
@@ -34,7 +34,7 @@ def printed(
     return file.getvalue()
 
 
-def line_of(text: str, id_: str) -> list[str]:
+def line_words(text: str, id_: str) -> list[str]:
     """The words of the one line that begins with this id."""
     (line,) = (line for line in text.splitlines() if line.split()[:1] == [id_])
     return line.split()
@@ -61,8 +61,8 @@ def test_on_a_narrow_terminal_nothing_is_cut() -> None:
 def test_a_line_has_the_numbers_and_the_verdict() -> None:
     lower = {"float32": Measurement(3e-7, 2.0**-16), "bfloat16": Measurement(0.0, 0.125)}
     text = printed([result("one", lower=lower), result("two", measured=0.0, tolerance=0.0)])
-    assert line_of(text, "one") == ["one", "A", "claim.", "2.5e-15", "1e-12", "3e-7", "0", "pass"]
-    assert line_of(text, "two") == ["two", "A", "claim.", "0", "0", "pass"]
+    assert line_words(text, "one") == ["one", "A", "claim.", "2.5e-15", "1e-12", "3e-7", "0", "pass"]
+    assert line_words(text, "two") == ["two", "A", "claim.", "0", "0", "pass"]
     assert "what is measured" in text
     assert "who chose these limits" in " ".join(text.split())
     assert "sabotage" not in text
@@ -73,10 +73,10 @@ def test_what_failed_or_is_not_offered_is_seen_and_counted() -> None:
     lacking = result("lacking", measured=None, passed=False, offered=False, detail="there is no [encoder]")
     text = printed([result("one"), result("two", measured=0.5, passed=False), nan, infinite])
     for id_, shown in (("two", "0.5"), ("nan", "NaN"), ("infinite", "∞")):
-        assert line_of(text, id_) == [id_, "A", "claim.", shown, "1e-12", "FAIL"]
+        assert line_words(text, id_) == [id_, "A", "claim.", shown, "1e-12", "FAIL"]
     assert text.endswith("\n1 passed, 3 failed in 3.0 s\n")
     text = printed([result("one"), lacking])
-    assert line_of(text, "lacking") == ["lacking", "A", "claim.", "1e-12", "not", "offered"]
+    assert line_words(text, "lacking") == ["lacking", "A", "claim.", "1e-12", "not", "offered"]
     assert "there is no [encoder]" in text
     assert text.endswith("\n1 passed, 0 failed, 1 not offered in 1.5 s\n")
 
@@ -97,12 +97,12 @@ def test_brackets_in_a_text_are_no_markup() -> None:
 def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is_seen() -> None:
     both, first, none = Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["one"]), Caught("d", "D.", [])
     text = printed([result("one"), result("two")], [both, first])
-    assert line_of(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
-    assert line_of(text, "c") == ["c", "C.", "one"]
+    assert line_words(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
+    assert line_words(text, "c") == ["c", "C.", "one"]
     assert "2 sabotages, 2 caught; every check caught at least one\n" in text
     assert text.endswith("\n2 passed, 0 failed in 1.5 s\n")
     text = printed([result("one"), result("two")], [first, none])
-    assert line_of(text, "d") == ["d", "D.", "NOTHING"]
+    assert line_words(text, "d") == ["d", "D.", "NOTHING"]
     assert "2 sabotages, 1 caught; checks that caught none: two\n" in text
 
 
@@ -111,7 +111,7 @@ def test_the_report_is_the_json_of_the_contract(fresh_report: Report) -> None:
     assert set(report) == {"passed", "checks"}
     assert report["passed"] is True
     assert [c["id"] for c in report["checks"]] == [
-        check.id for check in CHECKS if COMPILED or not check.id.startswith("compiled.")
+        check.id for check in CHECKS if CAN_COMPILE or not check.id.startswith("compiled.")
     ]
     types = {"id": str, "group": str, "claim": str, "what": str, "measured": float, "tolerance": float, "passed": bool,
              "offered": bool, "detail": str}  # fmt: skip

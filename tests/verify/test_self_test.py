@@ -13,7 +13,7 @@ from unittest.mock import Mock, patch
 
 import pytest
 import torch
-from conftest import COMPILED, needs_compiled
+from conftest import CAN_COMPILE, needs_compiled
 
 from minitrans import verify
 from minitrans.cachecheck.measure import Caught, Check, Report, Result, name_of
@@ -28,7 +28,7 @@ from minitrans.verify.subject import fresh_model, random_subject
 
 LOGGER, IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
 SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
-THERE = {"compiled.": COMPILED, "export.": find_spec("ctranslate2") is not None}
+THERE = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}
 LACKING = tuple(kind for kind, is_there in THERE.items() if not is_there)
 MEASURED = [check for check in CHECKS if not check.id.startswith(LACKING)]
 APPLIED = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(LACKING)]

@@ -70,7 +70,7 @@ def training_takes_the_same_pass(subject: ModelAndPairs) -> float:
     deviations = []
     for mode in (True, False):
         with torch.random.fork_rng(devices=[]):
-            for _, plain, fast in probe.training_both_ways(model.train(mode), *batch, subject.dtype):
+            for _, plain, fast in probe.compare_training(model.train(mode), *batch, subject.dtype):
                 scale = plain.abs().max().clamp(min=1.0)
                 deviations.append(deviation(fast / scale, plain / scale))
     return worst(deviations)
@@ -94,13 +94,13 @@ def compiled_steps_are_full_pass(subject: ModelAndPairs) -> float:
     # Eight, because all of them would not show that it chose the likeliest.
     stepper, tgt_in = CompiledStepper(read_plan(subject.model)), subject.tgt_in
     log_p = F.log_softmax(subject.model(subject.src_ids, tgt_in), dim=-1)
-    rows = stepper.begin(subject.src_ids, tgt_in.size(1))
+    state = stepper.begin(subject.src_ids, tgt_in.size(1))
     deviations = []
     for t in range(tgt_in.size(1)):
         if t == tgt_in.size(1) // 2:
-            rows.select_rows(torch.arange(len(tgt_in)).flip(0))
+            state.select_rows(torch.arange(len(tgt_in)).flip(0))
             log_p, tgt_in = log_p.flip(0), tgt_in.flip(0)
-        top_log_p, ids = stepper.next_tokens(tgt_in[:, t], rows, 8)
+        top_log_p, ids = stepper.next_tokens(tgt_in[:, t], state, 8)
         deviations.append(deviation(log_p[:, t].scatter(1, ids, top_log_p.to(log_p.dtype)), log_p[:, t]))
     return worst(deviations)
 

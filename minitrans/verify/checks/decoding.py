@@ -85,7 +85,7 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return cache_checks.rows_deviation(case_of(model, src_ids, tgt_in))
+    return cache_checks.reordering_deviation(case_of(model, src_ids, tgt_in))
 
 
 @check(

@@ -126,7 +126,7 @@ def heads_are_split_first(subject: ModelAndPairs) -> float:
     tolerance=0.0,
     lower=(),
 )
-def parameters_of_heads(subject: ModelAndPairs) -> float:
+def n_parameters_ignores_n_heads(subject: ModelAndPairs) -> float:
     """The number of parameters does not depend on the number of heads: 64 x 8 x 16 = 8192 for each projection."""
     counts = []
     for n_heads in (1, 2, 4, 8):
