@@ -216,9 +216,7 @@ template <class T> struct Workspace {
     Buffer<uint64_t> words;
     // of attention alone
     Matrix<A> q, kv, heads, d_heads, d_q, d_kv, d_source, scores, dropped, result, of_query;
-    // of the loss alone
-    Matrix<A> top, d_hidden;  // rows of top: each position's highest logit, sum of e^(logit - highest), sum of logits
-    Operand<T> back;
+    Matrix<A> d_hidden;  // of the loss alone
     std::vector<Gradients<A>> sums;  // at the parameters of each part
 
     static Workspace &mine() {
@@ -691,118 +689,128 @@ template <class T> struct Spare {
     }
 };
 
-// Room for one packed operand for each block of rows, kept from call to call.
-template <class T> std::vector<Operand<T>> &packed_blocks(Side side, int64_t rows) {
-    static thread_local std::vector<Operand<T>> packed[2];
-    const size_t blocks = (rows + ROWS - 1) / ROWS;
-    if (packed[side].size() < blocks) packed[side] = std::vector<Operand<T>>(blocks);
-    return packed[side];
-}
+// What the loss of some rows needs at once, and keeps room for: the rows and the words as sides of products; for each
+// block of words and of rows a matrix of e^(logit - highest); and for each block of words and each row the highest
+// logit, the sum of these exponentials, and the sum of the logits.
+template <class T> struct LossMemory {
+    using A = computed<T>;
+    std::vector<Operand<T>> left, right, words, words_back;
+    std::vector<Matrix<A>> exponentials;
+    Matrix<A> highest, sums, totals;
+    std::vector<A> z, losses;  // of each row; of its loss at first the part of the right word
 
-// Fills them with h (rows, D); all threads together.
-template <class T> void pack_blocks(std::vector<Operand<T>> &packed, Side side, const T *h, int64_t rows, int64_t D) {
-#pragma omp for schedule(static)
-    for (int64_t first = 0; first < rows; first += ROWS)
-        packed[first / ROWS].pack(side, View<const T>{h + first * D, std::min(ROWS, rows - first), D, D});
-}
+    void reserve(int64_t word_blocks, int64_t row_blocks, int64_t rows) {
+        const auto have = [](auto &list, size_t n) {
+            if (list.size() < n) list = std::decay_t<decltype(list)>(n);
+        };
+        have(left, row_blocks), have(right, row_blocks), have(words, word_blocks), have(words_back, word_blocks);
+        have(exponentials, word_blocks * row_blocks), have(losses, rows), have(z, rows);
+        highest.resize(word_blocks, rows), sums.resize(word_blocks, rows), totals.resize(word_blocks, rows);
+    }
+};
 
 // The label-smoothed cross entropy of logits = h w^T, summed over h's rows (rows, D); w is (V, D), e the smoothing.
+// Where d_w is not null, also scale times its gradients: d_h (rows, D) and d_w (V, D).
 //
 // With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
-// gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. A few hundred words are taken at a time, with
-// all rows, so that no more than a small block of logits exists at any time; the way back computes them again. z (rows)
-// is all that it needs besides.
+// gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. The exponentials are kept until then, a
+// million at a time or those of a block of rows. In bfloat16 it is quicker to compute all logits twice.
 template <class T, class A = computed<T>>
-double linear_cross_entropy(const T *h, const A *w, const int64_t *target, A *z, int64_t rows, int64_t D, int64_t V,
-                            double smoothing) {
-    const A lowest = std::numeric_limits<A>::lowest() / 2, e = A(smoothing);
-    std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows);
-    std::vector<Workspace<T> *> threads;
-    std::vector<A> of_target(rows), mean(rows);
-#pragma omp parallel
-    {
-        const TileUnit unit;
-        Workspace<T> &work = Workspace<T>::mine(threads);
-        Matrix<A> &top = work.top, &logits = work.u;
-        top.resize(3, rows);
-        for (int64_t r = 0; r < rows; r++) top[0][r] = lowest, top[1][r] = top[2][r] = 0;
-        pack_blocks(left, LEFT, h, rows, D);
-#pragma omp for schedule(static)
-        for (int64_t word = 0; word < V; word += WORDS) {
-            const int64_t words = std::min(WORDS, V - word);
-            work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
-            for (int64_t r = 0, b = 0; r < rows; b++) {
-                multiply(left[b], work.right, logits);
-                for (int64_t i = 0; i < logits.rows; i++, r++) {
-                    const A *__restrict row = logits[i];
-                    const A now = highest(row, words, top[0][r]);
-                    A exponentials = 0, total = 0;
-                    for (int64_t j = 0; j < words; j++) exponentials += exponential(row[j] - now), total += row[j];
-                    top[1][r] = top[1][r] * exponential(top[0][r] - now) + exponentials;
-                    top[0][r] = now;
-                    top[2][r] += total;
-                    if (word <= target[r] && target[r] < word + words) of_target[r] = row[target[r] - word];
-                }
-            }
-        }
-#pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) {
-            A most = lowest, exponentials = 0, total = 0;
-            for (Workspace<T> *of : threads) most = std::max(most, of->top[0][r]), total += of->top[2][r];
-            for (Workspace<T> *of : threads) exponentials += of->top[1][r] * exponential(of->top[0][r] - most);
-            z[r] = most + std::log(exponentials);
-            mean[r] = total / A(V);
-        }
-    }
-    double loss = 0;
-    for (int64_t r = 0; r < rows; r++) loss += z[r] - (1 - e) * of_target[r] - e * mean[r];
-    return loss;
-}
-
-// The gradients of scale times that loss: d_h (rows, D) and d_w (V, D).
-template <class T, class A = computed<T>>
-void linear_cross_entropy_backward(const T *h, const A *w, const int64_t *target, const A *z, T *d_h, A *d_w,
-                                   int64_t rows, int64_t D, int64_t V, double smoothing, double scale) {
+double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_h, A *d_w, int64_t all_rows, int64_t D,
+                            int64_t V, double smoothing, double scale) {
     const A e = A(smoothing);
-    std::vector<Operand<T>> &left = packed_blocks<T>(LEFT, rows), &right = packed_blocks<T>(RIGHT, rows);
+    constexpr bool KEEPS = std::is_same_v<T, A>;
+    const int64_t word_blocks = (V + WORDS - 1) / WORDS;
+    const int64_t at_once = std::max(ROWS, KEEPS ? (1 << 20) / V / ROWS * ROWS : all_rows);
+    static thread_local LossMemory<T> memory;
+    LossMemory<T> &m = memory;
     std::vector<Workspace<T> *> threads;
+    double loss = 0;
+    for (int64_t begin = 0; begin == 0 || begin < all_rows; begin += at_once) {
+        const int64_t rows = std::min(at_once, all_rows - begin), row_blocks = (rows + ROWS - 1) / ROWS;
+        m.reserve(word_blocks, row_blocks, rows);
 #pragma omp parallel
-    {
-        const TileUnit unit;
-        Workspace<T> &work = Workspace<T>::mine(threads);
-        Matrix<A> &d_hidden = work.d_hidden, &logits = work.u, &d_words = work.d_u, &sum = work.f;
-        d_hidden.clear(rows, D);
-        pack_blocks(left, LEFT, h, rows, D);
-        pack_blocks(right, RIGHT, h, rows, D);
+        {
+            const TileUnit unit;
+            Workspace<T> &work = Workspace<T>::mine(threads);
+            Matrix<A> &d_hidden = work.d_hidden, &d_words = work.d_u, &sum = work.f;
 #pragma omp for schedule(static)
-        for (int64_t word = 0; word < V; word += WORDS) {
-            const int64_t words = std::min(WORDS, V - word);
-            work.right.pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
-            work.back.pack(RIGHT, View<const A>{w + word * D, words, D, D});
-            d_words.clear(words, D);
-            for (int64_t first = 0, b = 0; first < rows; first += ROWS, b++) {
-                multiply(left[b], work.right, logits);
-                for (int64_t i = 0; i < logits.rows; i++) {
-                    const int64_t r = first + i, y = target[r] - word;
-                    A *__restrict row = logits[i];
-                    for (int64_t j = 0; j < words; j++) row[j] = exponential(row[j] - z[r]) - e / A(V);
-                    if (0 <= y && y < words) row[y] -= 1 - e;
-                }
-                work.multiply_by(work.back, logits.all(), sum);
-                for (int64_t i = 0; i < sum.rows; i++)
-                    for (int64_t c = 0; c < D; c++) d_hidden[first + i][c] += sum[i][c];
-                work.left.pack(LEFT, logits.all(), true);
-                multiply(work.left, right[b], d_words, true);
+            for (int64_t b = 0; b < row_blocks; b++) {
+                const View<const T> block{h + (begin + b * ROWS) * D, std::min(ROWS, rows - b * ROWS), D, D};
+                m.left[b].pack(LEFT, block), m.right[b].pack(RIGHT, block);
             }
-            for (int64_t i = 0; i < words; i++)
-                for (int64_t c = 0; c < D; c++) d_w[(word + i) * D + c] = A(scale) * d_words[i][c];
-        }
 #pragma omp for schedule(static)
-        for (int64_t r = 0; r < rows; r++) {
-            const A *total = sum_of(threads, [&](auto &of) { return of.d_hidden[r]; }, D);
-            for (int64_t c = 0; c < D; c++) store(d_h + r * D + c, A(scale) * total[c]);
+            for (int64_t k = 0; k < word_blocks; k++) {
+                const int64_t word = k * WORDS, words = std::min(WORDS, V - word);
+                if (begin == 0) m.words[k].pack(RIGHT, View<const A>{w + word * D, words, D, D}, true);
+                for (int64_t b = 0; b < row_blocks; b++) {
+                    Matrix<A> &block = KEEPS ? m.exponentials[k * row_blocks + b] : work.u;
+                    multiply(m.left[b], m.words[k], block);
+                    for (int64_t i = 0; i < block.rows; i++) {
+                        const int64_t r = b * ROWS + i, y = target[begin + r] - word;
+                        A *__restrict row = block[i];
+                        if (0 <= y && y < words) m.losses[r] = -(1 - e) * row[y];
+                        const A top = highest(row, words, std::numeric_limits<A>::lowest());
+                        A exponentials = 0, total = 0;
+                        for (int64_t j = 0; j < words; j++) {
+                            const A x = exponential(row[j] - top);
+                            exponentials += x, total += row[j];
+                            if (KEEPS) row[j] = x;
+                        }
+                        m.highest[k][r] = top, m.sums[k][r] = exponentials, m.totals[k][r] = total;
+                    }
+                }
+            }
+#pragma omp for schedule(static)
+            for (int64_t r = 0; r < rows; r++) {
+                A top = m.highest[0][r], exponentials = 0, total = 0;
+                for (int64_t k = 1; k < word_blocks; k++) top = std::max(top, m.highest[k][r]);
+                for (int64_t k = 0; k < word_blocks; k++) {
+                    exponentials += m.sums[k][r] * exponential(m.highest[k][r] - top);
+                    total += m.totals[k][r];
+                }
+                m.z[r] = top + std::log(exponentials);
+                m.losses[r] += m.z[r] - e * total / A(V);
+            }
+            if (d_w) {
+                d_hidden.clear(rows, D);
+#pragma omp for schedule(static)
+                for (int64_t k = 0; k < word_blocks; k++) {
+                    const int64_t word = k * WORDS, words = std::min(WORDS, V - word);
+                    if (begin == 0) m.words_back[k].pack(RIGHT, View<const A>{w + word * D, words, D, D});
+                    if (begin == 0) std::fill_n(d_w + word * D, words * D, A(0));
+                    d_words.clear(words, D);
+                    for (int64_t b = 0; b < row_blocks; b++) {
+                        Matrix<A> &block = KEEPS ? m.exponentials[k * row_blocks + b] : work.u;
+                        if (!KEEPS) multiply(m.left[b], m.words[k], block);
+                        for (int64_t i = 0; i < block.rows; i++) {
+                            const int64_t r = b * ROWS + i, y = target[begin + r] - word;
+                            A *__restrict row = block[i];
+                            const A factor = exponential(m.highest[k][r] - m.z[r]);
+                            for (int64_t j = 0; j < words; j++)
+                                row[j] = (KEEPS ? row[j] * factor : exponential(row[j] - m.z[r])) - e / A(V);
+                            if (0 <= y && y < words) row[y] -= 1 - e;
+                        }
+                        work.multiply_by(m.words_back[k], block.all(), sum);
+                        for (int64_t i = 0; i < sum.rows; i++)
+                            for (int64_t c = 0; c < D; c++) d_hidden[b * ROWS + i][c] += sum[i][c];
+                        work.left.pack(LEFT, block.all(), true);
+                        multiply(work.left, m.right[b], d_words, true);
+                    }
+                    for (int64_t i = 0; i < words; i++)
+                        for (int64_t c = 0; c < D; c++)
+                            d_w[(word + i) * D + c] += A(scale) * d_words[i][c];
+                }
+#pragma omp for schedule(static)
+                for (int64_t r = 0; r < rows; r++) {
+                    const A *total = sum_of(threads, [&](auto &of) { return of.d_hidden[r]; }, D);
+                    for (int64_t c = 0; c < D; c++) store(d_h + (begin + r) * D + c, A(scale) * total[c]);
+                }
+            }
         }
+        for (int64_t r = 0; r < rows; r++) loss += m.losses[r];
     }
+    return loss;
 }
 
 }  // namespace
@@ -821,14 +829,10 @@ extern "C" void use_threads(int n) { omp_set_num_threads(n); }
         static_cast<Tape<T> *>(tape)->backward(*m, grad, d_parameters, d_source, d_target);                            \
     }                                                                                                                  \
     extern "C" void release_##NAME(void *tape) { Spare<T>::all().give(static_cast<Tape<T> *>(tape)); }                 \
-    extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target,             \
-                                                  computed<T> *z, int64_t rows, int64_t D, int64_t V, double e) {      \
-        return linear_cross_entropy(h, w, target, z, rows, D, V, e);                                                   \
-    }                                                                                                                  \
-    extern "C" void linear_cross_entropy_backward_##NAME(const T *h, const computed<T> *w, const int64_t *target,      \
-                                                         const computed<T> *z, T *d_h, computed<T> *d_w, int64_t rows, \
-                                                         int64_t D, int64_t V, double e, double scale) {               \
-        linear_cross_entropy_backward(h, w, target, z, d_h, d_w, rows, D, V, e, scale);                                \
+    extern "C" double linear_cross_entropy_##NAME(const T *h, const computed<T> *w, const int64_t *target, T *d_h,     \
+                                                  computed<T> *d_w, int64_t rows, int64_t D, int64_t V, double e,      \
+                                                  double scale) {                                                      \
+        return linear_cross_entropy(h, w, target, d_h, d_w, rows, D, V, e, scale);                                     \
     }
 
 EXPORT(bf16, bfloat16)

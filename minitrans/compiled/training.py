@@ -51,8 +51,7 @@ _ARGUMENTS: dict[str, list[Any]] = {
     "forward": [POINTER(_Model), _Batch, c_void_p],
     "backward": [POINTER(_Model)] + [c_void_p] * 5,
     "release": [c_void_p],
-    "linear_cross_entropy": [c_void_p] * 4 + [c_int64] * 3 + [c_double],
-    "linear_cross_entropy_backward": [c_void_p] * 6 + [c_int64] * 3 + [c_double] * 2,
+    "linear_cross_entropy": [c_void_p] * 5 + [c_int64] * 3 + [c_double] * 2,
 }
 
 
@@ -214,23 +213,19 @@ class _HiddenStates(torch.autograd.Function):
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the loss, summed over the rows.
-
-    `z`, the logarithm of each row's sum of exponentials, is what the way back needs.
-    """
+    """Hidden states (N, D), output matrix (V, D), target int64 (N,) -> the summed loss; makes its gradients too."""
 
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, target: Tensor, smoothing: float) -> Tensor:
-        hidden, z = hidden.contiguous(), weight.new_empty(len(hidden))
-        ctx.arguments = *hidden.shape, len(weight), smoothing
-        ctx.save_for_backward(hidden, weight, target, z)
-        return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, hidden, weight, target, z, *ctx.arguments))
+        hidden, wanted = hidden.contiguous(), any(ctx.needs_input_grad)
+        gradients = [torch.empty_like(tensor) if wanted else None for tensor in (hidden, weight)]
+        ctx.save_for_backward(*gradients)
+        ctx.scale = 1 / max(1, len(hidden))  # of these gradients: those of the mean are what is mostly asked for
+        arguments = hidden, weight, target, *gradients, *hidden.shape, len(weight), smoothing, ctx.scale
+        return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, *arguments))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        hidden, weight, target, z = ctx.saved_tensors
-        d_hidden, d_weight = torch.empty_like(hidden), torch.empty_like(weight)
-        tensors = hidden, weight, target, z, d_hidden, d_weight
-        _call("linear_cross_entropy_backward", hidden.dtype, *tensors, *ctx.arguments, grad.item())
-        return d_hidden, d_weight, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        factor = grad / ctx.scale
+        return *(gradient if factor == 1 else gradient * factor for gradient in ctx.saved_tensors), None, None
