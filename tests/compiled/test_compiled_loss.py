@@ -44,11 +44,11 @@ def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)
 def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of_weight: torch.dtype) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
-    weight = torch.tensor([[2048.0], *[[0.0]] * 298, [-2048.0]], dtype=of_weight, requires_grad=True)
-    loss, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, torch.tensor([[0, 299]]), 0.0)
+    weight = torch.tensor([[-2048.0], *[[0.0]] * 298, [2048.0]], dtype=of_weight, requires_grad=True)
+    loss, by_hidden, by_weight = with_gradients(linear_cross_entropy, hidden, weight, torch.tensor([[299, 0]]), 0.0)
     assert loss.item() == 4096.0
     assert by_hidden.flatten().tolist() == pytest.approx([0.0, 4096.0], abs=1e-30)
-    assert by_weight.flatten().tolist() == pytest.approx([1.0, *[0.0] * 298, -1.0], abs=1e-30)
+    assert by_weight.flatten().tolist() == pytest.approx([-1.0, *[0.0] * 298, 1.0], abs=1e-30)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
