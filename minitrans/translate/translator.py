@@ -25,7 +25,6 @@ from minitrans.model.decoding import (
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
 from minitrans.text.reading import KeptParts, words
-from minitrans.text.sentences import split_sentences
 from minitrans.text.words import changes_numbers
 from minitrans.translate.backend import Mode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
@@ -255,6 +254,8 @@ class Translator:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
             return self._reader.sentences(text)
+        from minitrans.text.sentences import split_sentences  # not before: most commands need no rules of languages
+
         sentences = split_sentences(text, self.bundle.source)
         return [part for sentence in sentences for part in self._reader.sentences(sentence)]
 

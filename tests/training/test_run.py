@@ -203,7 +203,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
 ) -> None:
     run_dir, new = shutil.copytree(tiny_run, tmp_path / "run"), tmp_path / "new"
     new.mkdir()
-    begun = mock.Mock(run_dir=new, text=""), False, ExitStack(), mock.Mock(), None
+    begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(), None
     code = (
         "import pathlib, sys, time; from minitrans.files import lock\n"
         "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
