@@ -1,5 +1,7 @@
 """What the compiled loss does by itself; what it shares with the plain one is tested with that."""
 
+import resource
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -79,3 +81,13 @@ def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
 def test_no_logits_are_held() -> None:
     assert logits_made(linear_cross_entropy) == 0
     assert logits_made(plain_loss) == 3 * ROWS
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory is used")
+def test_what_is_kept_does_not_grow_with_the_batch() -> None:
+    """4 MB of exponentials, and not the 120 MB of all; what the threads keep is still there when it has been done."""
+    hidden, weight = torch.ones(3000, 8, requires_grad=True), torch.ones(10_000, 8, requires_grad=True)
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    with_gradients(linear_cross_entropy, hidden, weight, torch.zeros(3000, dtype=torch.int64), 0.1)
+    more = int(Path("/proc/self/statm").read_text().split()[1]) - int(pages)
+    assert more * resource.getpagesize() < 40e6
