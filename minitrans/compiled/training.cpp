@@ -737,7 +737,8 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
 #pragma omp for schedule(static)
             for (int64_t b = 0; b < row_blocks; b++) {
                 const View<const T> block{h + (begin + b * ROWS) * D, std::min(ROWS, rows - b * ROWS), D, D};
-                m.left[b].pack(LEFT, block), m.right[b].pack(RIGHT, block);
+                m.left[b].pack(LEFT, block);
+                if (d_w) m.right[b].pack(RIGHT, block);
             }
 #pragma omp for schedule(static)
             for (int64_t k = 0; k < word_blocks; k++) {

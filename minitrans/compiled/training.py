@@ -220,7 +220,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         hidden, wanted = hidden.contiguous(), any(ctx.needs_input_grad)
         gradients = [torch.empty_like(tensor) if wanted else None for tensor in (hidden, weight)]
         ctx.save_for_backward(*gradients)
-        ctx.scale = 1 / max(1, len(hidden))  # of these gradients: those of the mean are what is mostly asked for
+        ctx.scale = 1 / max(1, len(hidden))  # the gradients of the mean, which training asks for
         arguments = hidden, weight, target, *gradients, *hidden.shape, len(weight), smoothing, ctx.scale
         return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, *arguments))
 

@@ -167,6 +167,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     Raises:
         UserError: `cache_dir` cannot be written.
     """
+    folder = _cache_folder(cache_dir)
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
@@ -178,7 +179,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
             fn_kwargs={"tokenizer": tokenizer},
             remove_columns=pairs.column_names,
             features=datasets.Features({"src_ids": ids, "tgt_ids": ids}),
-            cache_file_name=str(_cache_folder(cache_dir) / f"{key}.arrow"),
+            cache_file_name=str(folder / f"{key}.arrow"),
             new_fingerprint=key,
             num_proc=processes if processes > 1 else None,
             desc=f"tokenizing {split}",

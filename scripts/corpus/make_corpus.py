@@ -195,7 +195,7 @@ def read_phrases(folder: Path, kinds: WordsOfKind) -> list[Line]:
 def without_contractions(en: str) -> str:
     """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
     patterns = CONTRACTIONS if "?" in en else (*NEGATIONS, *CONTRACTIONS)
-    for pattern, full in patterns if "'" in en else ():  # which most texts have not
+    for pattern, full in patterns if "'" in en else ():  # most texts have no apostrophe
         en = re.sub(pattern, full, en)
     return en
 

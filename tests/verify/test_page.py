@@ -55,7 +55,7 @@ class PageParser(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Of SVG's; nothing to parsed."""
+        """Of SVG's; nothing to balance."""
 
 
 def text(html: str) -> str:
