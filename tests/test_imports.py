@@ -49,8 +49,8 @@ def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
 def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
     run(
         "import minitrans.cli, minitrans.training.run, minitrans.verify\n"
-        "from minitrans.translate.backend import is_measured\n"
-        "assert not is_measured('auto')",
+        "from minitrans.translate.backend import can_verify_compiled\n"
+        "assert not can_verify_compiled('auto')",
         without=["minitrans.compiled"],
     )
 

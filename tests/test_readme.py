@@ -14,7 +14,7 @@ import pytest
 
 import minitrans
 from minitrans import cli
-from minitrans.cachecheck.measure import name_of, number
+from minitrans.cachecheck.measure import dtype_name, number
 from minitrans.cli.arguments import Parser
 from minitrans.compiled.probe import TOLERANCES
 from minitrans.errors import UserError
@@ -216,4 +216,4 @@ def test_its_counts_are_right() -> None:
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
     for dtype, limit in TOLERANCES.items():
-        assert re.search(rf"by {number(limit)} (of their size )?in {name_of(dtype)}", guide), dtype
+        assert re.search(rf"by {number(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype

@@ -129,7 +129,7 @@ def tokens_of_length(case: ModelAndTokens[Any], length: int) -> Tensor:
     """So many tokens: those that there are, and then the same again, each time other ones in their places."""
     pieces = [case.tokens]
     while sum(piece.size(1) for piece in pieces) < length:
-        pieces.append(case.others(pieces[-1]))
+        pieces.append(case.other_tokens(pieces[-1]))
     return torch.cat(pieces, 1)[:, :length]
 
 
@@ -212,7 +212,7 @@ def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it when all later tokens are other ones."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):
-        other = case.with_others(slice(n, None)).full_pass()
+        other = case.with_other_tokens(slice(n, None)).full_pass()
         difference = compare([x.narrow(-2, 0, n) for x in other], [x.narrow(-2, 0, n) for x in whole])
         deviations.append(difference.named(f"with other tokens from {n} on"))
     return worst(deviations)
@@ -258,7 +258,7 @@ def tokens_without_effect(case: ModelAndTokens[Any]) -> Deviation:
     """Every token does change the logits at its own position and at the next."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):
-        other = case.with_others(slice(t, t + 1)).full_pass()[0]
+        other = case.with_other_tokens(slice(t, t + 1)).full_pass()[0]
         moved = (other[:, t : t + 2] - whole[:, t : t + 2]).double().abs().amax((0, 2))
         n_without += int((moved < MIN_EFFECT).sum())
     return Deviation(n_without)
@@ -295,7 +295,7 @@ def padding_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
-    other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.others(case.src_ids)))
+    other = replace(case, src_ids=torch.where(case.src_mask, case.src_ids, case.other_tokens(case.src_ids)))
     return compare(other.full_pass()[:1], case.full_pass()[:1]).named("with another token for padding")
 
 
@@ -363,7 +363,7 @@ def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations = [compare(turned, whole).named("with the rows in reverse")]
     for b in range(len(case.tokens)):
         row = case.rows(torch.tensor([b]))
-        others = case.others(case.tokens)
+        others = case.other_tokens(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
         for name, got in (("full pass", beside.full_pass()), ("steps", feed_in_chunks(beside, [1] * others.size(1)))):
@@ -422,7 +422,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
         most = span if span <= LONG_LENGTH else SPLIT_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = case.with_tokens(tokens_of_length(case, length))
-        drafts, want = case.others(right.tokens), right.full_pass()
+        drafts, want = case.other_tokens(right.tokens), right.full_pass()
         for way in ("in one chunk", "one by one"):
             cache = right.new_cache()
             right.feed(right.tokens[:, :prompt], cache)
@@ -447,7 +447,7 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     case.feed(start, cache)
     copied = case.copy_cache(cache)
     caches = {"the cache that was copied": cache, "a copy": copied, "a copy of a copy": case.copy_cache(copied)}
-    ends = [rest, case.others(rest), case.others(case.others(rest))]
+    ends = [rest, case.other_tokens(rest), case.other_tokens(case.other_tokens(rest))]
     turns = zip(*(end.split(1, 1) for end in ends), strict=True)
     steps = [[case.feed(*each) for each in zip(pieces, caches.values(), strict=True)] for pieces in turns]
     deviations = []

@@ -89,7 +89,7 @@ def tokens_ahead(case: ModelAndTokens[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
-        if _moved(case.with_others(slice(t, t + 1)).full_pass()[0], whole)[0]:
+        if _moved(case.with_other_tokens(slice(t, t + 1)).full_pass()[0], whole)[0]:
             furthest = t
     return furthest
 
@@ -123,7 +123,7 @@ def _padded(case: ModelAndTokens[Any]) -> list[Tensor]:
     """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
-    other = torch.where(mask, tokens, case.others(tokens))
+    other = torch.where(mask, tokens, case.other_tokens(tokens))
     return [case.with_tokens(x).full_pass(mask)[0][:, 2:] for x in (tokens, other)]
 
 
@@ -148,7 +148,7 @@ def feeds_the_token_before(case: ModelAndTokens[Any]) -> bool:
 
 def forgets_first_tokens(case: ModelAndTokens[Any]) -> bool:
     """Where the first token is another one, the full pass notices at the end, and the steps do not."""
-    other = case.with_others(slice(1))
+    other = case.with_other_tokens(slice(1))
     noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
     return noticed == [True, False]
 
@@ -204,7 +204,7 @@ def _after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
 
 def drops_no_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft is as if the draft had been meant."""
-    half, draft = case.tokens.size(1) // 2, case.others(case.tokens[:, :2])
+    half, draft = case.tokens.size(1) // 2, case.other_tokens(case.tokens[:, :2])
     tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
     return _same(_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
 
@@ -212,7 +212,7 @@ def drops_no_tokens(case: ModelAndTokens[Any]) -> bool:
 def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft depends on what that was."""
     draft = case.tokens[:, :2]
-    return bool(_moved(_after_draft(case, draft), _after_draft(case, case.others(draft))).any())
+    return bool(_moved(_after_draft(case, draft), _after_draft(case, case.other_tokens(draft))).any())
 
 
 def caches_share_memory(case: ModelAndTokens[Any]) -> bool:

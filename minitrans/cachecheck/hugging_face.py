@@ -228,7 +228,7 @@ class HFModel(CachedModel[DecodingState]):
         mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
         return DecodingState(cache.cache, cache.memory, mask, cache.fed - n)
 
-    def shift_positions(self, cache: DecodingState, by: int) -> None:
+    def sabotage_positions(self, cache: DecodingState, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""
         hf_cache = getattr(cache.cache, "self_attention_cache", cache.cache)
         length = type(hf_cache).get_seq_length

@@ -18,7 +18,7 @@ TOLERANCE = 1e-12  # what two ways of computing one thing may differ by in float
 # some 64 times.
 TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
-CONTROL = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
+MIN_FAULT = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 Measure = Callable[[Any], float]  # of a subject
 Code = TypeVar("Code", bound=Callable[..., float])  # a measure, which may take more than a subject
@@ -26,7 +26,7 @@ Code = TypeVar("Code", bound=Callable[..., float])  # a measure, which may take 
 logger = logging.getLogger("minitrans")
 
 
-def name_of(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     """A dtype's name, say "float32"."""
     return str(dtype).removeprefix("torch.")
 
@@ -139,7 +139,7 @@ class Check:
             dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in errors.items()
         }
         details = [x.where(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
-        details += [f"part of it is computed in {name_of(x.computed_in)}, and allowed its rounding"
+        details += [f"part of it is computed in {dtype_name(x.computed_in)}, and allowed its rounding"
                     for x in errors.values() if x.computed_in]  # fmt: skip
         return Result(
             id=self.id,
@@ -150,7 +150,7 @@ class Check:
             tolerance=measured[torch.float64].tolerance if torch.float64 in measured else self.tolerance,
             passed=not lacking and bool(measured) and all(m.passed for m in measured.values()),
             seconds=time.perf_counter() - began,
-            lower={name_of(dtype): m for dtype, m in measured.items() if dtype != torch.float64},
+            lower={dtype_name(dtype): m for dtype, m in measured.items() if dtype != torch.float64},
             offered=not lacking,
             detail=lacking or "; ".join(filter(None, details)),
         )

@@ -106,7 +106,7 @@ class CachedModel(Generic[Cache]):
         """The same around a copy of the model in another dtype."""
         raise NotOfferedError("there is no way to convert it to another dtype")
 
-    def shift_positions(self, cache: Cache, by: int) -> None:
+    def sabotage_positions(self, cache: Cache, by: int) -> None:
         """Sabotage: have the next tokens take positions that are off by some."""
         raise NotOfferedError("there is no way to move its positions")
 
@@ -205,10 +205,10 @@ class ModelAndTokens(Generic[Cache]):
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
-    def with_others(self, positions: slice) -> "ModelAndTokens[Cache]":
+    def with_other_tokens(self, positions: slice) -> "ModelAndTokens[Cache]":
         """The same with other tokens at some positions."""
         tokens = self.tokens.clone()
-        tokens[:, positions] = self.others(tokens[:, positions])
+        tokens[:, positions] = self.other_tokens(tokens[:, positions])
         return self.with_tokens(tokens)
 
     def with_variant(self, way: str) -> "ModelAndTokens[Any]":
@@ -255,7 +255,7 @@ class ModelAndTokens(Generic[Cache]):
         """A copy of the cache."""
         return call_model(self.model.copy_cache, cache)
 
-    def others(self, tokens: Tensor) -> Tensor:
+    def other_tokens(self, tokens: Tensor) -> Tensor:
         """Ordinary ids of which none is what stands in its place in `tokens`."""
         ordinary = torch.tensor(sorted(self.model.ordinary))
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]

@@ -8,7 +8,7 @@ import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.measure import CONTROL, LOWER_DTYPES, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, number
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.cachecheck.wrappers import FAULTS
@@ -84,8 +84,8 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
     chosen = [
         each
         for each in FAULTS
-        if any(m.measured <= CONTROL for id_ in each.told_by for m in before[id_].by_dtype.values())
-        and each.applies(next(iter(cases.values())).model)
+        if any(m.measured <= MIN_FAULT for id_ in each.told_by for m in before[id_].by_dtype.values())
+        and each.applies_to(next(iter(cases.values())).model)
     ]
     yield from catch_faults(CHECKS, chosen, lambda: cases, before, may_lack=True)
 

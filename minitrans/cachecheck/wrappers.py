@@ -31,7 +31,7 @@ def positions_ahead(model: CachedModel[Any]) -> ChangedMethods:
 
     def new_cache(*given: Any) -> Any:
         cache = model.new_cache(*given)
-        model.shift_positions(cache, 1)
+        model.sabotage_positions(cache, 1)
         return cache
 
     return {"new_cache": new_cache}
@@ -140,7 +140,7 @@ class FaultyModel(Fault):
         yield lambda case: replace(case, model=Wrapper(case.model, self.change))
 
     @torch.no_grad()
-    def applies(self, model: CachedModel[Any]) -> bool:
+    def applies_to(self, model: CachedModel[Any]) -> bool:
         """Whether it does anything to a model."""
         ids = torch.tensor(list(model.ordinary)[:2]).expand(2, 2)
         try:
@@ -155,7 +155,7 @@ class FaultyModel(Fault):
             if self.change is padding_seen:
                 return model.has_source or model.takes_mask
             if self.change is positions_ahead:  # distances alone count for some
-                model.shift_positions(caches[0], 1)
+                model.sabotage_positions(caches[0], 1)
                 return not torch.equal(*(model.feed(ids[:, 1:], cache)[0] for cache in caches))
         except Exception:
             return False

@@ -12,7 +12,7 @@ from minitrans.cli.common import add_decoding, add_references, print_scores, rea
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
-    from minitrans.translate.confidence import Marks
+    from minitrans.translate.confidence import UnsureScores
     from minitrans.translate.translator import Translation
 
 
@@ -39,14 +39,14 @@ def evaluate_command(args: Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.translate.confidence import judge
-    from minitrans.translate.scoring import by_line, compare, spread
+    from minitrans.translate.confidence import score_unsure
+    from minitrans.translate.scoring import by_line, compare, mean_and_std
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = compare(texts, references, bundles[0].target, args.tokenize, others)
     right = by_line(references, others)
     marks = [
-        judge(translations, right, bundle.threshold) if bundle.threshold else None
+        score_unsure(translations, right, bundle.threshold) if bundle.threshold else None
         for bundle, (translations, _) in zip(bundles, outputs, strict=True)
     ]
     several = len(scores) > 1
@@ -58,15 +58,15 @@ def evaluate_command(args: Namespace) -> int:
             for scored, marked, (_, seconds) in zip(scores, marks, outputs, strict=True)
         ]
         named = [{"run": run} | fields for run, fields in zip(args.run, runs, strict=True)]
-        print(json.dumps({"runs": named, **spread(scores)} if several else runs[0]))
+        print(json.dumps({"runs": named, **mean_and_std(scores)} if several else runs[0]))
         return 0
     names = args.run if several else [Path(args.source).name]
     print_scores(list(zip(names, scores, strict=True)))
     for name, marked in zip(names, marks, strict=True):
         if marked:
-            print_marks(name, marked)
+            print_unsure_scores(name, marked)
     if several:
-        mean, std = spread(scores)["mean"], spread(scores)["std"]
+        mean, std = mean_and_std(scores)["mean"], mean_and_std(scores)["std"]
         print(
             f"mean (std): BLEU {mean['bleu']:.2f} ({std['bleu']:.2f})  chrF {mean['chrf']:.2f} ({std['chrf']:.2f})  "
             f"exact match {mean['exact_match']:.1f}% ({std['exact_match']:.1f}%)"
@@ -87,7 +87,7 @@ def translate_timed(run: str, sources: Sequence[str], args: Namespace) -> "tuple
         return translations, time.perf_counter() - began
 
 
-def print_marks(name: str, marks: "Marks") -> None:
+def print_unsure_scores(name: str, marks: "UnsureScores") -> None:
     """Print how often the mark "unsure" is right for the translations of a run or a file."""
     precision, recall = (
         "none" if percent is None else f"{percent:.1f}%" for percent in (marks.unsure_precision, marks.unsure_recall)

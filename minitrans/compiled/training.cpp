@@ -576,7 +576,7 @@ template <class T> struct Tape {
             const int64_t rows = (src.count() + tgt.count()) * thread / threads;
             int64_t sentence = 0;
             while (sentence < n && src.first[sentence + 1] + tgt.first[sentence + 1] <= rows) sentence++;
-            return thread < threads ? sentence : n;
+            return sentence;
         };
         const bool decoding = part > m.encoder_end, cross = m.parts[part].kind == CROSS;
         const Rows &rows = decoding ? tgt : src;

@@ -15,7 +15,7 @@ from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import count_words
+from minitrans.text.words import add_word_counts
 
 
 class TranslationDataModule(LightningDataModule):
@@ -93,7 +93,7 @@ class TranslationDataModule(LightningDataModule):
             counts = self._train.words
         else:
             for rows in self._train_ids.select_columns("src_ids").iter(1000):
-                counts = count_words(counts, self.tokenizer.decode_batch(rows["src_ids"]))
+                counts = add_word_counts(counts, self.tokenizer.decode_batch(rows["src_ids"]))
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_lines(self, batch: Batch) -> list[int]:

@@ -18,7 +18,7 @@ from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.text.words import count_words
+from minitrans.text.words import add_word_counts
 
 
 class StreamLoader(BatchLoader):
@@ -102,7 +102,7 @@ class StreamLoader(BatchLoader):
         src, tgt = (self._encode(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(mark_kept(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
-        self.words = count_words(self.words, () if again else (sources[i] for i in kept))
+        self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
     def _encode(self, lines: list[str]) -> Rows:

@@ -21,10 +21,10 @@ def explain(translator: Translator, texts: str | Sequence[str]) -> ExplanationPa
     return ExplanationPage(trace_translations(translator, [texts] if isinstance(texts, str) else texts))
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     """Importing a package binds its name to the module, so the module itself has to be callable."""
 
     __call__ = staticmethod(explain)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

@@ -228,7 +228,7 @@ def beam_search(
     cache = stepper.begin(src_ids, longest)
     finished: list[list[Hypothesis]] = [[] for _ in limits]
 
-    def finish(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
+    def add_hypothesis(row: int, tokens: Tensor, n: int, log_prob: float) -> None:
         if len(finished[row]) < beam and log_prob > -torch.inf:
             ids = [id_ for id_ in tokens[1 : n + 1].tolist() if id_ != config.eos_id]
             finished[row].append(Hypothesis(ids, log_prob, log_prob / n**length_penalty, n))
@@ -248,13 +248,13 @@ def beam_search(
 
         ended = chosen == config.eos_id
         for r, w in ended[:, :beam].nonzero().tolist():
-            finish(rows[r], tokens[r, w], t + 1, log_probs[r, w].item())
+            add_hypothesis(rows[r], tokens[r, w], t + 1, log_probs[r, w].item())
         going_on = log_probs.masked_fill(ended, -torch.inf).sort(descending=True, stable=True)
         log_probs, kept = (x[:, :beam] for x in going_on)
         tokens, parents = tokens.gather(1, kept[..., None].expand(-1, -1, tokens.size(2))), parents.gather(1, kept)
         for r in (r for r, row in enumerate(rows) if limits[row] == t + 1):
             for w, log_prob in enumerate(log_probs[r].tolist()):
-                finish(rows[r], tokens[r, w], t + 1, log_prob)
+                add_hypothesis(rows[r], tokens[r, w], t + 1, log_prob)
 
         going = [r for r, row in enumerate(rows) if len(finished[row]) < beam and t + 1 < limits[row]]
         if not going:

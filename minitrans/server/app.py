@@ -143,7 +143,7 @@ class Api:
         translator = self._translator(detected["language"] if source == "auto" else source, target)
         doubting = bool(params.get("unsure"))  # for our page: LibreTranslate has no such thing
         work: BatchFunction = translator.translations if doubting else translator.translate
-        translations = iter(await self._done(request, translator, work, lines))
+        translations = iter(await self._queued_results(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)
         answer = defaultdict[str, list[Any]](list)
         for pieces in split:
@@ -186,10 +186,10 @@ class Api:
         sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
         lines = [sentence for sentence in sentences if sentence.strip()][:MAX_EXPLAINED_SENTENCES]
 
-        def draw(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
+        def draw_pages(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one
             return [explain(translator, lines).html] * len(lines)
 
-        (html, *_) = await self._done(request, translator, draw, lines or [text])
+        (html, *_) = await self._queued_results(request, translator, draw_pages, lines or [text])
         return HTMLResponse(html, headers=OUTER_HEADERS)
 
     async def _health(self, _: Request) -> Response:
@@ -273,7 +273,7 @@ class Api:
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))
         return [{"confidence": confidence, "language": code} for code, confidence in shares.most_common()]
 
-    async def _done(
+    async def _queued_results(
         self, request: Request, translator: Translator, work: BatchFunction, lines: Sequence[str]
     ) -> Sequence[Any]:
         """Queue some work, and wait for its results; it is dropped if the client disconnects first."""

@@ -53,7 +53,7 @@ _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
 _LETTER_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
 _WHOLE = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
-_EDGES = _WHOLE, _WHOLE, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
+_BOUNDARIES = _WHOLE, _WHOLE, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -222,7 +222,7 @@ class Reader:
 
         def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
-            before, after = _EDGES[min(parts[0][1], _TIME)]
+            before, after = _BOUNDARIES[min(parts[0][1], _TIME)]
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
                 if form in target and re.search(whole := before + re.escape(form) + after, target):
@@ -257,7 +257,7 @@ class Reader:
             forms = (words(form) for form in (word, word.removesuffix("'s")))
             if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
-            elif (not capital or len(word) > 5) and (meant := self._meant(word.lower())):
+            elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
                 read.append((meant, False))
             else:
                 read.append((word, True))
@@ -271,7 +271,7 @@ class Reader:
             out.append(text)
         return " ".join(out)
 
-    def _meant(self, word: str) -> str | None:
+    def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; one that only lacks its ' comes first."""
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) < 30 else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped

@@ -20,7 +20,7 @@ def changes_numbers(line: str, translation: str) -> bool:
     return bool(re.search(r"\d", translation)) and any(n not in translation for n in re.findall(r"\d+", line))
 
 
-def count_words(counts: Counter[str] | None, lines: Iterable[str]) -> Counter[str] | None:
+def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counter[str] | None:
     """Add the words of some lines to `counts`; return None if there are too many different ones, now or before."""
     if counts is None:
         return None

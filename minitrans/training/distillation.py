@@ -76,7 +76,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     """
     corpus = folder / "corpus"
     source, target = config.data.source, config.data.target
-    write_corpus(config, corpus)
+    write_original_pairs(config, corpus)
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
@@ -170,7 +170,7 @@ def config_of_model(
     return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
 
 
-def write_corpus(config: RunConfig, folder: Path) -> None:
+def write_original_pairs(config: RunConfig, folder: Path) -> None:
     """Write the training and validation pairs as files of lines, unless they are there."""
     if (folder / f"valid.{config.data.target}").is_file():
         return

@@ -57,7 +57,7 @@ def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
     return _try_compiled(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
 
 
-def is_measured(mode: Mode) -> bool:
+def can_verify_compiled(mode: Mode) -> bool:
     """Whether compiled code is to be verified: where it is there and can be compiled.
 
     Raises:

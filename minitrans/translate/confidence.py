@@ -9,12 +9,12 @@ from sacrebleu.metrics.chrf import CHRF
 from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
-MIN_EXACT_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
+MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
 LOW_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
 
 
 @dataclass(frozen=True)
-class Marks:
+class UnsureScores:
     """How the mark "unsure" fits; the field names are those of `minitrans evaluate --json`.
 
     Attributes:
@@ -48,7 +48,7 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     Source: Youden 1950, the index J.
     """
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
-    chrf = None if np.mean(equal) >= MIN_EXACT_SHARE else LOW_CHRF
+    chrf = None if np.mean(equal) >= MIN_EXACT_MATCH_SHARE else LOW_CHRF
     wrong = _mistranslated(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])
@@ -60,7 +60,9 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     return Threshold(float(candidates[np.argmax(wrong_below - right_below)]), chrf)
 
 
-def judge(translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold) -> Marks:
+def score_unsure(
+    translations: Sequence[Translation], references: Sequence[Sequence[str]], threshold: Threshold
+) -> UnsureScores:
     """Compare the marks of translations with what is right.
 
     Args:
@@ -70,7 +72,7 @@ def judge(translations: Sequence[Translation], references: Sequence[Sequence[str
     """
     wrong, unsure = _mistranslated(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
     both = (wrong & unsure).sum()
-    return Marks(
+    return UnsureScores(
         unsure=100 * float(unsure.mean()),
         unsure_precision=100 * float(both / unsure.sum()) if unsure.any() else None,
         unsure_recall=100 * float(both / wrong.sum()) if wrong.any() else None,

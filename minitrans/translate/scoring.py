@@ -125,7 +125,7 @@ def compare(
     ]
 
 
-def spread(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
+def mean_and_std(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     """`mean` and `std`, the sample standard deviation, of BLEU, chrF and exact match over two or more systems."""
     columns = {name: [getattr(s, name) for s in scores] for name in ("bleu", "chrf", "exact_match")}
     return {

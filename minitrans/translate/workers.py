@@ -93,11 +93,11 @@ _translator: Translator  # of a worker
 def _init_worker(end: Connection, threads: int) -> None:
     """Have this process end when the other end is closed, on purpose or because the process that holds it is gone."""
 
-    def wait() -> None:
+    def end_with_parent() -> None:
         end.poll(None)
         os._exit(1)
 
-    threading.Thread(target=wait, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
 
 

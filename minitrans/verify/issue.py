@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, tokens_of_length
 from minitrans.cachecheck.hugging_face import HFModel, architectures
-from minitrans.cachecheck.measure import CONTROL, Report, number, tolerance_of
+from minitrans.cachecheck.measure import MIN_FAULT, Report, number, tolerance_of
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_for
 
@@ -33,7 +33,7 @@ torch.set_grad_enabled(False)
 tokens = torch.tensor({tokens})
 expected = model({source}tokens, use_cache=False).logits
 """
-IN_CHUNKS = """\
+IN_CHUNKS_CODE = """\
 cache, logits = None, []
 for piece in tokens.split({chunks}, 1):
     output = model({source}piece, {cache}=cache, use_cache=True)
@@ -41,7 +41,7 @@ for piece in tokens.split({chunks}, 1):
     logits.append(output.logits)
 logits = torch.cat(logits, 1)
 """
-DROPPED = """\
+DROPPED_DRAFT_CODE = """\
 cache = transformers.DynamicCache(config=model.config)
 cache.activate_past_recording()
 model(tokens[:, :{before}], past_key_values=cache)
@@ -50,7 +50,7 @@ cache.crop(-{draft})
 logits = model(tokens[:, {before}:], past_key_values=cache).logits
 expected = expected[:, {before}:]
 """
-PADDED = """\
+PADDED_CODE = """\
 mask = torch.tensor([[0] * 3 + [1] * tokens.size(1)])
 padded = torch.cat([tokens[:, :1].expand(1, 3), tokens], 1)
 logits = model(padded, attention_mask=mask{positions}).logits[:, 3:]
@@ -76,7 +76,8 @@ def issue(report: Report, model: HFModel, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_for(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    limit = CONTROL if any(r.failure.measured > CONTROL for r in failed.values()) else tolerance_of(case.model.dtype)
+    wrong = any(result.failure.measured > MIN_FAULT for result in failed.values())
+    limit = MIN_FAULT if wrong else tolerance_of(case.model.dtype)
     shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
@@ -113,13 +114,15 @@ def programs(
     case = case.rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_difference(case, limit)):
         cache = getattr(model, "cache_name", "past_key_values")
-        yield whole(difference[0], IN_CHUNKS, chunks=difference[1], cache=cache)
+        yield whole(difference[0], IN_CHUNKS_CODE, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
-        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DROPPED, before=DRAFT_LENGTH, draft=3)
+        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DROPPED_DRAFT_CODE, before=DRAFT_LENGTH, draft=3)
     if "padding.left" in failed:
-        yield whole(tokens_of_length(case, 5), PADDED, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)")
+        yield whole(
+            tokens_of_length(case, 5), PADDED_CODE, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
+        )
     if "padding.left-mask-alone" in failed:
-        yield whole(tokens_of_length(case, 5), PADDED, positions="")
+        yield whole(tokens_of_length(case, 5), PADDED_CODE, positions="")
 
 
 def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:

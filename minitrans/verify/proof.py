@@ -8,7 +8,7 @@ from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
-from minitrans.translate.backend import Mode, is_measured
+from minitrans.translate.backend import Mode, can_verify_compiled
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
@@ -73,11 +73,11 @@ def fresh_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
 
 def checks_for(compiled: Mode) -> list[Check]:
     """The checks, without those of compiled code where it is not measured."""
-    measured = is_measured(compiled)
+    measured = can_verify_compiled(compiled)
     return [check for check in CHECKS if measured or not check.id.startswith(COMPILED_PREFIX)]
 
 
 def sabotages_for(compiled: Mode) -> list[Sabotage]:
     """The sabotages, without those of compiled code where it is not measured."""
-    measured = is_measured(compiled)
+    measured = can_verify_compiled(compiled)
     return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED_PREFIX)]

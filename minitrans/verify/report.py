@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, name_of, number, tolerance_of
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, number, tolerance_of
 
 LEGEND = (
     "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "
@@ -29,9 +29,9 @@ def print_report(report: Report, console: Console) -> None:
     table.add_column("claim, and what is measured", overflow="fold")
     table.add_column("float64", justify="right", no_wrap=True)
     table.add_column("at most", justify="right", no_wrap=True)
-    lower = [name_of(dtype) for dtype in LOWER_DTYPES]
+    lower = [dtype_name(dtype) for dtype in LOWER_DTYPES]
     for dtype in LOWER_DTYPES:
-        table.add_column(f"{name_of(dtype)}\n<= {number(tolerance_of(dtype))}", justify="right", no_wrap=True)
+        table.add_column(f"{dtype_name(dtype)}\n<= {number(tolerance_of(dtype))}", justify="right", no_wrap=True)
     table.add_column("")
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)

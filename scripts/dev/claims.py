@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import TOLERANCE, name_of, number
+from minitrans.cachecheck.measure import TOLERANCE, dtype_name, number
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -31,7 +31,7 @@ def claims() -> Iterator[str]:
         yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
         for check in checks:
             at_most = "" if check.tolerance == TOLERANCE else f" [{number(check.tolerance)}]"
-            also = ", ".join(map(name_of, check.lower))
+            also = ", ".join(map(dtype_name, check.lower))
             yield f"| `{check.id}` | {check.claim} | {check.what}{at_most} | {also} |"
         yield ""
 

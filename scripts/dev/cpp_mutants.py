@@ -42,7 +42,11 @@ _DECLARATION = re.compile(
 )
 
 # Mutants that do what the original does, so that no test can notice them: file, changed line, reason.
-EQUIVALENT: dict[str, dict[str, str]] = {}
+EQUIVALENT = {
+    "shared.h": {
+        "return {(*this)[row] + column, n_rows, n_columns, stride, false};": "what has no room is packed more slowly",
+    },
+}
 
 
 class Mutant(NamedTuple):

@@ -642,7 +642,7 @@ def headline(statement: ast.AST) -> str:
     return " ".join(ast.unparse(changed(statement, **empty)).split("\n"))
 
 
-def own_lines(statement: ast.stmt) -> range:
+def lines_of_statement(statement: ast.stmt) -> range:
     """The lines of a statement, without the statements inside it."""
     inside = [line.lineno for line in ast.walk(statement) if isinstance(line, ast.stmt) and line is not statement]
     end = statement.end_lineno or statement.lineno
@@ -666,7 +666,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
                 site.put(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
-                    yield Mutant(module, own_lines(site.statement), site.scope, before, after, mutated)
+                    yield Mutant(module, lines_of_statement(site.statement), site.scope, before, after, mutated)
 
 
 def sample(made: list[Mutant], n: int | None) -> list[Mutant]:

@@ -22,7 +22,7 @@ from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.training import distillation
 from minitrans.training.config import RunConfig, parse_config
-from minitrans.translate.scoring import Scores, score, spread
+from minitrans.translate.scoring import Scores, mean_and_std, score
 from minitrans.translate.translator import Translator
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -148,7 +148,7 @@ def mean_std(scores: Sequence[Scores], name: str) -> str:
     """Mean and standard deviation of a score; of one run, the score."""
     if len(scores) == 1:
         return f"{getattr(scores[0], name):.2f}"
-    summary = spread(scores)
+    summary = mean_and_std(scores)
     return f"{summary['mean'][name]:.2f} ± {summary['std'][name]:.2f}"
 
 

@@ -15,7 +15,7 @@ from toy import MAX_LEN, Off, Toy, V, last_row
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
-from minitrans.cachecheck.measure import CONTROL, TOLERANCE, Measurement, Result, number, tolerance_of
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, number, tolerance_of
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
@@ -101,8 +101,8 @@ def likelier(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int
 
 
 TOKENS = random_case(Toy()).tokens
-SECOND = random_case(Toy()).others(TOKENS[:, -1:])
-THIRD = random_case(Toy()).others(SECOND)
+SECOND = random_case(Toy()).other_tokens(TOKENS[:, -1:])
+THIRD = random_case(Toy()).other_tokens(SECOND)
 ONES, SUM, UP_TO = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 PARTS: list[tuple[str, str, str | Off]] = [
@@ -211,7 +211,7 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
 def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
     result = failed(EagerInFloat32(fault))["weights"]
     assert result.measured is not None
-    assert result.measured > CONTROL
+    assert result.measured > MIN_FAULT
     assert words in result.detail
 
 
@@ -230,7 +230,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
 
     case = random_case(Exchanged())
     case = case.with_tokens(case.tokens[:1].expand(3, -1))  # whose sources differ
-    assert cache_checks.next_token_score_deviation(case) > CONTROL
+    assert cache_checks.next_token_score_deviation(case) > MIN_FAULT
 
 
 @pytest.mark.parametrize(("spans", "longest"), [((), LONG_LENGTH), ((9,), 29)])
@@ -298,8 +298,8 @@ def test_a_fault_that_is_there_already_is_not_put_around() -> None:
 
 def test_a_fault_is_put_around_only_a_model_to_which_it_does_something() -> None:
     toy = Toy()
-    vars(toy)["shift_positions"] = lambda cache, by: None
-    assert not FAULTS[0].applies(toy)
+    vars(toy)["sabotage_positions"] = lambda cache, by: None
+    assert not FAULTS[0].applies_to(toy)
     weights = torch.randn(V, V, dtype=torch.float64)
     pair = Functions(lambda tokens: weights[tokens], lambda tokens, n: (weights[tokens], n), V, dtype=torch.float64)
     assert {each.id for each in self_test(pair)} == {"mask.late", "cache.cut", "copy.shared"}

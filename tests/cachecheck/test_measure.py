@@ -23,7 +23,7 @@ from minitrans.cachecheck.measure import (
     begin_group,
     compare,
     deviation,
-    name_of,
+    dtype_name,
     number,
     worst,
 )
@@ -131,7 +131,7 @@ def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
     result = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER_DTYPES)
     assert not result.passed
     assert {name: m.measured for name, m in result.by_dtype.items()} == {
-        name_of(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)
+        dtype_name(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)
     }
 
 

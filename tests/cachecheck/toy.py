@@ -116,7 +116,7 @@ class Toy(CachedModel[ToyCache]):
             numbers[-1] = numbers[-1].roll(1, -1)  # those of the last layer
         return numbers
 
-    def shift_positions(self, cache: ToyCache, by: int) -> None:
+    def sabotage_positions(self, cache: ToyCache, by: int) -> None:
         cache.ahead = by
 
     def select_rows(self, cache: ToyCache, rows: Tensor) -> ToyCache:

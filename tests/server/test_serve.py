@@ -40,6 +40,21 @@ def asked_with(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {{"application/json": "json", "": "params"}.get(kind, "data"): parameters}
 
 
+def statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
+    """The status of each message to a client that sends these to /translate."""
+    left, answered = iter(messages), list[Any]()
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", **next(left)}
+
+    async def send(message: Any) -> None:
+        answered.append(message.get("status"))
+
+    scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [], "query_string": b""}
+    asyncio.run(asyncio.wait_for(api(scope, receive, send), 20))
+    return answered
+
+
 @pytest.fixture
 def client(translator: Translator) -> Iterator[TestClient]:
     with TestClient(Api([translator], 300, 0, 9), raise_server_exceptions=False) as client:
@@ -137,11 +152,13 @@ def test_a_code_is_taken_as_it_is_written_where_a_run_has_it(translator: Transla
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
     german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
     wordless = replace(translator.bundle, target="fr", words=None)
-    with TestClient(Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)) as server:
+    api = Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)
+    with TestClient(api) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
         detected = server.post("/detect", json={"q": "Ich liebe sie"}).json()
         assert detected == [{"confidence": 66, "language": "de"}, {"confidence": 0, "language": "en"}]
         answer = server.post("/translate", json={"q": "Ich liebe sie", "source": "auto", "target": "zh"}).json()
-        assert answer["detectedLanguage"] == detected[0]
+        assert answer == {"translatedText": "de", "detectedLanguage": detected[0]}
         mixed = {"q": ["I", "Ich liebe dich", "you"], "source": "auto", "target": "zh"}  # of all texts together
         answer = server.post("/translate", json=mixed).json()
         assert answer["detectedLanguage"] == [{"confidence": 60, "language": "de"}] * 3
@@ -194,6 +211,7 @@ def test_limits(client: TestClient, translator: Translator) -> None:
         assert client.post("/translate", json=question).status_code == status
     assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
     assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
+    assert statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH})
@@ -225,24 +243,10 @@ def test_a_failure_is_told_and_the_server_goes_on(client: TestClient, monkeypatc
 
 def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> None:
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
-    sent, part = [], {"type": "http.request"}
-
-    async def request() -> None:
-        parts = [{**part, "body": b"q=a&source", "more_body": True}, {**part, "body": b"=en&target=zh"}]
-        messages = iter([*parts, {"type": "http.disconnect"}])
-
-        async def receive() -> Any:
-            return next(messages)
-
-        async def send(message: Any) -> None:
-            sent.append(message.get("status"))
-
-        scope = {"type": "http", "method": "POST", "path": "/translate", "headers": [], "query_string": b""}
-        await asyncio.wait_for(api(scope, receive, send), 20)
-
+    parts = {"body": b"q=a&source", "more_body": True}, {"body": b"=en&target=zh"}, {"type": "http.disconnect"}
     for _ in range(2):  # the second has room, for the first waits no longer
-        asyncio.run(request())
-    assert sent == [499, None] * 2
+        assert statuses(api, *parts) == [499, None]
+    assert "minitrans_waiting_requests 0\n" in TestClient(api).get("/metrics").text
 
 
 def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> None:

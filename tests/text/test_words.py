@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minitrans.text import words as module
 from minitrans.text.reading import words
-from minitrans.text.words import changes_numbers, count_words
+from minitrans.text.words import add_word_counts, changes_numbers
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_a_translation_changes_numbers(line: str, translation: str, changed: boo
 
 @given(st.lists(st.text()))
 def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
-    assert count_words(Counter(), lines) == Counter(word for line in lines for word in words(line))
+    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in words(line))
 
 
 def test_words_are_counted_until_they_are_too_many(
@@ -66,9 +66,9 @@ def test_words_are_counted_until_they_are_too_many(
 ) -> None:
     monkeypatch.setattr(module, "MOST", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
-        counts = count_words(count_words(Counter(), ["a B c", "b b"]), ["D a"])
+        counts = add_word_counts(add_word_counts(Counter(), ["a B c", "b b"]), ["D a"])
         assert counts == {"a": 2, "b": 3, "c": 1, "d": 1}
         assert not caplog.messages
-        assert count_words(counts, ["e"]) is None
-        assert count_words(None, ["e"]) is None
+        assert add_word_counts(counts, ["e"]) is None
+        assert add_word_counts(None, ["e"]) is None
     assert caplog.messages == ["more than 4 different words are in the training data: the run keeps none of them"]

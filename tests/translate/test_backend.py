@@ -25,7 +25,7 @@ from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate import backend
-from minitrans.translate.backend import Mode, is_measured, make_stepper
+from minitrans.translate.backend import Mode, can_verify_compiled, make_stepper
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import Translator
 
@@ -74,7 +74,7 @@ def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch:
     monkeypatch.setattr(backend, "_computes", {})
     assert trains(random_model(1).to(dtype), mode) == who
     assert decodes(random_model(1).to(dtype), mode) == who
-    assert is_measured(mode) == (who == "compiled")
+    assert can_verify_compiled(mode) == (who == "compiled")
     name, both = ("compiled C++", "PyTorch and compiled C++") if who == "compiled" else ("PyTorch", "PyTorch")
     assert backend.who_computes() == f"training in {name}, decoding in {name}, verification in {both}"
 
@@ -83,7 +83,7 @@ def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail("asked"))
     with caplog.at_level(logging.INFO, "minitrans"):
         assert trains(hooked_model(), "off") == decodes(hooked_model(), "off") == "plain"
-        assert not is_measured("off")
+        assert not can_verify_compiled("off")
     works = ("training", "decoding", "verification")
     assert caplog.messages == [f"{work} in PyTorch: compiled code is off" for work in works]
 
@@ -157,7 +157,7 @@ def test_without_a_compiler_the_plain_model_computes(
         monkeypatch.setenv(name, value)
     for _ in range(2):
         assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
-        assert not is_measured("auto")
+        assert not can_verify_compiled("auto")
     assert [message.split(SLOWER)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
     assert all(f"{SLOWER}: {words}" in message for message in caplog.messages)
     assert not list((tmp_path / "cache").rglob("*.*"))
@@ -165,20 +165,20 @@ def test_without_a_compiler_the_plain_model_computes(
         with pytest.raises(UserError, match="compiled code is required"):
             ask(random_model(1), "require")
     with pytest.raises(UserError, match="compiled code is required, and may not do the verification: "):
-        is_measured("require")
+        can_verify_compiled("require")
 
 
 def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
     assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
-    assert not is_measured("auto")
+    assert not can_verify_compiled("auto")
     assert caplog.messages == []
     SAY_ONCE.cache_clear()
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decodes(random_model(1))
     assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
     makers: list[Callable[[Mode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
-    makers.append(is_measured)
+    makers.append(can_verify_compiled)
     for ask in makers:
         with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
             ask("require")

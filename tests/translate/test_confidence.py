@@ -2,7 +2,7 @@ import pytest
 
 from minitrans.translate import confidence
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.confidence import Marks, choose_threshold, judge
+from minitrans.translate.confidence import UnsureScores, choose_threshold, score_unsure
 from minitrans.translate.translator import Translation
 
 
@@ -57,7 +57,7 @@ def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
 def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
     texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
     outputs = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
-    marks = judge(outputs, [["right"]] * 6, Threshold(-1.0, chrf))
+    marks = score_unsure(outputs, [["right"]] * 6, Threshold(-1.0, chrf))
     wrong = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
     assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, wrong)
     assert marks.unsure_precision == pytest.approx(precision)
@@ -65,5 +65,6 @@ def test_marks_are_counted(chrf: float | None, precision: float, recall: float) 
 
 def test_nothing_marked_and_nothing_wrong() -> None:
     sure, unsure = Translation("right", 0.0), Translation("right", 0.0, unsure=True)
-    assert judge([sure], [["right"]], Threshold(-1.0, None)) == Marks(0.0, None, None, "equal to no reference")
-    assert judge([unsure], [["right"]], Threshold(-1.0, None)) == Marks(100.0, 0.0, None, "equal to no reference")
+    for output, scores in (sure, (0.0, None, None)), (unsure, (100.0, 0.0, None)):
+        expected = UnsureScores(*scores, "equal to no reference")
+        assert score_unsure([output], [["right"]], Threshold(-1.0, None)) == expected

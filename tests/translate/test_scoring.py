@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.translate.scoring import compare, score, spread
+from minitrans.translate.scoring import compare, mean_and_std, score
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
@@ -129,6 +129,6 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
 def test_spread_over_systems() -> None:
     plain = score(GOOD, REFERENCES, "en")
     systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
-    summary = spread(systems)
+    summary = mean_and_std(systems)
     assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})
     assert summary["std"] == pytest.approx({"bleu": 13**0.5, "chrf": 2 * 13**0.5, "exact_match": 0})

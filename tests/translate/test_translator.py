@@ -97,6 +97,14 @@ def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
     assert firsts[1, 0.0] == firsts[1, 1.0]
 
 
+def test_a_line_of_sentences_scores_as_one_long_sentence(translator: Translator) -> None:
+    lines = ["I love you.", "He is a cat.", "I love you. He is a cat."]
+    sums, means, thirds = ([t.score for t in translator.translations(lines, length_penalty=p)] for p in (0.0, 1.0, 3.0))
+    lengths = [total / mean for total, mean in zip(sums, means, strict=True)]
+    assert (sums[2], lengths[2]) == pytest.approx((sums[0] + sums[1], lengths[0] + lengths[1]))
+    assert thirds[2] == pytest.approx(sums[2] / lengths[2] ** 3)
+
+
 def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
     assert translator.bundle.words is not None
     lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "i LOVE you", "", "   ", "\x1b[31m"]
@@ -308,10 +316,12 @@ def test_the_order_is_that_of_the_lines_whatever_the_batches(
 def test_a_warning_names_the_line_by_its_number_in_the_file(
     of: Callable[..., object], translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of(translator, ["", "cat " * 50, "cat", "cat " * 50], 7)
-    n, longest = len(translator.bundle.tokenizer.encode("cat " * 50)), translator.bundle.model.config.max_len - 1
-    message = f"is cut: it has {n} tokens, the model takes {longest}"
-    assert caplog.messages == [f"line 8 {message}", f"line 10 {message}"]
+    text, longest = "cat " * 50, translator.bundle.model.config.max_len - 1
+    of_size = {translator.count_pieces(text[:i]): text[:i] for i in range(len(text))}
+    of(translator, ["", text, "cat", of_size[longest], of_size[longest + 1]], 7)
+    sizes = {8: translator.count_pieces(text), 11: longest + 1}
+    message = "line %d is cut: it has %d tokens, the model takes %d"
+    assert caplog.messages == [message % (line, size, longest) for line, size in sizes.items()]
 
 
 def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator: Translator) -> None:

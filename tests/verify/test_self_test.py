@@ -16,7 +16,7 @@ import torch
 from conftest import CAN_COMPILE, needs_compiled
 
 from minitrans import verify
-from minitrans.cachecheck.measure import Caught, Check, Report, Result, name_of
+from minitrans.cachecheck.measure import Caught, Check, Report, Result, dtype_name
 from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
@@ -108,7 +108,7 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
         if sabotage.plain:
             with sabotage.applied():
                 subjects = {dtype: random_subject(fresh_model()).to(dtype)}
-                results = [check.run(subjects).by_dtype[name_of(dtype)] for check in seen.values()]
+                results = [check.run(subjects).by_dtype[dtype_name(dtype)] for check in seen.values()]
             seen = {id_: check for (id_, check), result in zip(seen.items(), results, strict=True)
                     if not times * result.tolerance < result.measured < torch.inf}  # fmt: skip
     assert list(seen) == []

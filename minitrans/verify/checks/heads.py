@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -115,7 +115,7 @@ def heads_are_split_first(subject: ModelAndPairs) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
     q, k = worked_example(subject)
     scores = attention_scores(q, k)
-    if deviation(wrong_formulas.unsplit_scores(q, k), scores) < CONTROL:
+    if deviation(wrong_formulas.unsplit_scores(q, k), scores) < MIN_FAULT:
         return math.inf
     return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT_SCORES, dtype=torch.float64))
 
@@ -143,7 +143,7 @@ def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     for h, i in np.ndindex(3, 5):
         keys = k[0, h].double().numpy()
         want[0, h, i] = torch.from_numpy(reference.attend(q[0, h, i].double().numpy(), keys, values=keys)[1])
-    if deviation(wrong_formulas.scaled_by_d_model(q, k).softmax(-1), want) < CONTROL:
+    if deviation(wrong_formulas.scaled_by_d_model(q, k).softmax(-1), want) < MIN_FAULT:
         return math.inf
     return deviation(attention_weights(q, k), want)
 
@@ -158,7 +158,7 @@ def one_head(subject: ModelAndPairs) -> float:
     q, k, v = (x @ w.T + b for w, b in zip(attention.w_qkv.weight.chunk(3), attention.w_qkv.bias.chunk(3), strict=True))
     plain = F.scaled_dot_product_attention(q, k, v)
     mixed = attention(x, x, x)[0]
-    if deviation(mixed, plain) < CONTROL:
+    if deviation(mixed, plain) < MIN_FAULT:
         return math.inf
     after_w_o = deviation(mixed, F.linear(plain, attention.w_o.weight, attention.w_o.bias))
     attention.w_o.weight.copy_(torch.eye(6))

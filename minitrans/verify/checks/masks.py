@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
-from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
@@ -74,7 +74,7 @@ def masked_before_softmax(subject: ModelAndPairs) -> float:
     """The mask comes before the softmax: the weights of the keys that may be seen sum to 1."""
     mask = torch.arange(6)[None] < 3
     late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
-    if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < CONTROL:
+    if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < MIN_FAULT:
         return math.inf
     _, *kinds = all_weights(subject)
     sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
@@ -115,7 +115,7 @@ def prefixes_stand(subject: ModelAndPairs) -> float:
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
     changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attentions(model)]
-    return prefix_deviation(subject.case()) if worst(changes) > CONTROL else math.inf
+    return prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
 
 
 @check(

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from minitrans.cachecheck.measure import CONTROL, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import ModelAndPairs
@@ -56,6 +56,6 @@ def scaled_before_softmax(subject: ModelAndPairs) -> float:
     """The scaling belongs inside the softmax: the weights of every query sum to 1."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)
     ones = torch.ones(2, 3, 5, dtype=subject.dtype)
-    if deviation(wrong_formulas.scaled_after_softmax(q, k).sum(-1), ones) < CONTROL:
+    if deviation(wrong_formulas.scaled_after_softmax(q, k).sum(-1), ones) < MIN_FAULT:
         return math.inf
     return deviation(attention_weights(q, k).sum(-1), ones)

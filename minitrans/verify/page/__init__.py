@@ -3,7 +3,7 @@
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, name_of, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, number
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import renderer
@@ -49,7 +49,7 @@ def page(report: Report, subject: ModelAndPairs | str) -> str:
         "verify.html",
         report=report,
         name=name,
-        dtypes=["float64", *map(name_of, LOWER_DTYPES)],
+        dtypes=["float64", *map(dtype_name, LOWER_DTYPES)],
         groups=[(title, list(group)) for title, group in groupby(rows, lambda row: row[0].group)],
         matrix=catch_matrix(caught, [check.id for check in report.checks]),
         illustrated=bool(pictures),

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from markupsafe import Markup
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, compare, name_of
+from minitrans.cachecheck.measure import LOWER_DTYPES, compare, dtype_name
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import chart_as_svg
@@ -85,7 +85,7 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
 
 def decoding(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
-    errors = {name_of(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
+    errors = {dtype_name(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
         "chart": chart_as_svg(error_chart(errors)),
         "dtypes": list(errors),
