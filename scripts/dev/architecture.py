@@ -22,7 +22,7 @@ INTRODUCTION = f"""
 # The architecture
 
 The model of `{CONFIG}`, in the order in which a batch goes through it. All layers of a stack are
-alike, so the first one, 0, stands for them. `scripts/dev/architecture.py` writes this page.
+alike, so the first one, layer 0, stands for all. `scripts/dev/architecture.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
@@ -37,8 +37,8 @@ def document() -> str:
     sizes = (
         f"D = {c.d_model}, F = {c.d_ff}, V = {c.vocab_size:,}, {c.n_heads} heads, {c.n_layers} layers in each stack."
     )
-    tied = " The three tables of the vocabulary are one (`model.tie_embeddings`)." if c.tie_embeddings else ""
-    return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all {n:,} parameters.", ""])
+    tied = " The three vocabulary tables are one and the same (`model.tie_embeddings`)." if c.tie_embeddings else ""
+    return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all, {n:,} parameters.", ""])
 
 
 def rows(model: Transformer) -> list[str]:

@@ -244,11 +244,11 @@ def left(mended: Mapping[str, Found]) -> str:
 INTRODUCTION = """
 # Published bugs of caches, and whether the checks catch them
 
-Every row is a bug that was reported or mended in public. [The checks](your-model.md) ran on a small random model in a
-release of transformers that has it and in one that does not, with torch {torch}. They know no bug and no release. A bug
-counts as caught by the checks that fail in the one and pass in the other; the deviations are those of the first of
-them, in shares of the largest logit, in float64 unless the list says float32. A pattern is what the numbers looked
-like. The last column: what fails after the mend as well. {n_caught} of {n} are caught, {n_clean} of these with nothing
+Every row is a bug that was reported or fixed in public. [The checks](your-model.md) ran on a small random model in a
+release of transformers that has the bug and in one that does not, with torch {torch}. They know nothing of bugs or
+releases. A check catches a bug if it fails in the first release and passes in the second. The deviations are those of
+the first such check, in shares of the largest logit, in float64 unless the list says float32. "Named" is the pattern
+in the numbers; "left" is what still fails after the fix. {n_caught} of {n} are caught, {n_clean} of these with nothing
 left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/history_bugs.yaml`.
 
 | bug | architecture | in | mended in | caught by | named | with the bug | mended | left |

@@ -84,10 +84,10 @@ class Row(NamedTuple):
 
 
 INTRODUCTION = """
-Every check of [anyone's model](your-model.md), on a small model of each decoder in the lists of transformers {version},
-with random weights. Of {n} names {measured} were measured: {exact} decode exactly, {rounded} but for what they compute
-in float32 whatever their dtype, and {differing} differ by more. Deviations are shares of the largest logit, in float64
-where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
+Every check [for any model](your-model.md), on a small model of each decoder in the lists of transformers {version},
+with random weights. Of {n} names {measured} were measured: {exact} decode exactly, {rounded} do but for what they
+compute in float32 whatever their dtype, and {differing} differ by more. Deviations are shares of the largest logit, in
+float64 where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
 `scripts/dev/survey.py` makes this page again.
 """
 HEAD = """
@@ -212,10 +212,10 @@ def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", listed(exact)]
     lines += ["", "## Exact but for what is computed in float32", "", listed(rounded)]
     lines += ["", "## Different", "", *table(differing, notes)]
-    lines += ["", "## Not offered", "", "What a model cannot do is not checked, and said in its own words.", ""]
+    lines += ["", "## Not offered", "", "What a model cannot do is not checked; it says why in its own words.", ""]
     lines += [*reasons(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.why_not.replace('|', '/')} |" for row in rows if row.why_not]
-    lines += ["", "## Notes", "", "Each program below shows one of them without our code. They begin with", ""]
+    lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
     lines += ["```python", HEAD.strip(), "```", ""]
     for i, note in enumerate(notes, 1):
         lines += [f'<a id="note-{i}"></a>**{i}** ({KINDS[note.kind]}). {" ".join(note.words.split())}', ""]
