@@ -44,9 +44,11 @@ _DECLARATION = re.compile(
 # Mutants that do what the original does, so that no test can notice them: file, changed line, reason.
 EQUIVALENT = {
     "shared.h": {
+        "for (; j + 3 * WIDTH < right.outer; j += 4 * WIDTH) multiply_block<2, 8>(left, right, 0, j, c, add);":
+            "the second row goes where there is room",
         "return {(*this)[row] + column, n_rows, n_columns, stride, false};": "what has no room is packed more slowly",
     },
-}
+}  # fmt: skip
 
 
 class Mutant(NamedTuple):

@@ -19,8 +19,9 @@ from torch import Tensor
 from minitrans.model import reference
 from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, length_limit
 from minitrans.model.transformer import Transformer
+from minitrans.text.reading import PLACEHOLDERS, KeptParts
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.translator import Translation, Translator
+from minitrans.translate.translator import Source, Translation, Translator
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
 STRANGE = [
@@ -133,6 +134,17 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     monkeypatch.setattr(translator, "_reader", Mock(sets_aside=True))  # and names that are copied are no words
     assert translator.unknown("Room XYZZY", "XYZZY室") == ()
     assert translator.unknown("ROOM XYZZY", "XYZZY室") == translator.unknown("Room xyzzy", "xyzzy室") == ("xyzzy",)
+
+
+def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    translator = Translator(replace(translator.bundle, threshold=Threshold(-2.0, None), words=None))
+    ids = translator.bundle.tokenizer.encode("a")
+    for log_probs, copied, unsure in (((-1, -1), "aa", False), ((-1, -2.5), "aa", True), ((-1, -1), "ab", True)):
+        hypotheses = [[Hypothesis(ids, log_prob, log_prob, 1)] for log_prob in log_probs]
+        sources = [Source(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
+        for name, found in (("_search", hypotheses), ("_sources", sources)):
+            monkeypatch.setattr(translator, name, lambda *_, found=found: [found])
+        assert translator.translations(["two sentences"])[0].unsure is unsure
 
 
 @pytest.mark.parametrize("beam", [1, 3])
