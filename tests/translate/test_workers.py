@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from commands import wait_for_the_end_of
 
 from minitrans import cli
@@ -25,7 +26,10 @@ LINES = [f"line {i}" for i in range(7)]
 
 @pytest.fixture(scope="module")
 def three(tiny_run: Path) -> Iterator[Workers]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(7)
     with Workers(3, partial(Translator.load, tiny_run)) as workers:
+        torch.set_num_threads(threads)
         yield workers
 
 
@@ -35,6 +39,10 @@ def numbered(translator: Translator, lines: Sequence[str], first_line: int) -> l
 
 def own_process(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
     return [os.getpid()] * len(lines)
+
+
+def own_threads(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
+    return [torch.get_num_threads()] * len(lines)
 
 
 def translate(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
@@ -65,6 +73,7 @@ def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three: Worke
     assert len(set(processes)) == 3
     assert os.getpid() not in processes
     assert processes == three.run(own_process, LINES)
+    assert three.run(own_threads, LINES) == [2] * 7  # a third of the seven there were
 
 
 def test_the_translations_are_those_of_one_process(three: Workers) -> None:
