@@ -399,6 +399,7 @@ DAMAGES: list[tuple[Given, str]] = [
     (without(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
+    ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
     # model.json
     ({f"run/{SIZES}": "[" * 100_000}, DAMAGED),
     ({f"run/{SIZES}": "{}"}, "model.json has no 'sha256': another version of minitrans wrote it; train the run again"),

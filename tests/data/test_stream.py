@@ -122,7 +122,8 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
 
 
 def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
-    unbroken = sources(islice(loader(stream_config, tokenizer), 40))
+    whole = loader(stream_config, tokenizer)
+    unbroken = sources(islice(whole, 40))
     n_pass = len(one_pass(loader(stream_config, tokenizer), len(TRAIN)))
     assert 3 < n_pass < 20
     for stop in range(2 * n_pass + 2):
@@ -132,6 +133,7 @@ def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: T
         resumed = loader(stream_config, tokenizer)
         resumed.load_state_dict(state)
         assert sources(islice(resumed, 40 - stop)) == unbroken[stop:], f"resumed after {stop} batches"
+        assert resumed.words == whole.words
         again = sources(islice(stopped, 3))  # the same loader, asked again
         assert again == unbroken[stop : stop + 3]
 
