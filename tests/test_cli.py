@@ -243,6 +243,9 @@ def test_an_interrupted_translation_goes_on(
     assert target.read_bytes() == whole.read_bytes()
     assert caplog.messages == ["line 7: not in the training data: plugh"]
     assert not partial.exists()
+    target.rename(partial)  # as if it had been interrupted after the last line
+    prints(*translate)
+    assert target.read_bytes() == whole.read_bytes()
     caplog.clear()
     target.write_bytes(b"as it was")
     prints(*translate)

@@ -746,6 +746,11 @@ class Executed:
         }
 
 
+def tests_beside(folder: str) -> list[str]:
+    """The tests of the modules in a folder: those in the folder of that name; for most, what users get wrong too."""
+    return [str(ROOT / "tests" / name) for name in (folder, "test_refusals.py")[: 1 if folder == "model" else 2]]
+
+
 def note_tests(folder: str, modules: Sequence[str], results: Path) -> int:
     """Fork a child that runs a folder's quick tests and writes which of them execute the lines of some modules."""
     pid = os.fork()
@@ -757,7 +762,7 @@ def note_tests(folder: str, modules: Sequence[str], results: Path) -> int:
         executed.coverage.start()
         for module in modules:
             import_module(f"minitrans.{module}")
-        failed = pytest.main([*PYTEST_OPTIONS, str(ROOT / "tests" / folder)], plugins=[executed])
+        failed = pytest.main([*PYTEST_OPTIONS, *tests_beside(folder)], plugins=[executed])
         executed.coverage.stop()
         tests = {module: executed.tests(module) for module in modules}
         results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
@@ -799,7 +804,7 @@ def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
 def warm_up(folders: Iterable[str]) -> None:
     """Import what the tests use of the libraries, so that no child has to."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        pytest.main([*PYTEST_OPTIONS, "--collect-only", *(str(ROOT / "tests" / folder) for folder in folders)])
+        pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in tests_beside(folder)}])
     tests = str(ROOT / "tests")
     for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
         if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):

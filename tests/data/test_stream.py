@@ -242,6 +242,8 @@ def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenize
     settings = config(write(tmp_path / "corpus"), min_length=15)
     with pytest.raises(UserError, match=r"corpus: no training pair is left; set other limits in data"):
         next(iter(loader(settings, tokenizer)))
+    first = loader(config(write(tmp_path / "first", TRAIN[:3] + [("a", "")] * 2 * BUFFER)), tokenizer)
+    assert sorted(pairs_in(one_pass(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
 
 
 def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

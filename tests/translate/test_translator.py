@@ -100,10 +100,12 @@ def test_the_length_penalty_decides_the_rank(translator: Translator) -> None:
 
 def test_a_line_of_sentences_scores_as_one_long_sentence(translator: Translator) -> None:
     lines = ["I love you.", "He is a cat.", "I love you. He is a cat."]
-    sums, means, thirds = ([t.score for t in translator.translations(lines, length_penalty=p)] for p in (0.0, 1.0, 3.0))
+    by_penalty = [translator.translations(lines, length_penalty=p, attention=True) for p in (0.0, 1.0, 3.0)]
+    sums, means, thirds = ([translation.score for translation in each] for each in by_penalty)
     lengths = [total / mean for total, mean in zip(sums, means, strict=True)]
     assert (sums[2], lengths[2]) == pytest.approx((sums[0] + sums[1], lengths[0] + lengths[1]))
     assert thirds[2] == pytest.approx(sums[2] / lengths[2] ** 3)
+    assert [translation.attention is None for translation in by_penalty[0]] == [False, False, True]
 
 
 def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
