@@ -70,13 +70,16 @@ def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
 @needs_compiled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
-def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch: Patch) -> None:
+def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setattr(backend, "_computes", {})
-    assert trains(random_model(1).to(dtype), mode) == who
-    assert decodes(random_model(1).to(dtype), mode) == who
-    assert can_verify_compiled(mode) == (who == "compiled")
+    with caplog.at_level(logging.INFO, "minitrans"):
+        assert trains(random_model(1).to(dtype), mode) == who
+        assert decodes(random_model(1).to(dtype), mode) == who
+        assert can_verify_compiled(mode) == (who == "compiled")
     name, both = ("compiled C++", "PyTorch and compiled C++") if who == "compiled" else ("PyTorch", "PyTorch")
-    assert backend.who_computes() == f"training in {name}, decoding in {name}, verification in {both}"
+    computed = [f"training in {name}", f"decoding in {name}", f"verification in {both}"]
+    assert backend.who_computes() == ", ".join(computed)
+    assert [message.partition(":")[0] for message in caplog.messages] == computed
 
 
 def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
