@@ -85,6 +85,35 @@ def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[st
         assert prints("translate", tiny_run, *way, *flags, *texts) == want
 
 
+@pytest.mark.parametrize(
+    ("flags", "changed"),
+    [
+        ("--no-cache", {"use_cache": False}),
+        ("--batch-tokens 8", {"batch_tokens": 8}),
+        ("--precision bfloat16", {"dtype": torch.bfloat16}),
+        ("--split-sentences", {"split_sentences": True}),
+        ("--threads 1", {"threads": 1}),
+    ],
+)
+def test_every_flag_does_something(
+    flags: str, changed: dict[str, object], tiny_run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: dict[str, object] = {}
+
+    def decode(self: Translator, lines: Any, batch_tokens: int, use_cache: bool, *others: Any) -> Any:
+        seen.update(batch_tokens=batch_tokens, use_cache=use_cache, split_sentences=self.split_sentences)
+        seen.update(dtype=self.bundle.model.output.weight.dtype)
+        return original(self, lines, batch_tokens, use_cache, *others)
+
+    original = Translator._decode
+    monkeypatch.setattr(Translator, "_decode", decode)
+    monkeypatch.setattr(torch, "set_num_threads", lambda n: seen.update(threads=n))
+    prints("translate", tiny_run, "I love you.")
+    without = seen.copy()
+    prints("translate", tiny_run, *flags.split(), "I love you.")
+    assert dict(seen.items() - without.items()) == changed
+
+
 @pytest.mark.usefixtures("small_chunks")
 def test_beams_and_the_n_best(tiny_run: Path) -> None:
     flags, stdin = ("--beam", "3", "--n-best", "2"), b"I love you.\n\nMachine learning is fun.\n"
