@@ -292,6 +292,17 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
         assert "install minitrans with its extra `serve`" in refused("serve", tiny_run)
 
 
+def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    never = SimpleNamespace(serve=lambda _: None)
+    monkeypatch.setattr("minitrans.server.app.Api", lambda *arguments: given.extend(arguments) or never)
+    flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org --cors *"
+    assert command("serve", tiny_run, *flags.split())[0] == 0
+    (translator,), *limits = given
+    assert limits == [7, 8, 9, ["https://a.org", "*"]]
+    assert translator.split_sentences
+
+
 @pytest.fixture(scope="module")
 def server(tiny_run: Path) -> Iterator[Served]:
     with served(tiny_run) as server:
