@@ -22,7 +22,7 @@ from minitrans.cachecheck.measure import Caught, Report
 from minitrans.training.config import SECTIONS
 from minitrans.translate.backend import Mode
 from minitrans.translate.bundle import load_bundle, save_bundle
-from minitrans.translate.translator import Translator
+from minitrans.translate.translator import Translation, Translator
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
@@ -90,6 +90,8 @@ def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[st
     [
         ("--no-cache", {"use_cache": False}),
         ("--batch-tokens 8", {"batch_tokens": 8}),
+        ("--beam 3", {"beam": 3}),
+        ("--length-penalty 0.5", {"length_penalty": 0.5}),
         ("--precision bfloat16", {"dtype": torch.bfloat16}),
         ("--split-sentences", {"split_sentences": True}),
         ("--threads 1", {"threads": 1}),
@@ -100,17 +102,17 @@ def test_every_flag_does_something(
 ) -> None:
     seen: dict[str, object] = {}
 
-    def decode(self: Translator, lines: Any, batch_tokens: int, use_cache: bool, *others: Any) -> Any:
-        seen.update(batch_tokens=batch_tokens, use_cache=use_cache, split_sentences=self.split_sentences)
-        seen.update(dtype=self.bundle.model.output.weight.dtype)
-        return original(self, lines, batch_tokens, use_cache, *others)
+    def translations(self: Translator, lines: list[str], beam: int, **options: Any) -> list[Translation]:
+        seen.update(
+            options, beam=beam, split_sentences=self.split_sentences, dtype=self.bundle.model.output.weight.dtype
+        )
+        return [Translation("", 0.0)]
 
-    original = Translator._decode
-    monkeypatch.setattr(Translator, "_decode", decode)
+    monkeypatch.setattr(Translator, "translations", translations)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: seen.update(threads=n))
     prints("translate", tiny_run, "I love you.")
     without = seen.copy()
-    prints("translate", tiny_run, *flags.split(), "I love you.")
+    prints("translate", tiny_run, "I love you.", *flags.split())
     assert dict(seen.items() - without.items()) == changed
 
 
