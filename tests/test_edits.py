@@ -104,7 +104,7 @@ REASONS = {
     "GELU in place of ReLU": "compiled code is off by",
     "RMSNorm in place of layer norm": "encoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
     "Norms after the sub-layers": "compiled code is off by",
-    "Keys and values of two heads shared by four": "self_attn.w_qkv.weight is (64, 32) in shape, known is (96, 32)",
+    "Keys and values of two heads shared by four": "self_attn has an attribute n_kv_heads that is not known",
     "Rotary positions in place of sinusoidal ones": "compiled code is off by",
     "A hook on the attention": "decoder.layers.0.cross_attn has a forward hook",
 }

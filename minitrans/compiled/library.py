@@ -11,7 +11,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from ctypes import c_bool, c_double, c_void_p
@@ -120,10 +119,8 @@ def _find(cache: Path, name: str) -> Path | None:
 
 def _make(command: list[str], cache: Path, name: str) -> Path:
     """Compile a library into the cache as its user's alone."""
-    seen = sys.stderr.isatty()
-    if seen:
+    if sys.stderr.isatty():
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
-    begun = time.monotonic()
     with tempfile.TemporaryDirectory(dir=cache) as folder:
         made = Path(folder, "library")
         subprocess.run(
@@ -139,8 +136,6 @@ def _make(command: list[str], cache: Path, name: str) -> Path:
             os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
             path = _named(cache, name, file.read())
         os.replace(made, path)
-    if seen:
-        print(f"minitrans: that took {time.monotonic() - begun:.0f} s", file=sys.stderr)
     _tidy(cache)
     return path
 

@@ -23,6 +23,7 @@ Dropping = MultiHeadAttention | Dropout
 Known = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
 TYPE = "type"
+ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
 HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_backward_pre_hooks", "_backward_hooks")}
 
 
@@ -151,8 +152,8 @@ def _check_module(name: str, module: nn.Module, known: Known) -> None:
     for direction, attributes in HOOKS.items():
         if any(getattr(module, attribute) for attribute in attributes):
             raise NotAdmittedError(f"{place} has a {direction} hook")
-    if own := [each for each in vars(module) if callable(getattr(type(module), each, None))]:
-        raise NotAdmittedError(f"{place} has a method {min(own)} of its own")
+    if own := vars(module).keys() - ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
+        raise NotAdmittedError(f"{place} has an attribute {min(own)} that is not known")
     parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := parts.keys() - known.keys():
         raise NotAdmittedError(f"{place} has a part {min(others)} that is not known")

@@ -6,6 +6,7 @@ milliseconds.
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model import loss as plain
 from minitrans.model.layers import FeedForward
-from minitrans.model.transformer import Transformer, TransformerConfig
+from minitrans.model.transformer import Transformer
 
 # What the two ways may differ by, as the norm of the difference relative to that of the model's own numbers. In
 # float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone.
@@ -63,25 +64,30 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 def _small_model(plan: Plan) -> Transformer:
     """A float64 model with random parameters, biases and norms too; its norms have the eps of the plan's by turns.
 
-    The sizes that compiled code has a way of its own for stay, or become small; the others are always the same.
+    The sizes that compiled code has a way of its own for stay, or become small; so do settings that are new here. The
+    others are always the same.
     """
     c = plan.config
-    config = TransformerConfig(
-        vocab_size=300,  # more than the loss takes at a time
-        pad_id=0,
-        bos_id=1,
-        eos_id=2,
-        d_model=44,
-        n_heads=min(c.n_heads, 3),
-        d_head=c.head_size,
-        d_ff=52,
-        n_layers=min(c.n_layers, 2),
-        max_len=7,
-        dropout=0.25,
-        attention_dropout=0.25,
-        tie_embeddings=plan.tied,
-    )
-    model = Transformer(config).double()
+    try:
+        config = replace(
+            c,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            vocab_size=300,  # more than the loss takes at a time
+            d_model=44,
+            n_heads=min(c.n_heads, 3),
+            d_head=c.head_size,
+            d_ff=52,
+            n_layers=min(c.n_layers, 2),
+            max_len=7,
+            dropout=0.25,
+            attention_dropout=0.25,
+            tie_embeddings=plan.tied,
+        )
+        model = Transformer(config).double()
+    except Exception as error:
+        raise NotAdmittedError(f"no small model can be made with its settings: {error}") from error
     eps = sorted({part.eps for part in (*plan.encoder, *plan.decoder)} | {plan.encoder_norm.eps, plan.decoder_norm.eps})
     for i, norm in enumerate(module for module in model.modules() if isinstance(module, nn.LayerNorm)):
         norm.eps = eps[i % len(eps)]

@@ -572,9 +572,8 @@ template <class T> struct Tape {
     // What a thread has to do for a part: with a share of the sentences, of about as many rows as the others'.
     Task task(const Model<A> &m, int64_t part) const {
         const auto end = [&](int64_t thread) {
-            const int64_t n = int64_t(src.first.size()) - 1, threads = omp_get_num_threads();
-            const int64_t rows = (src.count() + tgt.count()) * thread / threads;
-            int64_t sentence = 0;
+            const int64_t rows = (src.count() + tgt.count()) * thread / omp_get_num_threads();
+            int64_t sentence = 0, n = src.first.size() - 1;
             while (sentence < n && src.first[sentence + 1] + tgt.first[sentence + 1] <= rows) sentence++;
             return sentence;
         };

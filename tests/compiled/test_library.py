@@ -178,9 +178,7 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     with monkeypatch.context() as patch:  # ends before `capsys` does
         patch.setattr(sys, "stderr", terminal)
         assert [load()[1], load()[1]] == [True, False]
-    first, last = terminal.getvalue().splitlines()
-    assert first == f"minitrans: compiling {source}, once on this machine ..."
-    assert last.startswith("minitrans: that took ")
+    assert terminal.getvalue() == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
 def compiler_that_says(text: bytes, folder: Path) -> str:

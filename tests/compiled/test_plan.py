@@ -208,8 +208,12 @@ REFUSED: list[tuple[Change, str]] = [
         lambda m: prune.random_unstructured(m.get_submodule(f"{ENCODER}.ff.w_1"), "bias", 1),
         "encoder.layers.0.ff.w_1 has a forward hook",
     ),
-    (put(f"{ENCODER}.ff.forward", lambda _: nothing), "encoder.layers.0.ff has a method forward of its own"),
-    (put(f"{DECODER}.self_attn.project", lambda _: nothing), f"{DECODER}.self_attn has a method project of its own"),
+    (put(f"{ENCODER}.ff.forward", lambda _: nothing), "encoder.layers.0.ff has an attribute forward that is not known"),
+    (
+        put(f"{DECODER}.self_attn.project", lambda _: nothing),
+        f"{DECODER}.self_attn has an attribute project that is not known",
+    ),
+    (put(f"{ENCODER}.ff_norm.gain", lambda _: 2.0), "encoder.layers.0.ff_norm has an attribute gain that is not known"),
     # parts
     (put("encoder.norm", lambda _: None), "encoder has no norm"),
     (lambda m: delattr(m.get_submodule(DECODER), "cross_attn"), "decoder.layers.1 has no cross_attn"),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 from unittest.mock import Mock
 
@@ -57,6 +58,29 @@ def test_every_eps_of_the_model_occurs_in_the_small_one(n_layers: int) -> None:
     eps = tuple(0.01 * i for i in range(1, 2 + 5 * n_layers + 1))  # each norm has another
     small = probe._small_model(read_plan(model_of(eps=eps, n_layers=n_layers)))
     assert sorted(m.eps for m in small.modules() if isinstance(m, torch.nn.LayerNorm)) == list(eps)
+
+
+@dataclass(frozen=True)
+class GainedConfig(TransformerConfig):
+    """Of an edited model: `gain` is a new setting."""
+
+    gain: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gain > self.d_model:
+            raise ValueError("too much gain")
+
+
+@pytest.mark.parametrize(
+    ("gain", "reason"), [(1.0, ""), (3.0, "compiled code is off by "), (45.0, "no small model can")]
+)
+def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, monkeypatch: Patch) -> None:
+    embed = Transformer.embed
+    monkeypatch.setattr(Transformer, "embed", lambda self, *ids: embed(self, *ids) * self.config.gain)
+    model = Transformer(GainedConfig(**asdict(model_of(d_model=48).config), gain=gain)).double()
+    for found in differences(torch.float64, model):
+        assert (found[: len(reason)], bool(found)) == (reason, bool(reason))
 
 
 # -- No fault -------------------------------------------------------------------------------------------------------
