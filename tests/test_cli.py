@@ -595,6 +595,7 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, o
     first, worse, same = scores["runs"]
     assert "bleu_p" not in first
     assert first["bleu"] == same["bleu"] > worse["bleu"]
+    assert first["unsure"] == same["unsure"] != worse["unsure"]
     assert worse["bleu_p"] < 0.05 < same["bleu_p"]
     assert scores["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
     assert set(scores["mean"]) == set(scores["std"]) == {"bleu", "chrf", "exact_match"}

@@ -460,6 +460,7 @@ ROWS: list[tuple[Given, str, str]] = [
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *PLACES,
     *((damage, "translate run a", said) for damage, said in DAMAGES),
+    (meta(source="de"), "evaluate RUN run --source one --reference one", "run translates de to zh, ... en to zh; comp"),
     (meta(target="de"), "evaluate RUN run --source one --reference one", "run translates en to de, ... en to zh; comp"),
 ]
 

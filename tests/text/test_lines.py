@@ -122,6 +122,12 @@ def test_a_file_gives_full_lists(tmp_path: Path) -> None:
     assert list(read_ahead(path.open("rb"), "a.txt", 2)) == []
 
 
+def test_a_slow_file_gives_full_lists_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minitrans.text.lines.iter_lines", lambda *_: (time.sleep(0.02) or str(i) for i in range(5)))
+    (tmp_path / "a.txt").touch()
+    assert list(read_ahead((tmp_path / "a.txt").open("rb"), "a.txt", 2)) == [["0", "1"], ["2", "3"], ["4"]]
+
+
 def test_a_pipe_gives_each_line_when_it_is_there() -> None:
     reader, writer = pipe()
     lists = read_ahead(reader, "pipe", 100)

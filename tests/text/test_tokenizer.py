@@ -77,6 +77,7 @@ def test_decode_takes_any_ids(tokenizer: Tokenizer) -> None:
         assert line == tokenizer.decode([i for i in ids if i not in special_ids(tokenizer)])
 
     check()
+    assert tokenizer.decode([*special_ids(tokenizer), *tokenizer.encode("a cat")]) == "a cat"
 
 
 def test_broken_bytes_become_a_replacement_character(tokenizer: Tokenizer) -> None:

@@ -47,6 +47,7 @@ def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
         ("June 8th, 1,374 m at 7:30", "6月8日7:30，1374米", False),
         ("at 11:50 p.m.", "1:150", True),
         ("on May 12, 1977", "1977年5月1日", True),
+        ("508 of 512", "508", True),
         ("on June 13", "六月十三号", False),
         ("half past two", "2:30", False),
         ("5 square metres", "五m²", False),
