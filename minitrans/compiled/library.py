@@ -110,10 +110,11 @@ def _compile(source: Path) -> ctypes.CDLL | str:
 def _find(cache: Path, name: str) -> Path | None:
     """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
     for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
-        _check_private(path)
-        if path == _named(cache, name, path.read_bytes()):
-            path.touch()
-            return path
+        with suppress(FileNotFoundError):  # another process has tidied up
+            _check_private(path)
+            if path == _named(cache, name, path.read_bytes()):
+                os.utime(path)
+                return path
     return None
 
 
@@ -144,10 +145,8 @@ def _tidy(cache: Path) -> None:
     """Remove what has not been used for the longest time; another process may do so too."""
     with suppress(FileNotFoundError):
         for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_CACHED_FILES]:
-            if entry.is_dir():  # of a process that was killed while it compiled
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+            remove = shutil.rmtree if entry.is_dir() else os.unlink  # a folder is a killed compilation's
+            remove(entry)
 
 
 def _named(cache: Path, name: str, content: bytes) -> Path:

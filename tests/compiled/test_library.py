@@ -21,6 +21,7 @@ from minitrans.compiled.library import NotAdmittedError
 pytestmark = needs_compiled
 
 Load = Callable[[], tuple[Path, bool]]
+READ_BYTES = Path.read_bytes
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
 NATIVE = shlex.split(os.environ.get("CXX", "c++"))
 X86 = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, + bfloat16, + AMX
@@ -89,6 +90,15 @@ def test_each_source_is_compiled_once(load: Load, source: Path, cache: Path) -> 
     library._compile.cache_clear()
     assert library.load_library(source, {}, {}).usable()
     assert len(list(cache.iterdir())) == 2
+
+
+def test_a_library_that_another_process_removes_meanwhile_is_compiled_anew(
+    load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = load()
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", lambda each: (each.unlink() if each == path else None) or READ_BYTES(each))
+        assert load() == (path, True)
 
 
 @pytest.mark.parametrize(
