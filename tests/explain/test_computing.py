@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import Module
 
 from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
@@ -121,6 +122,16 @@ def test_what_no_mask_forbids_any_more_shows(
     (each,) = trace_translations(translator, TEXTS[:1])
     assert each.forbidden == 2
     assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
+
+
+def test_the_translators_model_gets_no_hook(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others may be translating with it."""
+    register, hooked = Module.register_forward_pre_hook, list[Module]()
+    spy: Any = lambda module, hook: hooked.append(module) or register(module, hook)  # noqa: E731
+    monkeypatch.setattr(Module, "register_forward_pre_hook", spy)
+    trace_translations(translator, TEXTS[:1])
+    assert hooked
+    assert not {*hooked} & {*translator.bundle.model.modules()}
 
 
 def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
