@@ -317,6 +317,7 @@ PLACES: list[tuple[Given, str, str]] = [
     ({}, f"{AGAIN} run --resume --model.d_ff 64", f"{DIFFER}model"),
     ({}, f"{AGAIN} run --resume --seed 64", f"{DIFFER}seed"),
     ({}, f"{AGAIN} run --resume --training.patience 3", f"{DIFFER}training"),
+    ({}, f"{AGAIN} run --resume --compiled off", f"{DIFFER}compiled"),
     ({}, f"{AGAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     ({}, f"{AGAIN} one", "one is a file; give another --run-dir"),
     ({}, f"{AGAIN} one/new", "cannot write one/new: Not a directory; give another --run-dir"),

@@ -202,7 +202,7 @@ def _after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     return case.feed(case.tokens[:, half : half + 1], case.drop_last(cache, draft.size(1)))[0]
 
 
-def drops_no_tokens(case: ModelAndTokens[Any]) -> bool:
+def rollback_drops_nothing(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft is as if the draft had been meant."""
     half, draft = case.tokens.size(1) // 2, case.other_tokens(case.tokens[:, :2])
     tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
@@ -247,7 +247,7 @@ PATTERNS = [
     Pattern("no rows are selected at all", ("rows",), no_rows_selected),
     Pattern("keys and values of the target are not selected", ("rows",), target_rows_not_selected),
     Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
-    Pattern("no tokens are dropped at all", ("rollback",), drops_no_tokens),
+    Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             caches_share_memory),

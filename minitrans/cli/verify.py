@@ -2,6 +2,7 @@
 
 import sys
 from argparse import Namespace
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,8 +60,8 @@ def verify_command(args: Namespace) -> int:
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
         make_folder(path.parent)  # now, and not after minutes of measuring
-    measured: tuple[Report, Any] = (measure_other if args.model else measure_own)(args, Console(stderr=True))
-    report, subject = measured
+    measure: Callable[..., tuple[Report, Any]] = measure_hugging_face if args.model else measure_minitrans
+    report, subject = measure(args, Console(stderr=True))
     if args.report:
         if is_issue:
             from minitrans.verify.issue import issue
@@ -78,7 +79,7 @@ def verify_command(args: Namespace) -> int:
     return 0 if report.passed else 1
 
 
-def measure_own(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
+def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, ModelAndPairs]":
     """Measure a fresh model or a run; the report, and what was measured."""
     from dataclasses import replace
 
@@ -105,7 +106,7 @@ def measure_own(args: Namespace, progress: "Console") -> "tuple[Report, ModelAnd
     return report, subject
 
 
-def measure_other(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
+def measure_hugging_face(args: Namespace, progress: "Console") -> "tuple[Report, HFModel]":
     """Measure somebody else's model; the report, and what was measured."""
     from dataclasses import replace
 

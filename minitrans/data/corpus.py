@@ -27,7 +27,7 @@ from minitrans.data.filters import (
     report,
     wrong_lengths,
 )
-from minitrans.data.readers import CHUNK, SCHEMA, Split, is_local, open_splits, open_train, read_tables
+from minitrans.data.readers import CHUNK, SCHEMA, OpenSplit, is_local, open_splits, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
@@ -249,7 +249,7 @@ def _key(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _read(split: Split, config: DataConfig) -> Dataset:
+def _read(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
     tables = read_tables(split, CHUNK, config)
     if not split.content:

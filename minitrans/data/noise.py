@@ -135,7 +135,7 @@ class Noise:
             first = rng.random()
         reader = self._tokenizer.reader
         source = reader.tidied(source)
-        return (reader.lowered(source), target) if target in before else reader.set_aside(source, target)
+        return (reader.lowered(source), target) if target in before else reader.set_aside_in_pair(source, target)
 
 
 def draw_bits(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:

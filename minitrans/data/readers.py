@@ -44,7 +44,7 @@ if not sys.stderr.isatty():
     datasets.disable_progress_bars()
 
 
-class Split(NamedTuple):
+class OpenSplit(NamedTuple):
     """A split that is open, but not read yet.
 
     Attributes:
@@ -58,7 +58,7 @@ class Split(NamedTuple):
     content: tuple[object, ...]
 
 
-def open_splits(config: DataConfig) -> dict[str, Split]:
+def open_splits(config: DataConfig) -> dict[str, OpenSplit]:
     """Open all splits of a corpus, under the names that its files or the hub give them.
 
     Raises:
@@ -67,12 +67,12 @@ def open_splits(config: DataConfig) -> dict[str, Split]:
     return _open_folder(UPath(config.path), config) if is_local(config.path) else _open_hub(config)
 
 
-def open_train(config: DataConfig) -> Split:
+def open_train(config: DataConfig) -> OpenSplit:
     """Open the whole training split, which `load_corpus` has found there; raises as `open_splits` does."""
     return open_splits(config)[config.train_split]
 
 
-def read_tables(split: Split, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
+def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
     """Read a split, `n_pairs` at a time (the last time perhaps fewer), as tables of the schema `SCHEMA`.
 
     Raises:
@@ -92,7 +92,7 @@ def is_local(path: str) -> bool:
     return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
 
-def _open_hub(config: DataConfig) -> dict[str, Split]:
+def _open_hub(config: DataConfig) -> dict[str, OpenSplit]:
     source, target = config.columns
     try:
         loaded = datasets.load_dataset(config.path, config.name, cache_dir=config.cache_dir, streaming=config.streaming)
@@ -106,11 +106,11 @@ def _open_hub(config: DataConfig) -> dict[str, Split]:
     for split, pairs in loaded.items():
         rows = pairs if config.streaming else pairs.to_iterable_dataset().with_format("arrow")
         content = () if config.streaming else (pairs._fingerprint,)
-        splits[split] = Split(f"{config.path}, {split}", rows, content)
+        splits[split] = OpenSplit(f"{config.path}, {split}", rows, content)
     return splits
 
 
-def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Split]:
+def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
     splits = {}
     for split, parts in _find_files(folder, config).items():
         streamed = config.streaming and split == config.train_split
@@ -121,7 +121,7 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, Split]:
         else:
             rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"parts": parts, "config": config})
         where = str(parts[0][0]) if len(parts) == 1 else f"{parts[0][0]} to {parts[-1][0].name}"
-        splits[split] = Split(where, rows, content)
+        splits[split] = OpenSplit(where, rows, content)
     return splits
 
 

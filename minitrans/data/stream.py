@@ -63,7 +63,7 @@ class StreamLoader(BatchLoader):
         """A number that is never reached: without one, Lightning would fetch a batch ahead of the training."""
         return 1 << 40
 
-    def read(self, place: dict[str, Any]) -> Iterator[Buffer]:
+    def read_buffers(self, place: dict[str, Any]) -> Iterator[Buffer]:
         """Yield the buffers from `place` on, which says where the text continues, in which epoch, after how many pairs.
 
         Words are counted once: not again for a buffer of which some batches have been handed out.

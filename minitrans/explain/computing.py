@@ -151,8 +151,8 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
                 ),
-                logits=_largest_absolute(of_step[:, 0] - logits[:, t]),
-                weights=max(_largest_absolute(of_decoder), _largest_absolute(of_cross)),
+                logits=_largest_absolute_value(of_step[:, 0] - logits[:, t]),
+                weights=max(_largest_absolute_value(of_decoder), _largest_absolute_value(of_cross)),
             )
         )
     forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
@@ -163,7 +163,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         languages=(bundle.source, bundle.target),
         log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
-        forbidden=max(map(_largest_absolute, forbidden)),
+        forbidden=max(map(_largest_absolute_value, forbidden)),
         cached_decoder=cached_decoder,
         cached_cross=cached_cross[..., :n],
         steps=steps,
@@ -196,6 +196,6 @@ def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
 
 
-def _largest_absolute(x: Tensor) -> float:
+def _largest_absolute_value(x: Tensor) -> float:
     """The largest absolute value; 0 where there is none."""
     return float(x.abs().max()) if x.numel() else 0.0

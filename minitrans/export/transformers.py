@@ -26,7 +26,7 @@ from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, 
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import renderer
 from minitrans.text.lines import visible
-from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS, clean, plain
+from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, save_reader
 from minitrans.translate.scoring import Scores
@@ -249,7 +249,7 @@ def prove(engine: Engine, bundle: Bundle) -> None:
         if piece != other:
             _refuse(f"piece {i} is {visible(repr(other))} there and {visible(repr(piece))} here")
     lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.words or ())[:MAX_PROOF_WORDS]]
-    encoded = tokenizer.encode_batch(map(plain, lines) if tokenizer.reader.plain else lines)
+    encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:
             _refuse(f"its tokenizer gives other ids for {visible(repr(line))}")

@@ -38,8 +38,8 @@ _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbf
 _BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
 _AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
-_ABBREVIATED = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
-_SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_ABBREVIATED} (?=\w)", re.IGNORECASE)
+_NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
+_SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
 _WIDE = "。？！…，；：”’」』）"  # after these no blank is written
 _TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
@@ -117,7 +117,7 @@ class _Parts(dict[int, str]):
 _PARTS = _Parts()
 
 
-def plain(line: str) -> str:
+def with_keyboard_marks(line: str) -> str:
     """Clean a source line, and put a keyboard's marks for the typographic ones."""
     line = clean(line)
     return line if line.isascii() else clean(line.translate(PLAIN_MARKS))
@@ -156,7 +156,7 @@ class Reader:
         self.plain, self.sets_aside = plain, signs is not None
         self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
-        self._units = re.compile(
+        self._copied_parts = re.compile(
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
         )
 
@@ -190,13 +190,13 @@ class Reader:
         text = self.tidied(text)
         places = _Places(text)
 
-        def replace_unit(unit: re.Match[str]) -> str:
+        def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._read_words(unit, places)
             return ",".join(places.add(part, kind) for part, kind in _parts(unit))
 
         if self.sets_aside and len(text) <= LONG_LINE:
-            text = self._units.sub(replace_unit, text)
+            text = self._copied_parts.sub(put_placeholders, text)
         return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
 
     def write(self, text: str, kept: KeptParts) -> str:
@@ -208,14 +208,14 @@ class Reader:
 
     def read_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
-        read = [self.set_aside(self.tidied(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)]
+        read = [self.set_aside_in_pair(self.tidied(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)]
         return [source for source, _ in read], [target for _, target in read]
 
-    def set_aside(self, source: str, target: str) -> tuple[str, str]:
+    def set_aside_in_pair(self, source: str, target: str) -> tuple[str, str]:
         """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _Places(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
 
-        def replace_unit(unit: re.Match[str]) -> str:
+        def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
                 return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN)]), unit[0])
             return _set_names_aside(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _parts(unit))
@@ -234,12 +234,12 @@ class Reader:
             return value
 
         if self.sets_aside and len(source) <= LONG_LINE:
-            source = self._units.sub(replace_unit, source)
+            source = self._copied_parts.sub(put_placeholders, source)
         return self.lowered(source), target
 
     def tidied(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
-        return _MISSING.sub(" ", _TOO_MANY.sub("", plain(text))) if self.plain else text
+        return _MISSING.sub(" ", _TOO_MANY.sub("", with_keyboard_marks(text))) if self.plain else text
 
     def lowered(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""

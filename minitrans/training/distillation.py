@@ -80,7 +80,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = config_of_model(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            teacher = config_to_train_on(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTY[direction])
@@ -89,7 +89,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
     for seed in SEEDS:
         yield from train_unless_done(
-            config_of_model(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+            config_to_train_on(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
 
     copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
@@ -113,7 +113,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
-    model = config_of_model(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    model = config_to_train_on(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
 
 
@@ -159,7 +159,7 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
     return totals
 
 
-def config_of_model(
+def config_to_train_on(
     config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
 ) -> RunConfig:
     """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""

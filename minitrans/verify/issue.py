@@ -78,7 +78,8 @@ def issue(report: Report, model: HFModel, name: str) -> str:
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
     wrong = any(result.failure.measured > MIN_FAULT for result in failed.values())
     limit = MIN_FAULT if wrong else tolerance_of(case.model.dtype)
-    shown = ((program, differences(program, limit)) for program in programs(case, model, name, failed.keys(), limit))
+    programs = candidate_programs(case, model, name, failed.keys(), limit)
+    shown = ((program, differences(program, limit)) for program in programs)
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
@@ -94,7 +95,7 @@ def issue(report: Report, model: HFModel, name: str) -> str:
     return "\n".join(lines)
 
 
-def programs(
+def candidate_programs(
     case: ModelAndTokens[Any], model: HFModel, name: str, failed: Collection[str], limit: float
 ) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""

@@ -11,7 +11,7 @@ from datasets import IterableDataset
 
 from minitrans.cli.arguments import count
 from minitrans.data import stream
-from minitrans.data.readers import Split
+from minitrans.data.readers import OpenSplit
 from minitrans.data.settings import DataConfig
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     tokenizer = Tokenizer.train(map(sentence, range(10_000)), TokenizerConfig(vocab_size=2000))
     rows = IterableDataset.from_generator(pairs, gen_kwargs={"n": args.pairs})
-    stream.open_train = lambda _: Split("pairs made on the fly", rows, ())  # type: ignore[attr-defined, assignment]
+    stream.open_train = lambda _: OpenSplit("pairs made on the fly", rows, ())  # type: ignore[attr-defined, assignment]
     batches = iter(stream.StreamLoader(DataConfig("none", "en", "zh", streaming=True), tokenizer, 128, 1, {}))
     done = 0
     for part in range(1, args.parts + 1):

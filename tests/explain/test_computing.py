@@ -127,7 +127,11 @@ def test_what_no_mask_forbids_any_more_shows(
 def test_the_translators_model_gets_no_hook(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Others may be translating with it."""
     register, hooked = Module.register_forward_pre_hook, list[Module]()
-    spy: Any = lambda module, hook: hooked.append(module) or register(module, hook)  # noqa: E731
+
+    def spy(module: Module, hook: Any) -> Any:
+        hooked.append(module)
+        return register(module, hook)
+
     monkeypatch.setattr(Module, "register_forward_pre_hook", spy)
     trace_translations(translator, TEXTS[:1])
     assert hooked

@@ -26,7 +26,7 @@ from minitrans.export.transformers import (
     write_card,
 )
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.text.reading import clean, plain
+from minitrans.text.reading import clean, with_keyboard_marks
 from minitrans.text.tokenizer import ModelType, Tokenizer, TokenizerConfig
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.scoring import score
@@ -133,7 +133,7 @@ def test_10_000_hostile_lines_have_our_ids_and_our_text(model_type: ModelType, s
     lines = [line for line in hostile_lines(10_000) if len(line) <= 2_000]
     tokenizer = tokenizer_of(model_type, size=size)
     fast = fast_tokenizer(tokenizer)
-    expected = tokenizer.encode_batch(map(plain, lines))
+    expected = tokenizer.encode_batch(map(with_keyboard_marks, lines))
     encoded = [encoding.ids[:-1] for encoding in fast.encode_batch_fast(lines)]
     assert [line for line, own, fast_ids in zip(lines, expected, encoded, strict=True) if own != fast_ids] == []
     assert [clean(text) for text in fast.decode_batch(encoded)] == tokenizer.decode_batch(expected)

@@ -41,7 +41,7 @@ def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return shapes
 
 
-def watch_begin(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+def watch_capacities(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """For how many tokens each cache is made from now on."""
     rooms: list[int | None] = []
     init_cache = Transformer.init_cache

@@ -14,7 +14,7 @@ from decoding_models import (
     TARGET_LIMITS,
     decoding_model,
     decoding_sources,
-    watch_begin,
+    watch_capacities,
     watch_choices,
     watch_steps,
 )
@@ -229,7 +229,7 @@ def test_each_row_ends_with_eos_or_at_its_own_limit(
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded, rooms = watch_choices(monkeypatch), watch_begin(monkeypatch)
+    recorded, rooms = watch_choices(monkeypatch), watch_capacities(monkeypatch)
     search(make_stepper(MODEL), SRC_IDS)
     assert rooms == ([max(TARGET_LIMITS)] if make_stepper is CachedStepper else [])
     assert {type(room) for room in rooms} <= {int}  # a tensor would make every step wait for its device

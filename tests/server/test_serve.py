@@ -293,12 +293,11 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
 
 
 def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
-    never = SimpleNamespace(serve=lambda _: None)
-    monkeypatch.setattr("minitrans.server.app.Api", lambda *arguments: given.extend(arguments) or never)
+    api = Mock()
+    monkeypatch.setattr("minitrans.server.app.Api", api)
     flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org --cors *"
     assert command("serve", tiny_run, *flags.split())[0] == 0
-    (translator,), *limits = given
+    (translator,), *limits = api.call_args.args
     assert limits == [7, 8, 9, ["https://a.org", "*"]]
     assert translator.split_sentences
 

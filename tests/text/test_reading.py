@@ -159,10 +159,10 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
 @pytest.mark.parametrize("free", range(N_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
     taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_SLOTS])
-    for text in PAIRS.set_aside(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
+    for text in PAIRS.set_aside_in_pair(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
-    assert PAIRS.set_aside(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
-    assert PLACEHOLDERS[free] in {PAIRS.set_aside(f"{i} Tom", "Tom")[1] for i in range(60)}  # any may be the first
+    assert PAIRS.set_aside_in_pair(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
+    assert PLACEHOLDERS[free] in {PAIRS.set_aside_in_pair(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
 
 
 def test_the_reader_of_a_folder_is_loaded(tmp_path: Path) -> None:

@@ -65,6 +65,6 @@ def test_marks_are_counted(chrf: float | None, precision: float, recall: float) 
 
 def test_nothing_marked_and_nothing_wrong() -> None:
     sure, unsure = Translation("right", 0.0), Translation("right", 0.0, unsure=True)
-    for output, scores in (sure, (0.0, None, None)), (unsure, (100.0, 0.0, None)):
-        expected = UnsureScores(*scores, "equal to no reference")
+    for output, percent, precision in ((sure, 0.0, None), (unsure, 100.0, 0.0)):
+        expected = UnsureScores(percent, precision, None, "equal to no reference")
         assert score_unsure([output], [["right"]], Threshold(-1.0, None)) == expected

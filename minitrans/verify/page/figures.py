@@ -47,7 +47,7 @@ def attention(subject: ModelAndPairs) -> dict[str, object]:
     _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     weights = layer_weights(encoder, decoder)
 
-    sources, targets = ([_label(subject, id_) for id_ in ids] for ids in (source, target))
+    sources, targets = ([_piece_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)
     unpadded, causal = src_mask[0, 0], causal_mask(len(target), len(target), 0)[0, 0]  # (1, S), (T, T)
     allowed = (unpadded.expand(len(source), -1), causal, unpadded.expand(len(target), -1))
@@ -93,7 +93,7 @@ def decoding(subject: ModelAndPairs) -> dict[str, object]:
     }
 
 
-def _label(subject: ModelAndPairs, id_: int) -> str:
+def _piece_label(subject: ModelAndPairs, id_: int) -> str:
     """The text of a piece, the special ones by their names."""
     config = subject.model.config
     special = {config.pad_id: "PAD", config.bos_id: "BOS", config.eos_id: "EOS"}
