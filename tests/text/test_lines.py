@@ -123,7 +123,12 @@ def test_a_file_gives_full_lists(tmp_path: Path) -> None:
 
 
 def test_a_slow_file_gives_full_lists_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minitrans.text.lines.iter_lines", lambda *_: (time.sleep(0.02) or str(i) for i in range(5)))
+    def slowly(*_: object) -> Iterator[str]:
+        for i in range(5):
+            time.sleep(0.02)
+            yield str(i)
+
+    monkeypatch.setattr("minitrans.text.lines.iter_lines", slowly)
     (tmp_path / "a.txt").touch()
     assert list(read_ahead((tmp_path / "a.txt").open("rb"), "a.txt", 2)) == [["0", "1"], ["2", "3"], ["4"]]
 
