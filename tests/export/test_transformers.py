@@ -174,6 +174,10 @@ def nudged(weights: dict[str, Any]) -> dict[str, Any]:
 FAULTS: dict[str, tuple[Any, str]] = {
     "a swapped layer": (swapped, "logits differ by"),
     "other positions": (nudged, "logits differ by"),
+    "a billionth": (
+        lambda weights: weights | {(b := "final_logits_bias"): weights[b] + 1e-9},
+        "logits differ by 1.0e-09",
+    ),
     "another scale": (("config.json", '"scale_embedding": true', '"scale_embedding": false'), "logits differ by"),
     "wrong ids": (("tokenizer.json", "", ""), "piece 300 is"),
     "a missing byte": (("tokenizer.json", '"<0xF0>"', '"<0xf0>"'), "piece 245 is '<0xf0>' there and '<0xF0>' here"),
