@@ -118,12 +118,10 @@ def candidate_programs(
         yield whole(difference[0], IN_CHUNKS_CODE, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
         yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DROPPED_DRAFT_CODE, before=DRAFT_LENGTH, draft=3)
-    if "padding.left" in failed:
-        yield whole(
-            tokens_of_length(case, 5), PADDED_CODE, positions=", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
-        )
-    if "padding.left-mask-alone" in failed:
-        yield whole(tokens_of_length(case, 5), PADDED_CODE, positions="")
+    given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
+    for id_, positions in (("padding.left", given), ("padding.left-mask-alone", "")):
+        if id_ in failed:
+            yield whole(tokens_of_length(case, 5), PADDED_CODE, positions=positions)
 
 
 def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
