@@ -24,9 +24,11 @@ from minitrans.model.transformer import Transformer
 # float64 rounding leaves next to nothing. The others are there for what compiled code does in that dtype alone.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
 SMOOTHING = 0.1
-SRC_IDS = torch.tensor([[3, 270, 5, 299, 2], [6, 7, 2, 0, 0]])
-TGT_IN = torch.tensor([[1, 8, 9, 0], [1, 10, 280, 12]])
-TGT_OUT = torch.tensor([[8, 9, 2, 0], [10, 280, 12, 2]])
+LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
+IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
+SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), IDS, 0)  # a long row and a short one
+TGT_OUT = SRC_IDS.flip(0)
+TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
 
 Comparison = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
@@ -48,7 +50,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
 
 
 def check_steps(plan: Plan, dtype: torch.dtype) -> None:
-    """Compare the log-probabilities of three steps; rows change places on the way.
+    """Compare the log-probabilities of three steps, the last one far from the others; rows change places on the way.
 
     Raises:
         NotAdmittedError: They differ.
@@ -80,7 +82,7 @@ def _small_model(plan: Plan) -> Transformer:
             d_head=c.head_size,
             d_ff=52,
             n_layers=min(c.n_layers, 2),
-            max_len=7,
+            max_len=LENGTH + 3,
             dropout=0.25,
             attention_dropout=0.25,
             tie_embeddings=plan.tied,
@@ -148,6 +150,10 @@ def _compare_steps(model: Transformer) -> Iterator[Comparison]:
         if t == 1:
             cache.select_rows(torch.tensor([1, 0, 0]))
             state.select_rows(torch.tensor([1, 0, 0]))
+        if t == 2:
+            model.step(IDS[[0, 1, 0]], cache)
+            for each in IDS[[0, 1, 0]].T:
+                stepper.next_tokens(each, state, 1)
         fed = torch.tensor(tokens)
         log_p = F.log_softmax(model.step(fed[:, None], cache)[:, 0].double(), dim=-1)
         other, ids = stepper.next_tokens(fed, state, c.vocab_size)

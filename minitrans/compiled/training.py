@@ -55,14 +55,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-@functools.cache
-def library() -> ctypes.CDLL:
-    """The pass; the first call on a machine compiles it, for some seconds.
-
-    Raises:
-        NotAdmittedError: It cannot be compiled or loaded.
-    """
-    return load_library(SOURCE, _ARGUMENTS, {"linear_cross_entropy": c_double, "forward": c_void_p})
+_RESULTS = {"linear_cross_entropy": c_double, "forward": c_void_p}
+library = functools.cache(functools.partial(load_library, SOURCE, _ARGUMENTS, _RESULTS))
 
 
 def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:

@@ -15,6 +15,7 @@ from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledState, CompiledStepper
+from minitrans.model.masks import causal_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
 
@@ -81,6 +82,14 @@ def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, 
     model = Transformer(GainedConfig(**asdict(model_of(d_model=48).config), gain=gain)).double()
     for found in differences(torch.float64, model):
         assert (found[: len(reason)], bool(found)) == (reason, bool(reason))
+
+
+def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
+    def windowed(q_len: int, kv_len: int, offset: int, device: torch.device | None = None) -> Tensor:
+        return causal_mask(q_len, kv_len, offset, device).triu(offset - 31)  # 32 keys
+
+    monkeypatch.setattr("minitrans.model.transformer.causal_mask", windowed)
+    assert all("off by" in reason for reason in differences())
 
 
 # -- No fault -------------------------------------------------------------------------------------------------------
@@ -207,7 +216,7 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(
         log_p, ids = next_tokens(self, tokens, state, n)
         if self.dtype != dtype:
             return log_p, ids
-        match fault, len(state.blocks):
+        match fault, len(state.blocks) - probe.LENGTH:
             case ("log_p", _) | ("third", 3):
                 log_p = log_p * SLIGHTLY[dtype]
             case "order", _:
