@@ -7,6 +7,7 @@ milliseconds.
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model import loss as plain
+from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 
@@ -66,8 +68,7 @@ def check_steps(plan: Plan, dtype: torch.dtype) -> None:
 def _small_model(plan: Plan) -> Transformer:
     """A float64 model with random parameters, biases and norms too; its norms have the eps of the plan's by turns.
 
-    The sizes that compiled code has a way of its own for stay, or become small; so do settings that are new here. The
-    others are always the same.
+    The sizes that compiled code has a way of its own for stay or become small, as do new settings; others are fixed.
     """
     c = plan.config
     try:
@@ -144,22 +145,21 @@ def compare_training(
 
 
 def _compare_steps(model: Transformer) -> Iterator[Comparison]:
-    c, stepper = model.config, CompiledStepper(read_plan(model))
-    cache, state = model.init_cache(*model.encode(SRC_IDS)), stepper.begin(SRC_IDS, c.max_len)
+    steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
+    n = model.config.vocab_size - 2  # all tokens but PAD and BOS
+    states = [stepper.begin(SRC_IDS, LENGTH + 3) for stepper in steppers]
     for t, tokens in enumerate(([1, 1], [8, 290, 11], [5, 9, 30])):
         if t == 1:
-            cache.select_rows(torch.tensor([1, 0, 0]))
-            state.select_rows(torch.tensor([1, 0, 0]))
-        if t == 2:
-            model.step(IDS[[0, 1, 0]], cache)
+            for state in states:
+                state.select_rows(torch.tensor([1, 0, 0]))
+        if t == 2:  # far from the first ones
+            model.step(IDS[[0, 1, 0]], states[0])
             for each in IDS[[0, 1, 0]].T:
-                stepper.next_tokens(each, state, 1)
-        fed = torch.tensor(tokens)
-        log_p = F.log_softmax(model.step(fed[:, None], cache)[:, 0].double(), dim=-1)
-        other, ids = stepper.next_tokens(fed, state, c.vocab_size)
-        right = ids.sort().values == torch.arange(2, c.vocab_size)  # each once, but for PAD and BOS
-        yield f"the tokens of step {t + 1}", torch.ones(()), right.all()
-        yield f"the log-probabilities of step {t + 1}", log_p.gather(1, ids), other
+                steppers[1].next_tokens(each, states[1], 1)
+        found = (s.next_tokens(torch.tensor(tokens), state, n) for s, state in zip(steppers, states, strict=True))
+        (own, own_ids), (other, ids) = ((log_p.gather(1, i.argsort()), i.sort().values) for log_p, i in found)
+        yield f"the tokens of step {t + 1}", torch.ones(()), (own_ids == ids).all()
+        yield f"the log-probabilities of step {t + 1}", own, other
 
 
 def _refuse_differences(compared: Iterable[Comparison], dtype: torch.dtype) -> None:

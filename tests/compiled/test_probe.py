@@ -15,6 +15,7 @@ from minitrans.compiled import probe, training
 from minitrans.compiled.library import NotAdmittedError
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledState, CompiledStepper
+from minitrans.model.decoding import likeliest_tokens
 from minitrans.model.masks import causal_mask
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
@@ -90,6 +91,16 @@ def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
 
     monkeypatch.setattr("minitrans.model.transformer.causal_mask", windowed)
     assert all("off by" in reason for reason in differences())
+
+
+def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
+    def never_3(logits: Tensor, n: int, config: TransformerConfig) -> tuple[Tensor, Tensor]:
+        return likeliest_tokens(logits.index_fill(1, torch.tensor(3), -torch.inf), n, config)
+
+    monkeypatch.setattr("minitrans.model.decoding.likeliest_tokens", never_3)
+    in_training, in_decoding = differences()
+    assert not in_training
+    assert "in the tokens of step 1" in in_decoding
 
 
 # -- No fault -------------------------------------------------------------------------------------------------------
