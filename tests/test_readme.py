@@ -16,12 +16,15 @@ import minitrans
 from minitrans import cli
 from minitrans.cachecheck.measure import dtype_name, number
 from minitrans.cli.arguments import Parser
-from minitrans.compiled.probe import TOLERANCES
+from minitrans.compiled.probe import LENGTH, TOLERANCES
+from minitrans.data.corpus import _TOKENIZER_PAIRS
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
+from minitrans.server.queue import MAX_LINES_TOGETHER
 from minitrans.training.config import BYTES_PER_PARAMETER, SECTIONS
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
+from minitrans.verify.subject import N_PAIRS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -201,9 +204,9 @@ def test_extras_that_it_installs_are_declared() -> None:
 
 @pytest.mark.skipif(find_spec("ctranslate2") is None, reason="the extra `export` is not installed")
 def test_its_counts_are_right() -> None:
-    guide, lesson, verification, scale = (
+    guide, lesson, verification, scale, training, serve = (
         " ".join(PAGES[ROOT / "docs" / f"{name}.md"].split())
-        for name in ("change-the-model", "attention", "verification", "scale")
+        for name in ("change-the-model", "attention", "verification", "scale", "training", "serve")
     )
     changes = " ".join(PAGES[ROOT / "CHANGELOG.md"].split())
     assert f"{len(CHECKS)} passed, 0 failed" in README
@@ -215,5 +218,9 @@ def test_its_counts_are_right() -> None:
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in READ)
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
+    assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
+    assert f"up to {MAX_LINES_TOGETHER} lines" in serve
+    assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
+    assert f"on rows of up to {LENGTH} tokens" in guide
     for dtype, limit in TOLERANCES.items():
         assert re.search(rf"by {number(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype

@@ -1,7 +1,6 @@
 """Whether compiled code gives the model's own numbers: a small model of the same architecture goes both ways.
 
-A plan cannot see that somebody has changed what the model's code or the C++ computes; this can, in some tens of
-milliseconds.
+A plan cannot see that somebody has changed what the model's code or the C++ computes; this can.
 """
 
 import math
