@@ -167,6 +167,14 @@ def test_files_and_folders_that_it_names_are_there(path: Path) -> None:
     assert gone <= NOT_IN_A_CLONE
 
 
+def test_names_that_it_takes_from_the_code_are_there() -> None:
+    files = [path for name in ("minitrans", "scripts", "tests") for path in (ROOT / name).rglob("*.*")]
+    texts = [path.read_text("utf-8") for path in files if path.suffix in {".py", ".cpp", ".yaml"}]
+    words = set(re.findall(r"\w+", "\n".join(texts)))
+    named = {name for page in PAGES.values() for name in re.findall(r"`(?:\w+\.)*([a-z_]+_[a-z_]+)(?:\(\))?`", page)}
+    assert named <= words | {"minitrans_translate_seconds"}  # which is put together
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}

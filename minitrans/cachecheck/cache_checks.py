@@ -73,7 +73,7 @@ def step_deviation(case: ModelAndTokens[Any], passing: CachedModel[Any] | None =
     lower=(),
 )
 def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
-    """So it does for every split into chunks: a prompt of many tokens, then a few at a time, or any other."""
+    """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :SPLIT_LENGTH])
     deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
@@ -146,7 +146,7 @@ def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(n_different)
 
 
-@check("score", "log-probability a token of every sentence, summed over steps from the cache, against the full pass")
+@check("score", "log-probability per token of every sentence, summed over steps from the cache, against the full pass")
 def next_token_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
     return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
@@ -568,7 +568,9 @@ def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check("generate.beams", "log-probability a token, by the full pass, of the beams in order", tolerance=CHOICE, lower=())
+@check(
+    "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=CHOICE, lower=()
+)
 def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []

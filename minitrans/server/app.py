@@ -141,7 +141,8 @@ class Api:
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected("\n".join(lines))[0]
         translator = self._translator(detected["language"] if source == "auto" else source, target)
-        doubting = bool(params.get("unsure"))  # for our page: LibreTranslate has no such thing
+        # For our page: LibreTranslate has no such thing.
+        doubting = str(params.get("unsure", "")).lower() not in ("", "0", "false")
         work: BatchFunction = translator.translations if doubting else translator.translate
         translations = iter(await self._queued_results(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)

@@ -5,24 +5,27 @@ from typing import Any
 TEXT: dict[str, Any] = {"type": "string"}
 TEXTS: dict[str, Any] = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
 DETECTED = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
+YES_OR_NO = {"type": "boolean"}
 FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
 CONTENT_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
 
 def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
-    """A path that takes these parameters by POST, or none by GET; only `format` may be left out."""
+    """A path that takes these parameters by POST, or none by GET; one with a default may be left out."""
     answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
     operation: dict[str, Any] = {"summary": summary, "responses": {}}
     for status, schema in answers.items():
         operation["responses"][status] = {"description": summary, "content": {"application/json": {"schema": schema}}}
     if fields:
-        schema = {"type": "object", "properties": fields, "required": [name for name in fields if name != "format"]}
+        required = [name for name, schema in fields.items() if "default" not in schema]
+        schema = {"type": "object", "properties": fields, "required": required}
         operation["requestBody"] = {"content": {each: {"schema": schema} for each in CONTENT_TYPES}}
     return {"post" if fields else "get": operation}
 
 
-TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED}}
-QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT}
+UNSURE = {"unsure": {"oneOf": [YES_OR_NO, {"type": "array", "items": YES_OR_NO}]}, "unknown": {"type": "array"}}
+TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE}}
+QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**YES_OR_NO, "default": False}}
 PATHS = {
     "/translate": _operation("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
     "/detect": _operation("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),

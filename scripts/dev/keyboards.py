@@ -10,7 +10,7 @@ training has most often, right or not as they stand.
 A translation of what was typed is right where it says what a reference says: both are compared without punctuation,
 quotation marks, dashes, blanks and what only changes the look of an emoji, and Latin letters in lower case. So it may
 copy "!!", or leave it. But an emoji that was typed belongs at its end, a number at its beginning, and after the first
-sentence the second one, translated as one of its references has it. (1.5 and 15 are the same here: copied_values.py
+sentence the second one, translated as one of its references has it. (1.5 and 15 are the same here: count_copied.py
 tells them apart.)
 
 "!!" and dots take the place of the end mark, or stand at the end where there is none. The same line is typed the same

@@ -106,6 +106,7 @@ def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Tran
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
     assert answer == client.post("/translate", json=question).json()
+    assert answer == client.post("/translate", data={**question, "unsure": "false"}).json()
 
 
 def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +119,7 @@ def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
     """Each path of the description takes its parameters in each kind of body, and no other method."""
-    example = {"q": "I love you.", **EN_ZH, "format": "text"}
+    example = {"q": "I love you.", **EN_ZH, "format": "text", "unsure": "true"}
     for path, operations in client.get("/spec").json()["paths"].items():
         ((method, operation),) = operations.items()
         assert client.request({"get": "POST", "post": "GET"}[method], path).status_code == 405

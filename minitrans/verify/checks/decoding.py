@@ -90,7 +90,7 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
 
 @check(
     "cache.beams",
-    f"log-probability a token of {N_BEAMS} beams for every source, against a full pass over each beam's tokens",
+    f"log-probability per token of {N_BEAMS} beams for every source, against a full pass over each beam's tokens",
 )
 def beams_are_scored_right(subject: ModelAndPairs) -> float:
     """The score that a beam collects in steps, swapping rows on the way, is the teacher-forced score of its output."""
@@ -188,7 +188,7 @@ def one_beam_is_greedy(subject: ModelAndPairs) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check("beam.score", f"log-probability a token of {N_BEAMS} outputs for every source, against full passes over them")
+@check("beam.score", f"log-probability per token of {N_BEAMS} outputs for every source, against full passes over them")
 def beam_scores_are_teacher_forced(subject: ModelAndPairs) -> float:
     """The score that beam search reports is the teacher-forced score of its output."""
     model, config = subject.model, subject.model.config

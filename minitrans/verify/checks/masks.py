@@ -88,7 +88,7 @@ def masked_before_softmax(subject: ModelAndPairs) -> float:
 )
 @torch.enable_grad()
 def empty_rows_are_zero(subject: ModelAndPairs) -> float:
-    """A query that may attend to nothing gets 0, and gradients stay finite; so does a source of nothing but padding."""
+    """A query that may attend to nothing gets 0, and gradients stay finite, even if a source is all padding."""
     q, k, v = (subject.noise(2, 3, 3, 5, seed=seed).requires_grad_() for seed in (25, 26, 27))
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
     mask[:, :, 1] = False
