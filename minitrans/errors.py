@@ -18,7 +18,7 @@ def nearest_name_error(what: str, name: str, known: Iterable[str]) -> UserError:
     return UserError(f"{what}; the nearest is {nearest}")
 
 
-def brief(value: Any) -> str:
+def truncate(value: Any) -> str:
     """A value for a message, in no more than 80 characters."""
     try:
         text = str(value)
@@ -27,7 +27,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def unexpected(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
+def argument_error(prog: str, words: Sequence[str], known: Iterable[str]) -> UserError:
     """Say which word a command does not take, and of a flag which known one is nearest."""
     flag = next((word.partition("=")[0] for word in words if word.startswith("-") and word.strip("-")), None)
     if flag is None:

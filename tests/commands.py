@@ -44,7 +44,7 @@ def command(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
     return code, out.read(), err.getvalue()
 
 
-def everything(folder: Path) -> dict[str, bytes | None]:
+def folder_contents(folder: Path) -> dict[str, bytes | None]:
     """All names in a folder, with what is in the files, at least in their first 16 MB."""
     contents: dict[str, bytes | None] = dict.fromkeys(str(path.relative_to(folder)) for path in folder.rglob("*"))
     for name in contents:
@@ -56,14 +56,14 @@ def everything(folder: Path) -> dict[str, bytes | None]:
 
 def refused(*words: str | Path, within: Path | None = None) -> str:
     """Run a command that ends with code 2, having made or changed nothing in a folder; the one error that it tells."""
-    before = everything(within) if within else {}
+    before = folder_contents(within) if within else {}
     code, out, err = command(*words)
     assert (code, out) == (2, ""), err
     *notices, error = err.splitlines()
     assert all(notice.startswith("minitrans: warning: ") for notice in notices)
     assert error.startswith("minitrans: error: ")
     assert len(error) < 1000
-    assert before == (everything(within) if within else {})
+    assert before == (folder_contents(within) if within else {})
     return error.removeprefix("minitrans: error: ")
 
 
@@ -126,7 +126,7 @@ def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
-def wait_for_the_end_of(group: int) -> None:
+def wait_for_group_exit(group: int) -> None:
     """Wait for the last process of a group, half a minute at most."""
     with contextlib.suppress(ProcessLookupError):
         for _ in range(3000):

@@ -66,7 +66,7 @@ def randomize(module: AnyModule, seed: int) -> AnyModule:
     return module
 
 
-TINY = TransformerConfig(
+TINY_CONFIG = TransformerConfig(
     vocab_size=11, pad_id=PAD, bos_id=BOS, eos_id=EOS, d_model=6, n_heads=2, d_head=4, d_ff=13, n_layers=2, max_len=17,
     dropout=0.0,
 )  # fmt: skip
@@ -74,7 +74,7 @@ TINY = TransformerConfig(
 
 def random_model(seed: int, **settings: Any) -> Transformer:
     """A tiny float64 model in eval mode, without dropout, every parameter random; with these settings."""
-    return randomize(Transformer(replace(TINY, **settings)), seed)
+    return randomize(Transformer(replace(TINY_CONFIG, **settings)), seed)
 
 
 def random_tensor(seed: int, *shape: int) -> Tensor:
@@ -113,7 +113,7 @@ def as_numpy(module: nn.Module) -> Weights:
     return {name: tensor.numpy() for name, tensor in module.state_dict().items()}
 
 
-def always(model: Transformer, *tokens: int) -> Transformer:
+def force_likeliest_tokens(model: Transformer, *tokens: int) -> Transformer:
     """Make the model's likeliest tokens the same at every position, the first one the likeliest."""
     with torch.no_grad():
         model.decoder.norm.weight.zero_()
@@ -132,7 +132,7 @@ def assert_close(got: Sequence[Tensor], want: Sequence[Tensor], relative: float 
 
 
 @pytest.fixture(scope="session")
-def fresh_report() -> Report:
+def fresh_model_report() -> Report:
     """What all checks measure on a fresh model."""
     return proof.run()
 
@@ -160,7 +160,7 @@ def corpus(tiny_run: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def few_sentences(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sixty_pair_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a corpus of 60 pairs, for tests in which much is translated; tests only read it."""
     folder = tmp_path_factory.mktemp("few")
     write_corpus(folder, train=60, valid=8, test=8)
@@ -182,10 +182,10 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 # -- Compiled code: where it can be there, a test in which the plain path is taken in its place says so --------------
 
 COMPILERS = shlex.split(os.environ.get("CXX", ""))[:1] or ["c++", "g++", "clang++"]
-HAS_FOLDER = find_spec("minitrans.compiled") is not None
-CAN_COMPILE = HAS_FOLDER and any(map(shutil.which, COMPILERS))
-collect_ignore = [] if HAS_FOLDER else ["compiled"]
-SAY_ONCE = backend.say_once
+HAS_COMPILED_FOLDER = find_spec("minitrans.compiled") is not None
+CAN_COMPILE = HAS_COMPILED_FOLDER and any(map(shutil.which, COMPILERS))
+collect_ignore = [] if HAS_COMPILED_FOLDER else ["compiled"]
+LOG_ONCE = backend.log_once
 needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or no C++ compiler here")
 
 
@@ -197,14 +197,14 @@ def _compiled_for_tests(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Co
 
 
 @pytest.fixture
-def as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
     def forget() -> None:
         for module, name in (("training", "library"), ("library", "_compile")):
             getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
 
-    if not HAS_FOLDER:
+    if not HAS_COMPILED_FOLDER:
         pytest.skip("the folder minitrans/compiled is not there")
     forget()
     yield
@@ -214,7 +214,7 @@ def as_new(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(params=["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def _lesser_processor(
-    request: pytest.FixtureRequest, as_new: None, _compiled_for_tests: None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, uncompiled: None, _compiled_for_tests: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code as for a processor with fewer instructions than this one."""
     if platform.machine() != "x86_64":
@@ -227,31 +227,31 @@ def _lesser_processor(
 
 
 @pytest.fixture(scope="session")
-def plain_lines() -> Iterator[list[str]]:
+def plain_warnings() -> Iterator[list[str]]:
     """The warnings so far that the plain path is taken."""
     lines: list[str] = []
 
     def noting(level: int, message: str) -> None:
         lines.extend([message] if level >= logging.WARNING else [])
-        SAY_ONCE(level, message)
+        LOG_ONCE(level, message)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "say_once", noting)
+        patch.setattr(backend, "log_once", noting)
         yield lines
 
 
 @pytest.fixture(autouse=True)
-def _strictly(request: pytest.FixtureRequest, plain_lines: list[str]) -> Iterator[None]:
-    """Fail where the plain path is taken, unless the test has the fixture `falls_back`; every line is new to a test."""
-    SAY_ONCE.cache_clear()
+def _fail_on_plain_path(request: pytest.FixtureRequest, plain_warnings: list[str]) -> Iterator[None]:
+    """Fail where the plain path is taken, unless the test has the fixture `fallbacks`; every line is new to a test."""
+    LOG_ONCE.cache_clear()
     yield
-    taken = plain_lines.copy()
-    plain_lines.clear()
-    assert not (CAN_COMPILE and taken) or "falls_back" in request.fixturenames, taken
+    taken = plain_warnings.copy()
+    plain_warnings.clear()
+    assert not (CAN_COMPILE and taken) or "fallbacks" in request.fixturenames, taken
 
 
 @pytest.fixture(autouse=True)
-def _ends_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def _kill_leftover_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Kill what a test has started and left behind, as one does that fails or has no time left."""
     started: list[subprocess.Popen[Any]] = []
 
@@ -273,7 +273,7 @@ def _ends_what_it_starts(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _as_loud_as_before() -> Iterator[None]:
+def _restore_log_level() -> Iterator[None]:
     """Undo what `--debug` sets for the process: the tests that follow count what is logged."""
     logger = logging.getLogger("minitrans")
     level = logger.level
@@ -282,6 +282,6 @@ def _as_loud_as_before() -> Iterator[None]:
 
 
 @pytest.fixture
-def falls_back(plain_lines: list[str]) -> list[str]:
+def fallbacks(plain_warnings: list[str]) -> list[str]:
     """Lets a test take the plain path; the warnings of it."""
-    return plain_lines
+    return plain_warnings

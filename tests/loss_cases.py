@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrans.model.loss import ROWS, BatchLoss, label_smoothed_cross_entropy
+from minitrans.model.loss import CHUNK_ROWS, BatchLossFn, label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
-from minitrans.translate.backend import Mode, make_batch_loss
+from minitrans.translate.backend import CompiledMode, make_batch_loss
 
 LinearLoss = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 
@@ -42,7 +42,7 @@ def assert_equal(got: Sequence[Tensor], want: Sequence[Tensor]) -> None:
         assert torch.equal(one, other)
 
 
-class Shapes(TorchDispatchMode):
+class ShapeRecorder(TorchDispatchMode):
     """Notes the shape of whatever any operation returns."""
 
     def __init__(self) -> None:
@@ -55,14 +55,14 @@ class Shapes(TorchDispatchMode):
         return out
 
 
-def logits_made(loss_of: LinearLoss) -> int:
-    """The most rows with as many columns as there are pieces, over loss and gradients; of 3 * ROWS positions."""
-    with Shapes() as shapes:
-        with_gradients(loss_of, *random_case([ROWS, ROWS, 5]))
+def max_logit_rows(loss_of: LinearLoss) -> int:
+    """The most rows with as many columns as there are pieces, over loss and gradients; of 3 * CHUNK_ROWS positions."""
+    with ShapeRecorder() as shapes:
+        with_gradients(loss_of, *random_case([CHUNK_ROWS, CHUNK_ROWS, 5]))
     return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
 
 
-def loss_of(model: Transformer, mode: Mode = "auto", dtype: torch.dtype | None = None) -> BatchLoss:
+def loss_of(model: Transformer, mode: CompiledMode = "auto", dtype: torch.dtype | None = None) -> BatchLossFn:
     """What computes the loss of a model's batches, where it lies and in its dtype if no other is given."""
     weight = model.output.weight
     return make_batch_loss(model, mode, weight.device, dtype or weight.dtype)

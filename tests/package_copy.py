@@ -23,7 +23,7 @@ def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str
     context.set_forkserver_preload(LIBRARIES)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # as the libraries see it
-        process = context.Process(target=_work, args=(folder, commands, dict(os.environ) | environment))
+        process = context.Process(target=_run_in_process, args=(folder, commands, dict(os.environ) | environment))
         process.start()
     process.join()
     err = (folder / "err").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str
     return [tuple(json.loads(line)) for line in (folder / "out").read_text(encoding="utf-8").splitlines()], err
 
 
-def _work(folder: Path, commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> None:
+def _run_in_process(folder: Path, commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> None:
     """What the process does. The package is found in the copy, even what the copy lacks and another place has."""
     for name, stream in (("out", 1), ("err", 2)):
         with open(folder / name, "wb") as file:

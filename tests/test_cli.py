@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 import torch
-from commands import command, copy_run, refused, wait_for_the_end_of
+from commands import command, copy_run, refused, wait_for_group_exit
 
 import minitrans.export
 from minitrans import cli
 from minitrans.cachecheck.measure import Caught, Report
 from minitrans.training.config import SECTIONS
-from minitrans.translate.backend import Mode
+from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import load_bundle, save_bundle
 from minitrans.translate.translator import Translation, Translator
 from minitrans.verify import proof
@@ -30,7 +30,7 @@ from minitrans.verify.sabotage import SABOTAGES
 MINITRANS = (sys.executable, "-m", "minitrans")
 
 
-def prints(*argv: str | Path, stdin: bytes = b"") -> str:
+def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
     """Run a command that has to end with code 0; what it writes to standard output."""
     code, out, _ = command(*argv, stdin=stdin)
     assert code == 0
@@ -47,12 +47,12 @@ def run_command(*argv: str | Path, stdin: bytes = b"") -> subprocess.CompletedPr
 def test_a_file_in_and_a_file_out(tiny_run: Path, tmp_path: Path) -> None:
     source, target = tmp_path / "in.txt", tmp_path / "out.txt"
     source.write_bytes("\ufeffI love you.\r\n\na\u2028b\0c\nlast without end".encode())
-    assert prints("translate", tiny_run, "--input", source, "--output", target) == ""
+    assert command_output("translate", tiny_run, "--input", source, "--output", target) == ""
     lines = target.read_text(encoding="utf-8").split("\n")
     assert len(lines) == 5
     assert lines[1] == lines[4] == ""
     assert [p.name for p in tmp_path.iterdir()].count("out.txt.tmp") == 0
-    assert prints("translate", tiny_run, "I love you.") == lines[0] + "\n"
+    assert command_output("translate", tiny_run, "I love you.") == lines[0] + "\n"
 
 
 @pytest.fixture
@@ -63,8 +63,8 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_chunks")
 def test_texts_and_standard_input_in_many_chunks(tiny_run: Path) -> None:
     texts = ["I love you.", "", "I love you.", "", "I love you."]
-    lines = prints("translate", tiny_run, stdin="\n".join(texts).encode()).split("\n")
-    assert lines == prints("translate", tiny_run, *texts).split("\n")
+    lines = command_output("translate", tiny_run, stdin="\n".join(texts).encode()).split("\n")
+    assert lines == command_output("translate", tiny_run, *texts).split("\n")
     assert lines == [lines[0], "", lines[0], "", lines[0], ""]
     assert lines[0]
 
@@ -80,9 +80,9 @@ def test_texts_and_standard_input_in_many_chunks(tiny_run: Path) -> None:
 )
 def test_how_it_is_computed_changes_no_word(way: list[str], others: list[list[str]], tiny_run: Path) -> None:
     texts = "I love you.", "", "Machine learning is fun."
-    want = prints("translate", tiny_run, *way, *texts)
+    want = command_output("translate", tiny_run, *way, *texts)
     for flags in others:
-        assert prints("translate", tiny_run, *way, *flags, *texts) == want
+        assert command_output("translate", tiny_run, *way, *flags, *texts) == want
 
 
 @pytest.mark.parametrize(
@@ -110,27 +110,29 @@ def test_every_flag_does_something(
 
     monkeypatch.setattr(Translator, "translations", translations)
     monkeypatch.setattr(torch, "set_num_threads", lambda n: seen.update(threads=n))
-    prints("translate", tiny_run, "I love you.")
+    command_output("translate", tiny_run, "I love you.")
     without = seen.copy()
-    prints("translate", tiny_run, "I love you.", *flags.split())
+    command_output("translate", tiny_run, "I love you.", *flags.split())
     assert dict(seen.items() - without.items()) == changed
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_beams_and_the_n_best(tiny_run: Path) -> None:
     flags, stdin = ("--beam", "3", "--n-best", "2"), b"I love you.\n\nMachine learning is fun.\n"
-    rows = [line.split("\t") for line in prints("translate", tiny_run, *flags, stdin=stdin).splitlines()]
+    rows = [line.split("\t") for line in command_output("translate", tiny_run, *flags, stdin=stdin).splitlines()]
     assert [row[0] for row in rows] == ["1", "1", "2", "3", "3"]
     assert rows[2] == ["2", "0.0000", ""]
     assert float(rows[0][1]) >= float(rows[1][1])
-    best = prints("translate", tiny_run, "--beam", "3", "I love you.", "", "Machine learning is fun.").splitlines()
+    best = command_output(
+        "translate", tiny_run, "--beam", "3", "I love you.", "", "Machine learning is fun."
+    ).splitlines()
     assert best == [rows[0][2], "", rows[3][2]]
 
 
 @pytest.mark.usefixtures("small_chunks")
 def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     def sampled(*flags: str) -> list[str]:
-        return prints("translate", tiny_run, *flags, "I love you.", "", "Machine learning is fun.").splitlines()
+        return command_output("translate", tiny_run, *flags, "I love you.", "", "Machine learning is fun.").splitlines()
 
     first = sampled("--sample", "5")
     assert first[1] == ""
@@ -139,7 +141,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     assert first == sampled("--sample", "5", "--processes", "2")
     assert sampled("--sample", "1") == sampled()
     stdin = b"I love you.\n\nMachine learning is fun.\n"
-    assert prints("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
+    assert command_output("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
 
 
 def without_count(messages: list[str], n_lines: int) -> tuple[list[str], int]:
@@ -154,7 +156,7 @@ def test_words_that_training_never_showed_are_named_once_a_line(
     tiny_run: Path, way: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
-    assert prints("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
+    assert command_output("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
     messages, n_unsure = without_count(caplog.messages, 5)
     assert messages == [
         "line 3: not in the training data: xyzzy, plugh, 7q",
@@ -174,18 +176,18 @@ def test_doubts_are_told_for_each_text_and_counted_for_a_file(
     for threshold, unsure in ((min(good, bad) - 1, []), ((good + bad) / 2, [1 if good < bad else 3])):
         (run / "model.json").write_text(json.dumps(sizes | {"threshold": {"score": threshold, "chrf": None}}))
         caplog.clear()
-        lines = prints("translate", run, *texts[:3])
+        lines = command_output("translate", run, *texts[:3])
         assert caplog.messages == [f"line {number}: unsure" for number in unsure]
         source.write_text("\n".join(texts[:3]))
         caplog.clear()
-        prints("translate", run, "--input", source, "--output", target)
+        command_output("translate", run, "--input", source, "--output", target)
         assert caplog.messages == ["unsure of 1 of 3 lines; --scores says which"] * len(unsure)
         assert target.read_text(encoding="utf-8") == lines
         caplog.clear()
-        prints("translate", run, *texts[1:2], *texts[3:])
+        command_output("translate", run, *texts[1:2], *texts[3:])
         assert caplog.messages == ["line 2: unsure; not in the training data: xyzzy"]
         caplog.clear()
-        prints("translate", run, stdin="\n".join([*texts[1:2], *texts[3:]]).encode())
+        command_output("translate", run, stdin="\n".join([*texts[1:2], *texts[3:]]).encode())
         unknown = "line 2: not in the training data: xyzzy"
         assert caplog.messages == [unknown, "unsure of 1 of 2 lines; --scores says which"]
 
@@ -197,8 +199,8 @@ def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str) -> None
     assert {t.unsure for t in translations} == {False, True}
     translate = "translate", tiny_run, "--beam", "2", "--processes", processes
     want = [f"{t.score:.4f}\t{'unsure' if t.unsure else ''}\t{t.text}" for t in translations]
-    assert prints(*translate, "--scores", *lines).splitlines() == want
-    assert prints(*translate, *lines).splitlines() == [t.text for t in translations]
+    assert command_output(*translate, "--scores", *lines).splitlines() == want
+    assert command_output(*translate, *lines).splitlines() == [t.text for t in translations]
 
 
 LINES = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
@@ -212,7 +214,7 @@ def test_parts_put_together_are_the_whole(
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
     source.write_bytes(LINES.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
-    prints(*translate, whole)
+    command_output(*translate, whole)
     messages, n_unsure = without_count(caplog.messages, 8)
     assert [message[:7] for message in messages] == ["line 4:", "line 7:"]
     assert n_unsure == 0 if "--sample" in way else 2 <= n_unsure <= 6
@@ -220,7 +222,7 @@ def test_parts_put_together_are_the_whole(
         joined, told_of_parts, n_unsure_of_parts = b"", [], 0
         for k in range(1, n + 1):
             caplog.clear()
-            prints(*translate, part, "--part", f"{k}/{n}")
+            command_output(*translate, part, "--part", f"{k}/{n}")
             joined += part.read_bytes()
             lines = part.read_bytes().splitlines()
             n_lines = len({line.split(b"\t")[0] for line in lines} if "--n-best" in way else lines)
@@ -231,7 +233,7 @@ def test_parts_put_together_are_the_whole(
         assert (told_of_parts, n_unsure_of_parts) == (messages, n_unsure)
 
 
-INTERRUPTED = """
+INTERRUPTED_PROGRAM = """
 import os, sys
 from minitrans import cli
 from minitrans.translate.workers import Workers
@@ -261,25 +263,25 @@ def test_an_interrupted_translation_goes_on(
     source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
     source.write_bytes(LINES.encode())
     translate = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
-    prints(*translate, whole)
+    command_output(*translate, whole)
     translate += [str(target), "--resume"]
-    killed = [sys.executable, "-c", INTERRUPTED, str(int(number)), *translate]
+    killed = [sys.executable, "-c", INTERRUPTED_PROGRAM, str(int(number)), *translate]
     assert subprocess.run(killed, capture_output=True, check=False, timeout=120).returncode == code
     assert not target.exists()
     kept = partial.read_bytes()
     assert kept == b"".join(whole.read_bytes().splitlines(keepends=True)[:n_done])
     partial.write_bytes(kept + "我".encode()[:-1])
     caplog.clear()
-    prints(*translate)
+    command_output(*translate)
     assert target.read_bytes() == whole.read_bytes()
     assert caplog.messages == ["line 7: not in the training data: plugh"]
     assert not partial.exists()
     target.rename(partial)  # as if it had been interrupted after the last line
-    prints(*translate)
+    command_output(*translate)
     assert target.read_bytes() == whole.read_bytes()
     caplog.clear()
     target.write_bytes(b"as it was")
-    prints(*translate)
+    command_output(*translate)
     assert caplog.messages == [f"{target} is there already; nothing is left to do"]
     assert target.read_bytes() == b"as it was"
 
@@ -337,7 +339,7 @@ def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
     assert "line 4 is cut" in cut
     assert re.fullmatch(r"minitrans: warning: unsure of [1-4] of 5 lines; --scores says which", count)
     assert end == ""
-    assert prints("translate", tiny_run, "I love you.", "Machine learning is fun.").encode() == first + second
+    assert command_output("translate", tiny_run, "I love you.", "Machine learning is fun.").encode() == first + second
 
 
 def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -> None:
@@ -510,14 +512,14 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
             process.stdin.close()
             assert process.stderr.read() == message
             assert process.wait() == code
-        wait_for_the_end_of(process.pid)
+        wait_for_group_exit(process.pid)
 
 
 # -- evaluate ---------------------------------------------------------------------------------------------------------
 
 
-def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: list[str]) -> None:
-    report = json.loads(prints("evaluate", tiny_run, *own_words, "--tokenize", "none", "--json"))
+def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_references: list[str]) -> None:
+    report = json.loads(command_output("evaluate", tiny_run, *own_references, "--tokenize", "none", "--json"))
     scores = "bleu bleu_signature bleu_interval chrf chrf_signature chrf_interval exact_match sentences"
     marks = "unsure unsure_precision unsure_recall unsure_wrong"
     assert set(report) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
@@ -525,7 +527,7 @@ def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_words: lis
     assert "tok:none" in report["bleu_signature"]
 
 
-def other_run(run: Path, folder: Path) -> Path:
+def make_worse_run(run: Path, folder: Path) -> Path:
     """A copy of a run that translates badly."""
     bundle = load_bundle(run)
     noise = torch.Generator().manual_seed(1)
@@ -536,15 +538,15 @@ def other_run(run: Path, folder: Path) -> Path:
 
 
 @pytest.fixture
-def own_words(tiny_run: Path, tmp_path: Path) -> list[str]:
+def own_references(tiny_run: Path, tmp_path: Path) -> list[str]:
     """Flags that score translations of the test split against those of `tiny_run`."""
     source, reference = tiny_run.parent / "test.en", tmp_path / "own.zh"
-    prints("translate", tiny_run, "--input", source, "--output", reference)
+    command_output("translate", tiny_run, "--input", source, "--output", reference)
     return ["--source", str(source), "--reference", str(reference)]
 
 
-def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, own_words: list[str]) -> None:
-    scores, bleu, chrf, marks, speed = prints("evaluate", tiny_run, *own_words).splitlines()
+def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, own_references: list[str]) -> None:
+    scores, bleu, chrf, marks, speed = command_output("evaluate", tiny_run, *own_references).splitlines()
     sure = r" 100.00 \(95% CI 100.00-100.00\)"
     assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
     assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
@@ -555,14 +557,14 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, ow
         marks,
     )
     assert speed.endswith(" sentences/s")
-    reference = Path(own_words[3])
+    reference = Path(own_references[3])
     reference.write_bytes(b"\n" + reference.read_bytes().partition(b"\n")[2])  # the only reference may be blank
-    assert "exact match 93.3%" in prints("evaluate", tiny_run, *own_words)
+    assert "exact match 93.3%" in command_output("evaluate", tiny_run, *own_references)
 
 
-def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
+def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
     run = copy_run(tiny_run, tmp_path / "run")
-    sources = Path(own_words[1]).read_text(encoding="utf-8").splitlines()
+    sources = Path(own_references[1]).read_text(encoding="utf-8").splitlines()
     outputs = Translator.load(tiny_run).translations(sources)
     middle = sum(sorted(t.score for t in outputs)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
     sizes = json.loads((run / "model.json").read_text())
@@ -573,23 +575,23 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
     (tmp_path / "ref.zh").write_text(lines, encoding="utf-8")
     both = sum(u and w for u, w in zip(unsure, wrong, strict=True))
     assert 0 < both < min(sum(unsure), sum(wrong)) <= max(sum(unsure), sum(wrong)) < 15
-    evaluate = "evaluate", run, "--source", own_words[1], "--reference", tmp_path / "ref.zh"
-    for more, both_and in (([], both), (["--reference", own_words[3]], 0)):  # by the second, all are right
-        marks = json.loads(prints(*evaluate, *more, "--json"))
+    evaluate = "evaluate", run, "--source", own_references[1], "--reference", tmp_path / "ref.zh"
+    for more, both_and in (([], both), (["--reference", own_references[3]], 0)):  # by the second, all are right
+        marks = json.loads(command_output(*evaluate, *more, "--json"))
         assert marks["unsure"] == pytest.approx(100 * sum(unsure) / 15)
         assert marks["unsure_precision"] == pytest.approx(100 * both_and / sum(unsure))
         assert marks["unsure_recall"] == (None if more else pytest.approx(100 * both / 5))
         assert marks["unsure_wrong"] == "equal to no reference"
     told_of = f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among"
-    assert told_of in prints(*evaluate)
+    assert told_of in command_output(*evaluate)
     (run / "model.json").write_text(json.dumps({name: sizes[name] for name in sizes if name != "threshold"}))
-    assert "unsure" not in prints(*evaluate, "--json")
+    assert "unsure" not in command_output(*evaluate, "--json")
 
 
-def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
-    other = other_run(tiny_run, tmp_path / "other")
+def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
+    other = make_worse_run(tiny_run, tmp_path / "other")
     runs = [str(tiny_run), str(other), str(tiny_run)]
-    scores = json.loads(prints("evaluate", *runs, *own_words, "--json"))
+    scores = json.loads(command_output("evaluate", *runs, *own_references, "--json"))
     assert set(scores) == {"runs", "mean", "std"}
     assert [run["run"] for run in scores["runs"]] == runs
     first, worse, same = scores["runs"]
@@ -600,7 +602,7 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, o
     assert scores["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
     assert set(scores["mean"]) == set(scores["std"]) == {"bleu", "chrf", "exact_match"}
 
-    lines = prints("evaluate", *runs, *own_words).splitlines()
+    lines = command_output("evaluate", *runs, *own_references).splitlines()
     assert [line.split(": ")[0] for line in lines[:3]] == runs
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
@@ -611,21 +613,21 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, o
 
 def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Path) -> None:
     flags = "--source", corpus / "test.en", "--reference", corpus / "test.zh", "--json", "--processes"
-    one, two = (json.loads(prints("evaluate", tiny_run, *flags, n)) for n in ("1", "2"))
+    one, two = (json.loads(command_output("evaluate", tiny_run, *flags, n)) for n in ("1", "2"))
     for name in ("seconds", "sentences_per_second"):
         del one[name], two[name]
     assert one == two
 
 
-def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_words: list[str]) -> None:
-    source, own = Path(own_words[1]), Path(own_words[3]).read_text(encoding="utf-8").splitlines()
+def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
+    source, own = Path(own_references[1]), Path(own_references[3]).read_text(encoding="utf-8").splitlines()
     first, second = tmp_path / "first.zh", tmp_path / "second.zh"
     first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
     second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
     evaluate = "evaluate", tiny_run, "--source", source, "--json"
     exact = []
-    for files in ([first], [first, second], [first, second, Path(own_words[3])]):
-        scores = json.loads(prints(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
+    for files in ([first], [first, second], [first, second, Path(own_references[3])]):
+        scores = json.loads(command_output(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
         exact.append(scores["exact_match"])
     assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
     assert (scores["bleu_signature"][:9], scores["bleu"]) == ("nrefs:var", pytest.approx(100))
@@ -635,17 +637,17 @@ def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_wo
 
 
 def test_verify_a_fresh_model() -> None:
-    assert "0 failed" in prints("verify")
+    assert "0 failed" in command_output("verify")
 
 
 def test_verify_a_trained_run_as_json(tiny_run: Path) -> None:
-    assert json.loads(prints("verify", tiny_run, "--json"))["passed"] is True
+    assert json.loads(command_output("verify", tiny_run, "--json"))["passed"] is True
 
 
 def test_verify_writes_a_page_and_says_where(
-    tiny_run: Path, fresh_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, fresh_model_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     code, _, err = command("verify", tiny_run, "--report", tmp_path / "proof")
     assert code == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in err
@@ -670,7 +672,7 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
 
 
 def test_the_sabotages_are_listed() -> None:
-    lines = prints("verify", "--list").splitlines()
+    lines = command_output("verify", "--list").splitlines()
     assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
@@ -680,7 +682,7 @@ def test_the_sabotages_are_listed() -> None:
 def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "loss.padding")])
     monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20")])
-    caught = json.loads(prints("verify", "--self-test", "--json"))["sabotages"]
+    caught = json.loads(command_output("verify", "--self-test", "--json"))["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
     code, out, _ = command("verify", "--self-test")
@@ -716,7 +718,7 @@ def test_debug_shows_where_it_happened(tmp_path: Path) -> None:
 
 def test_settings_are_listed_section_by_section() -> None:
     def listed(*words: str) -> set[str]:
-        out = prints("train", "--help", *words)
+        out = command_output("train", "--help", *words)
         assert words or out.count("\n") < 40  # a screen
         return {flag.partition(".")[0] for flag in re.findall(r"^  --(\w+\.\w+)", out, re.M)}
 
@@ -727,7 +729,7 @@ def test_settings_are_listed_section_by_section() -> None:
 
 @pytest.mark.parametrize("words", [[], *([name] for name in cli.COMMANDS)])
 def test_help_ends_with_code_0(words: list[str]) -> None:
-    text = " ".join(prints(*words, "--help").split())
+    text = " ".join(command_output(*words, "--help").split())
     summaries = {name: " ".join(str(run.__doc__).split()) for name, (_, run) in cli.COMMANDS.items()}
     assert text.startswith(" ".join(["usage: minitrans", *words]))
     if words:
@@ -739,7 +741,7 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
 
 
 SETTINGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
-NEEDED = {  # what each command that computes needs at least
+REQUIRED_ARGUMENTS = {  # what each command that computes needs at least
     "train": SETTINGS,
     "distill": SETTINGS,
     "translate": ["r"],
@@ -752,33 +754,35 @@ NEEDED = {  # what each command that computes needs at least
 
 @pytest.mark.parametrize("name", [name for name in cli.COMMANDS if name != "export"])
 def test_compiled_is_a_flag_where_something_is_computed(name: str) -> None:
-    assert cli.parse_command([name, *NEEDED[name]])[1].compiled == "auto"
+    assert cli.parse_command([name, *REQUIRED_ARGUMENTS[name]])[1].compiled == "auto"
     for mode in ("auto", "off", "require"):
-        assert cli.parse_command([name, *NEEDED[name], "--compiled", mode])[1].compiled == mode
+        assert cli.parse_command([name, *REQUIRED_ARGUMENTS[name], "--compiled", mode])[1].compiled == mode
 
 
-def test_compiled_reaches_who_computes(tiny_run: Path, own_words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_reaches_who_computes(
+    tiny_run: Path, own_references: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     modes: list[str] = []
     load = Translator.load
 
-    def seen(run: str, device: str, dtype: torch.dtype, compiled: Mode) -> Translator:
+    def seen(run: str, device: str, dtype: torch.dtype, compiled: CompiledMode) -> Translator:
         modes.append(compiled)
         return load(run, device, dtype, compiled)
 
-    def measured(compiled: Mode, **_: object) -> Report:
+    def measured(compiled: CompiledMode, **_: object) -> Report:
         modes.append(compiled)
         return Report([])
 
-    def sabotaged(compiled: Mode) -> Iterator[Caught]:
+    def sabotaged(compiled: CompiledMode) -> Iterator[Caught]:
         modes.append(compiled)
         return iter(())
 
     monkeypatch.setattr(Translator, "load", seen)
     monkeypatch.setattr(proof, "run", measured)
     monkeypatch.setattr(proof, "self_test", sabotaged)
-    for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_words]):
-        prints(*words, "--compiled", "off")
-        prints(*words)
+    for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_references]):
+        command_output(*words, "--compiled", "off")
+        command_output(*words)
     command("verify", "--self-test", "--compiled", "off")
     assert modes == ["off", "auto", "off", "auto", "off", "off"]
 

@@ -16,15 +16,17 @@ PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 
 
-def names(requirements: Iterable[str]) -> set[str]:
+def requirement_names(requirements: Iterable[str]) -> set[str]:
     return {re.split(r"[^\w-]", line)[0].lower().replace("-", "_") for line in requirements}
 
 
 def test_what_is_declared_is_pinned() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert all("==" in line for line in lines[1:])
-    declared = names(PROJECT["dependencies"]).union(*map(names, PROJECT["optional-dependencies"].values()))
-    assert declared - names(lines[1:]) == {"minitrans"}
+    declared = requirement_names(PROJECT["dependencies"]).union(
+        *map(requirement_names, PROJECT["optional-dependencies"].values())
+    )
+    assert declared - requirement_names(lines[1:]) == {"minitrans"}
 
 
 def test_what_is_no_python_is_installed_too() -> None:

@@ -18,7 +18,7 @@ import minitrans
 
 ROOT = Path(__file__).parents[1]
 GUIDE = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
-FALLS_BACK = "takes the plain and slower path"
+PLAIN_WARNING = "takes the plain and slower path"
 
 
 def sections() -> dict[str, str]:
@@ -61,7 +61,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_and_translate(corpus: Path) -> list[list[str]]:
+def train_and_translate_commands(corpus: Path) -> list[list[str]]:
     """Train and translate, with compiled code if it is admitted and without."""
     commands = []
     for mode in ("auto", "off"):
@@ -71,29 +71,29 @@ def train_and_translate(corpus: Path) -> list[list[str]]:
     return commands
 
 
-def of_run(folder: Path, mode: str) -> list[bytes]:
+def run_file_contents(folder: Path, mode: str) -> list[bytes]:
     return [(folder / mode / name).read_bytes() for name in ("metrics.csv", "model.safetensors")]
 
 
-def red_after_the_plain_path_computed(folder: Path, corpus: Path, reason: str) -> list[str]:
+def failed_checks_on_plain_path(folder: Path, corpus: Path, reason: str) -> list[str]:
     """The line, and the bytes of a run and of translations that never asked for compiled code.
 
     Returns the checks that `verify` fails, which is asked in the same process.
     """
-    results, err = run_copy(folder, [*train_and_translate(corpus), ["verify", "--json"]])
+    results, err = run_copy(folder, [*train_and_translate_commands(corpus), ["verify", "--json"]])
     err = err[: err.rindex("$ verify")]
     assert [code for code, _ in results[:4]] == [0, 0, 0, 0]
-    said = [line for line in err.splitlines() if FALLS_BACK in line]
+    said = [line for line in err.splitlines() if PLAIN_WARNING in line]
     assert [line.split(": ")[2].split(" ", 1)[0] for line in said] == ["training", "decoding"]
     assert all(reason in line for line in said), said
     assert all(line not in err[err.rindex("$ train") :] for line in said)  # not with --compiled off
-    assert of_run(folder, "auto") == of_run(folder, "off")
+    assert run_file_contents(folder, "auto") == run_file_contents(folder, "off")
     assert results[1][1] == results[3][1]
     assert len(results[1][1].splitlines()) == 10
-    return red_checks(*results[4])
+    return failed_checks(*results[4])
 
 
-def red_checks(code: int, out: str) -> list[str]:
+def failed_checks(code: int, out: str) -> list[str]:
     """The checks that `verify` failed, which ends with code 1 then."""
     report: dict[str, Any] = json.loads(out)
     assert code == int(not report["passed"])
@@ -116,7 +116,7 @@ def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path
     text = sections()[title]
     apply_diffs(folder, text)
     named = re.findall(r"`(\S+)`", text[text.index("Checks that turn red:") :])
-    assert red_after_the_plain_path_computed(folder, corpus, REASONS[title]) == named
+    assert failed_checks_on_plain_path(folder, corpus, REASONS[title]) == named
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
@@ -128,19 +128,19 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path)
     apply_diffs(folder, sections()["A new check"])
     commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
     (sound, broken), _ = run_copy(folder, commands)
-    assert red_checks(*sound) == []
+    assert failed_checks(*sound) == []
     assert "mask.first" in [check["id"] for check in json.loads(sound[1])["checks"]]
-    assert "mask.first" in red_checks(*broken)
+    assert "mask.first" in failed_checks(*broken)
 
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
     folder = copy_of_the_package(tmp_path)
-    results, err = run_copy(folder, train_and_translate(corpus))
+    results, err = run_copy(folder, train_and_translate_commands(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
-    assert FALLS_BACK not in err
+    assert PLAIN_WARNING not in err
     said = re.findall(r"computed: .*", err)
     assert said == [f"computed: training in {who}, decoding in {who}" for who in ("compiled C++", "PyTorch")]
-    assert of_run(folder, "auto") != of_run(folder, "off")  # but for rounding they are the same
+    assert run_file_contents(folder, "auto") != run_file_contents(folder, "off")  # but for rounding they are the same
 
 
 def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, corpus: Path) -> None:
@@ -157,10 +157,10 @@ def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, co
         "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / A(Dh));",
     )
     replace(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
-    red = red_after_the_plain_path_computed(folder, corpus, "compiled code is off by")
+    red = failed_checks_on_plain_path(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
     (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
-    assert red_checks(*result) == []
+    assert failed_checks(*result) == []
 
 
 def every_command(corpus: Path) -> list[list[str]]:
@@ -186,7 +186,7 @@ def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, co
         environment["PATH"] = str(tmp_path)
     results, err = run_copy(folder, every_command(corpus), **environment)
     assert [code for code, _ in results] == [0] * 7
-    assert (FALLS_BACK in err) == (lacking == "compiler")
+    assert (PLAIN_WARNING in err) == (lacking == "compiler")
     computed = re.findall(r"computed: .*", err)
     assert [line.endswith(" verification in PyTorch") for line in computed] == [False, True, True]
     for _, out in results[4:6]:

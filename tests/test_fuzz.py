@@ -18,11 +18,11 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.reading import clean
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
-from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
+from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 from minitrans.translate.translator import Translator
 from minitrans.verify import proof
 
-AWKWARD = [
+AWKWARD_BYTES = [
     *(b"\n", b"\r\n", b"\r", b"\n\n", b"\0", b"\t", b" ", b",", b'"', b'""', b"\\", b"\x1b[2J", b"\x7f", b"\x1c"),
     *(c.encode() for c in "\ufeff\u2028\u2029\x85\xa0\u2581\ufffd\U0001f468\u200d\u0301\ue000\U0010ffff"),
     *(b"\xff", b"\x80", b"\xc3", b"\xe6\x88", b"\xc0\x80", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xff\xfea\0\n\0"),
@@ -31,7 +31,7 @@ AWKWARD = [
     *(b"I love you.", "我爱你。".encode(), b"<unk>", b"</s>", b"<0x0A>", b"a" * 10_000, "我 ".encode() * 3_000),
 ]
 text_bytes = st.lists(
-    st.one_of(st.sampled_from(AWKWARD), st.text(max_size=8).map(str.encode), st.binary(max_size=4)), max_size=12
+    st.one_of(st.sampled_from(AWKWARD_BYTES), st.text(max_size=8).map(str.encode), st.binary(max_size=4)), max_size=12
 ).map(b"".join)
 
 PAIRS = [("one", "一"), ('two "big" ones', "两个，“大”的"), ("three, \u2028 three", "三\u3000三")]
@@ -54,7 +54,7 @@ def damaged(valid: bytes) -> st.SearchStrategy[bytes]:
         near_the_start | st.integers(0, len(valid)),
         st.sampled_from([1, 2, 7, 100]),
         st.integers(1, 255),
-        st.sampled_from(AWKWARD),
+        st.sampled_from(AWKWARD_BYTES),
     )
 
     def apply(faults: list[tuple[str, int, int, int, bytes]]) -> bytes:
@@ -231,37 +231,37 @@ def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def broken_run(tiny_run: Path, sandbox: Path) -> Path:
+def run_to_damage(tiny_run: Path, sandbox: Path) -> Path:
     return copy_run(tiny_run, sandbox / "run")
 
 
-@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER, WORDS])
+@pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
 @given(data=st.data())
-def test_a_damaged_run_translates_or_is_refused(broken_run: Path, name: str, data: st.DataObject) -> None:
-    whole = (broken_run / name).read_bytes()
+def test_a_damaged_run_translates_or_is_refused(run_to_damage: Path, name: str, data: st.DataObject) -> None:
+    whole = (run_to_damage / name).read_bytes()
     try:
-        (broken_run / name).write_bytes(data.draw(damaged(whole) | text_bytes))
-        written = run("translate", broken_run, "I love you.", "")
+        (run_to_damage / name).write_bytes(data.draw(damaged(whole) | text_bytes))
+        written = run("translate", run_to_damage, "I love you.", "")
     finally:
-        (broken_run / name).write_bytes(whole)
+        (run_to_damage / name).write_bytes(whole)
     assert written is None or written.count("\n") == 2
 
 
 @given(data=st.data())
 def test_a_damaged_config_finds_its_corpus_or_is_refused(
-    broken_run: Path, fresh_report: Report, data: st.DataObject
+    run_to_damage: Path, fresh_model_report: Report, data: st.DataObject
 ) -> None:
-    whole = (broken_run / "config.yaml").read_bytes()
+    whole = (run_to_damage / "config.yaml").read_bytes()
     section = whole.index(b"data:")
     try:
-        (broken_run / "config.yaml").write_bytes(
+        (run_to_damage / "config.yaml").write_bytes(
             data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(proof, "run", lambda **_: fresh_report)
-            written = run("verify", broken_run)
+            patch.setattr(proof, "run", lambda **_: fresh_model_report)
+            written = run("verify", run_to_damage)
     finally:
-        (broken_run / "config.yaml").write_bytes(whole)
+        (run_to_damage / "config.yaml").write_bytes(whole)
     assert written is None or "0 failed" in written
 
 

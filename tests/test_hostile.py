@@ -25,10 +25,12 @@ from minitrans.training.config import SECTIONS
 from minitrans.verify import proof
 
 settings.register_profile("long", deadline=None, max_examples=10_000)
-DRAWS = settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
+HYPOTHESIS_SETTINGS = (
+    settings(max_examples=60) if os.environ.get("HYPOTHESIS_PROFILE") != "long" else settings.get_profile("long")
+)
 
 
-def refused_soon(*words: str | Path, within: Path) -> str:
+def quick_refusal_message(*words: str | Path, within: Path) -> str:
     """As `refused`, within ten seconds."""
     began = time.monotonic()
     error = refused(*words, within=within)
@@ -52,7 +54,7 @@ VALUES = [
 ]
 
 
-@settings(DRAWS)
+@settings(HYPOTHESIS_SETTINGS)
 @given(
     st.lists(
         st.tuples(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
@@ -61,28 +63,28 @@ VALUES = [
 def test_any_setting_of_any_value_ends_in_one_line(sandbox: Path, drawn: list[tuple[str, str]]) -> None:
     """Where the value is right after all, there is still no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
-    refused_soon("train", *tiny_settings(sandbox / "gone"), "--run-dir", "r", *flags, within=sandbox)
+    quick_refusal_message("train", *tiny_settings(sandbox / "gone"), "--run-dir", "r", *flags, within=sandbox)
 
 
-@settings(DRAWS)
+@settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
 def test_any_setting_of_a_file_ends_in_one_line(sandbox: Path, name: str, value: str, quoted: bool) -> None:
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
     path = sandbox / "c.yaml"
     path.write_bytes((f"{section}:\n  {setting}" if section else setting).encode(errors="surrogateescape"))
-    flags = [*tiny_settings(sandbox / "gone")[6:], *DATA, "--run-dir", "r", "--config", str(path)]
-    refused_soon("train", *flags, within=sandbox)
+    flags = [*tiny_settings(sandbox / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
+    quick_refusal_message("train", *flags, within=sandbox)
     path.unlink()
 
 
-DATA = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
+DATA_FLAGS = ["--data.path", "gone", "--data.source", "en", "--data.target", "zh"]
 
 
 # -- Flags ----------------------------------------------------------------------------------------------------------
 
 
-WORDS = st.sampled_from(
+COMMAND_WORDS = st.sampled_from(
     [*cli.COMMANDS, *VALUES]
     + [f"{flag}{end}" for name in cli.COMMANDS for flag in ("--run-dir", "--beam", "--input", "--json", "-o", "--model")
        for end in ("", "=", "=x")]
@@ -91,8 +93,8 @@ WORDS = st.sampled_from(
 ) | st.text(max_size=4)  # fmt: skip
 
 
-@settings(DRAWS)
-@given(st.sampled_from([*cli.COMMANDS]), st.lists(WORDS, max_size=6))
+@settings(HYPOTHESIS_SETTINGS)
+@given(st.sampled_from([*cli.COMMANDS]), st.lists(COMMAND_WORDS, max_size=6))
 def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list[str]) -> None:
     """None names a run that is there, so none has anything to do."""
     if name == "verify" and "gone" not in words:
@@ -112,10 +114,10 @@ def names(folder: Path) -> set[str]:
 
 
 def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
-    tiny_run: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
     before = names(tmp_path)
     assert command("translate", run, "I love you.")[0] == 0
@@ -124,9 +126,9 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
-    tiny_run: Path, sandbox: Path, tmp_path: Path, fresh_report: Report, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, sandbox: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(proof, "run", lambda **_: fresh_report)
+    monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     home = tmp_path / "home"
     run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
     ignored = shutil.ignore_patterns("run", "cache")
@@ -142,7 +144,7 @@ def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, sandbox: Pa
         shutil.copy(path, tmp_path)
     for side in ("en", "zh"):
         (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(bytes(1 << 24), 1) * 64)  # a gigabyte
-    message = refused_soon("train", *tiny_settings(tmp_path), "--run-dir", sandbox / "r", within=sandbox)
+    message = quick_refusal_message("train", *tiny_settings(tmp_path), "--run-dir", sandbox / "r", within=sandbox)
     assert "train.en.gz, line 1: it has more than 4194304 bytes; break it into sentences" in message
 
 

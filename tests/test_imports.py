@@ -13,9 +13,9 @@ import minitrans
 
 PACKAGE = Path(minitrans.__file__).parent
 ROOT = PACKAGE.parent
-MODEL = PACKAGE / "model"
+MODEL_DIR = PACKAGE / "model"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
+IMPORT_LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
 LIBRARIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
 
 
@@ -36,7 +36,7 @@ def run(program: str, without: Sequence[str] = ()) -> None:
 def test_readme_lists_the_folders_in_their_order() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     rows = re.findall(r"`minitrans/(\w+)/?(?:\.py)?`", readme.split("## The files")[1])
-    assert [*rows, "__main__"] == LAYERS[::-1]
+    assert [*rows, "__main__"] == IMPORT_LAYERS[::-1]
 
 
 def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
@@ -59,7 +59,9 @@ def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
 
 
 def test_the_model_names_nothing_compiled() -> None:
-    words_of_file = {path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL.glob("*.py")}
+    words_of_file = {
+        path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL_DIR.glob("*.py")
+    }
     assert {name: words for name, words in words_of_file.items() if words} == {}
     control = words_of_compiled_code("# Compiled kernels, in C++: torch.compile is none.")
     assert control == ["Compiled", "kernel", "C++"]
@@ -67,11 +69,11 @@ def test_the_model_names_nothing_compiled() -> None:
 
 def test_the_model_is_short() -> None:
     """But for the reference, which is the same once more in NumPy, and for sampling, which nothing else needs."""
-    files = [path for path in MODEL.glob("*.py") if path.stem not in ("reference", "sampling")]
+    files = [path for path in MODEL_DIR.glob("*.py") if path.stem not in ("reference", "sampling")]
     assert sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files) < 1200
 
 
-MODEL_AT_WORK = """
+MODEL_PROGRAM = """
 from minitrans import MultiHeadAttention, Transformer, TransformerConfig
 from minitrans.model.loss import batch_loss
 from minitrans.model.decoding import CachedStepper, greedy_decode
@@ -82,17 +84,17 @@ model = Transformer(config)
 batch_loss(model, ids, ids, ids, 0.1).backward()
 assert len(greedy_decode(CachedStepper(model.eval()), ids)) == 1
 """
-OTHERS = [*(LIBRARIES - {"torch"}), *(f"minitrans.{name}" for name in LAYERS if name != "model")]
+NON_MODEL_MODULES = [*(LIBRARIES - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
 
 
 def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
-    run(MODEL_AT_WORK, without=OTHERS)
+    run(MODEL_PROGRAM, without=NON_MODEL_MODULES)
 
 
 @pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.translate"])
 def test_control_what_is_not_installed_is_missed(name: str) -> None:
     with pytest.raises(AssertionError, match=f"import of {name} halted"):
-        run(f"import torch, {name}", without=OTHERS)
+        run(f"import torch, {name}", without=NON_MODEL_MODULES)
 
 
 # -- the package ----------------------------------------------------------------------------------------------------

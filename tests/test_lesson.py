@@ -13,16 +13,16 @@ import torch
 
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import fresh_model, random_subject
+from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 DOCS = Path(__file__).parents[1] / "docs"
 ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("attention.md", "attention.zh.md"))
-LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
-LABELS_IN_CHINESE = ("- 阅读：", "- 检查：", "- 破坏：")
+CHAPTER_LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
+CHINESE_CHAPTER_LABELS = ("- 阅读：", "- 检查：", "- 破坏：")
 LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
 MAY_BE_ABSENT = ("compiled.", "export.")
-CHECK_OF = {check.id: check for check in CHECKS if not check.id.startswith(MAY_BE_ABSENT)}
-SABOTAGE_OF = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MAY_BE_ABSENT)}
+CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(MAY_BE_ABSENT)}
+SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MAY_BE_ABSENT)}
 
 
 def chapters(lesson: str) -> list[str]:
@@ -40,7 +40,7 @@ def terms(chapter: str, label: str) -> list[str]:
     return re.findall(r"`(\S+?)`", line)
 
 
-def unlike(lesson: str) -> list[str]:
+def mismatched_chapters(lesson: str) -> list[str]:
     """Run the chapters in order; the titles of those that print something else than they show."""
     scope: dict[str, object] = {}
     titles = []
@@ -54,11 +54,11 @@ def unlike(lesson: str) -> list[str]:
     return titles
 
 
-def absent(lesson: str) -> list[str]:
+def missing_names(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
     names = []
     for chapter in chapters(lesson):
-        read, proved, broken = (terms(chapter, label) for label in LABELS)
+        read, proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS)
         links = re.findall(LINK, chapter)
         assert [name for name, _ in links] == read
         for name, file in links:
@@ -67,12 +67,12 @@ def absent(lesson: str) -> list[str]:
                 names += [name] if attrgetter(name)(module).__module__ != module.__name__ else []
             except AttributeError:
                 names.append(name)
-        names += [id_ for id_ in proved if id_ not in CHECK_OF]
-        names += [id_ for id_ in broken if id_ not in SABOTAGE_OF]
+        names += [id_ for id_ in proved if id_ not in CHECK_BY_ID]
+        names += [id_ for id_ in broken if id_ not in SABOTAGE_BY_ID]
     return names
 
 
-def in_common(lesson: str, labels: tuple[str, ...]) -> list[object]:
+def language_neutral_parts(lesson: str, labels: tuple[str, ...]) -> list[object]:
     """For each chapter what has to be the same in every language."""
     return [
         (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [terms(chapter, label) for label in labels])
@@ -81,7 +81,7 @@ def in_common(lesson: str, labels: tuple[str, ...]) -> list[object]:
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was() -> Iterator[None]:
+def _restore_torch_defaults() -> Iterator[None]:
     """The lesson sets a seed and a dtype."""
     dtype = torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]):
@@ -90,22 +90,22 @@ def _as_it_was() -> Iterator[None]:
 
 
 def test_it_prints_what_it_shows() -> None:
-    assert unlike(ENGLISH) == []
+    assert mismatched_chapters(ENGLISH) == []
 
 
 def test_control_an_output_with_another_digit_is_noticed() -> None:
-    assert unlike(ENGLISH.replace("[[0.64, 0.24, 0.09, 0.03]]", "[[0.64, 0.24, 0.09, 0.04]]")) == [
+    assert mismatched_chapters(ENGLISH.replace("[[0.64, 0.24, 0.09, 0.03]]", "[[0.64, 0.24, 0.09, 0.04]]")) == [
         "3. Why is the mask put in before the softmax?"
     ]
 
 
 def test_control_a_fault_in_the_package_is_noticed() -> None:
-    with SABOTAGE_OF["mask.after-softmax"].applied():
-        assert "3. Why is the mask put in before the softmax?" in unlike(ENGLISH)
+    with SABOTAGE_BY_ID["mask.after-softmax"].apply_fault():
+        assert "3. Why is the mask put in before the softmax?" in mismatched_chapters(ENGLISH)
 
 
 def test_what_it_names_is_there() -> None:
-    assert absent(ENGLISH) == []
+    assert missing_names(ENGLISH) == []
 
 
 @pytest.mark.parametrize(
@@ -119,23 +119,23 @@ def test_what_it_names_is_there() -> None:
 )
 def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there: str) -> None:
     assert there in ENGLISH
-    assert set(absent(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
+    assert set(missing_names(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
 
 
 @pytest.mark.parametrize("chapter", chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])
 def test_each_fault_of_a_chapter_is_noticed_by_its_checks_and_each_check_notices_one(chapter: str) -> None:
-    proved, broken = (terms(chapter, label) for label in LABELS[1:])
+    proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS[1:])
     noticed = {}
     for id_ in broken:
-        with SABOTAGE_OF[id_].applied():
-            subjects = {torch.float64: random_subject(fresh_model())}
-            noticed[id_] = {check for check in proved if not CHECK_OF[check].run(subjects).passed}
+        with SABOTAGE_BY_ID[id_].apply_fault():
+            subjects = {torch.float64: model_and_random_pairs(fresh_model())}
+            noticed[id_] = {check for check in proved if not CHECK_BY_ID[check].run(subjects).passed}
     assert [id_ for id_ in broken if not noticed[id_]] == []
     assert set().union(*noticed.values()) == set(proved)
 
 
 def test_both_languages_have_the_same_chapters_code_outputs_and_ids() -> None:
-    assert in_common(CHINESE, LABELS_IN_CHINESE) == in_common(ENGLISH, LABELS)
+    assert language_neutral_parts(CHINESE, CHINESE_CHAPTER_LABELS) == language_neutral_parts(ENGLISH, CHAPTER_LABELS)
     assert len(chapters(ENGLISH)) == 17
 
 
@@ -143,4 +143,4 @@ def test_both_languages_have_the_same_chapters_code_outputs_and_ids() -> None:
 def test_control_a_language_that_differs_is_noticed(shown: str) -> None:
     assert shown in CHINESE
     other = CHINESE.replace(shown, shown.replace("s", "z").replace("5", "6"))
-    assert in_common(other, LABELS_IN_CHINESE) != in_common(ENGLISH, LABELS)
+    assert language_neutral_parts(other, CHINESE_CHAPTER_LABELS) != language_neutral_parts(ENGLISH, CHAPTER_LABELS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from conftest import TINY, needs_compiled
+from conftest import TINY_CONFIG, needs_compiled
 
 from minitrans.cli import process
 from minitrans.data import corpus
@@ -40,10 +40,10 @@ def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_memory_without_a_limit_is_that_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 500, "SC_PAGE_SIZE": 1000}.get)
-    config.check_memory(TINY)
+    config.check_memory(TINY_CONFIG)
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 5, "SC_PAGE_SIZE": 1000}.get)
     with pytest.raises(UserError, match="this machine has 5e-06 GB"):
-        config.check_memory(TINY)
+        config.check_memory(TINY_CONFIG)
 
 
 @needs_compiled

@@ -20,7 +20,7 @@ from minitrans.compiled.probe import LENGTH, TOLERANCES
 from minitrans.data.corpus import _TOKENIZER_PAIRS
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
-from minitrans.server.queue import MAX_LINES_TOGETHER
+from minitrans.server.queue import MAX_BATCH_LINES
 from minitrans.training.config import BYTES_PER_PARAMETER, SECTIONS
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
@@ -33,8 +33,8 @@ PAGES = {
     for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
 NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
-OF_BENCHMARKS = {"--d-model", "--minutes"}  # which make flags of their settings' names
-READ = [ROOT / f"minitrans/model/{name}.py" for name in
+BENCHMARK_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
+FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    known = {"--help", "--print-config", *OF_BENCHMARKS, *flags(*parsers), *(f"--{setting}" for setting in settings)}
+    known = {"--help", "--print-config", *BENCHMARK_FLAGS, *flags(*parsers), *(f"--{setting}" for setting in settings)}
     assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
     of_runs = {"model.json", "model.safetensors"}
     named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])
@@ -223,11 +223,11 @@ def test_its_counts_are_right() -> None:
     assert all(f"sabotages the code in {len(SABOTAGES)} ways" in page for page in (verification, changes))
     assert [*re.findall(r" ## (\d+)\. ", lesson)][-1] == "17"
     assert "seventeen questions" in README
-    n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in READ)
+    n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in FILES_TO_READ)
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
     assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
-    assert f"up to {MAX_LINES_TOGETHER} lines" in serve
+    assert f"up to {MAX_BATCH_LINES} lines" in serve
     assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
     assert f"on rows of up to {LENGTH} tokens" in guide
     for dtype, limit in TOLERANCES.items():

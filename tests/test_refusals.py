@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from minitrans.cli.arguments import CORES
-from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS
+from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS
 
 # What is given: files by their names, or what is done to the folder `run`.
-Given = Mapping[str, str | bytes] | Callable[[Path], object]
+Setup = Mapping[str, str | bytes] | Callable[[Path], object]
 
 # -- Commands; RUN is a run, which `run` is a copy of -----------------------------------------------------------------
 
@@ -32,7 +32,7 @@ FILES: dict[str, str | bytes] = {
     "invalid": b"fine\nnot \xff fine\n",
     "long.partial": "a\nb\nc\n",
 }
-NO_RUN = "model.json, model.safetensors, tokenizer.model is missing"
+NO_RUN_MESSAGE = "model.json, model.safetensors, tokenizer.model is missing"
 COMMANDS = [
     ("", "the following arguments are required: COMMAND; see minitrans --help"),
     ("evalute x", "there is no command evalute (see minitrans --help); the nearest is evaluate"),
@@ -63,11 +63,11 @@ COMMANDS = [
     ("translate RUN a --scores --sample 2", "--scores does not go together with --sample or --n-best, which has score"),
     ("translate RUN a --scores --n-best 1", "--scores does not go together with --sample or --n-best, which has score"),
     ("translate RUN --input invalid --output d", "invalid, line 2: byte 5 is not valid UTF-8"),
-    ("translate . --input one", NO_RUN),
-    ("evaluate . --source one --reference one", NO_RUN),
-    ("verify .", NO_RUN),
-    ("export . -o d", NO_RUN),
-    ("serve . --port 0", NO_RUN),
+    ("translate . --input one", NO_RUN_MESSAGE),
+    ("evaluate . --source one --reference one", NO_RUN_MESSAGE),
+    ("verify .", NO_RUN_MESSAGE),
+    ("export . -o d", NO_RUN_MESSAGE),
+    ("serve . --port 0", NO_RUN_MESSAGE),
     ("translate 'gone\x1b[2J\n' a", "gone\\x1b[2J is not a folder; give the run folder that `minitrans train` wrote"),
     (f"translate {'a' * 10_000} a", "is not a folder; give the run folder that `minitrans train` wrote"),
     ("translate RUN a --input f", "texts and --input are both given; give one"),
@@ -216,7 +216,7 @@ FLAGS = [
     ("--trainer.num_nodes 2 --trainer.accelerator cpu", "no MASTER_ADDR in the environment says where"),
     ("--trainer.limit_val_batches 1.5", "trainer: "),
 ]
-LACKING = [
+INCOMPLETE_COMMANDS = [
     ("train --run-dir new", "--data.path, --data.source, --data.target must be given; see minitrans train --help"),
     ("train --run-dir new --data.path gone --data.target zh", "--data.source must be given; see minitrans train"),
     (TRAIN.replace("--run-dir new ", ""), "neither --config nor --run-dir is given; give one of them"),
@@ -279,7 +279,7 @@ NOISE = [
     ("lowr: 0.1", "data.noise has no lowr; the nearest is lower"),
     ("lower: 0.6, typo: 0.5", "data.noise add up to 1.1; they must add up to less than 1"),
 ]
-PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
+BAD_SPLIT_PARTS = ["half", "all[", "all[::2]", "all[0.5:]"]
 NO_FOLDERS = ["corpus", "./corpus", "../corpus", "/nowhere/corpus", "run/corpus", "a/b/corpus", "one"]
 BAD_RUN_CONFIGS = [
     *((text, "run/config.yaml is not YAML: ") for text in ("data: [", "[" * 10_000, "data: !!int x")),
@@ -295,7 +295,7 @@ BAD_RUN_CONFIGS = [
 # -- The folder of a training -----------------------------------------------------------------------------------------
 
 
-def link(name: str) -> Given:
+def link(name: str) -> Setup:
     """Have what a run holds by this name be a link to it."""
 
     def given(run: Path) -> None:
@@ -307,62 +307,62 @@ def link(name: str) -> Given:
     return given
 
 
-AGAIN = "train --config run/config.yaml --run-dir"
-FROM_RUN = f"{AGAIN} new --training.init_from"
-DIFFER = "run/config.yaml and the settings given differ in "
-NOT_MARKED = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
+REDO = "train --config run/config.yaml --run-dir"
+INIT_FROM = f"{REDO} new --training.init_from"
+SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
+NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
 PROJECT = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
-PLACES: list[tuple[Given, str, str]] = [
-    ({}, f"{AGAIN} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
-    ({}, f"{AGAIN} run --resume --model.d_ff 64", f"{DIFFER}model"),
-    ({}, f"{AGAIN} run --resume --seed 64", f"{DIFFER}seed"),
-    ({}, f"{AGAIN} run --resume --training.patience 3", f"{DIFFER}training"),
-    ({}, f"{AGAIN} run --resume --compiled off", f"{DIFFER}compiled"),
-    ({}, f"{AGAIN} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
-    ({}, f"{AGAIN} one", "one is a file; give another --run-dir"),
-    ({}, f"{AGAIN} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
-    (PROJECT, f"{AGAIN} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
-    (PROJECT, f"{AGAIN} project --overwrite", NOT_MARKED),
-    ({"desk/thesis.doc": "years of work"}, f"{AGAIN} desk --overwrite", NOT_MARKED),
+BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
+    ({}, f"{REDO} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
+    ({}, f"{REDO} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
+    ({}, f"{REDO} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
+    ({}, f"{REDO} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
+    ({}, f"{REDO} run --resume --compiled off", f"{SETTINGS_DIFFER_MESSAGE}compiled"),
+    ({}, f"{REDO} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
+    ({}, f"{REDO} one", "one is a file; give another --run-dir"),
+    ({}, f"{REDO} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
+    (PROJECT, f"{REDO} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
+    (PROJECT, f"{REDO} project --overwrite", NOT_MARKED_MESSAGE),
+    ({"desk/thesis.doc": "years of work"}, f"{REDO} desk --overwrite", NOT_MARKED_MESSAGE),
     (lambda run: Path("link").symlink_to("gone"), "export RUN -o link", "link is there already; remove it or name"),
-    (lambda run: Path("link").symlink_to(run), f"{AGAIN} link --overwrite", "link is a link, so what it leads to is "),
+    (lambda run: Path("link").symlink_to(run), f"{REDO} link --overwrite", "link is a link, so what it leads to is "),
     (
         lambda run: copy_run(run, Path("planted"), cache_dir="elsewhere"),
-        f"{AGAIN} planted --resume",
+        f"{REDO} planted --resume",
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (link(name), f"{AGAIN} run {flag}", f"run/{name} is a link, and nothing is written where links lead; remove it")
+        (link(name), f"{REDO} run {flag}", f"run/{name} is a link, and nothing is written where links lead; remove it")
         for name in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
-    ({}, f"{FROM_RUN} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
-    ({}, f"{FROM_RUN} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
-    ({}, f"{FROM_RUN} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
-    ({}, f"{FROM_RUN} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
-    ({}, f"{FROM_RUN} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
+    ({}, f"{INIT_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
+    ({}, f"{INIT_FROM} run --model.d_ff 64", "model.d_ff is 64, and 48 in the run of training.init_from; give it the"),
+    ({}, f"{INIT_FROM} run --model.n_layers 2", "model.n_layers is 2, and 1 in the run of training.init_from"),
+    ({}, f"{INIT_FROM} run --model.n_heads 1", "model.n_heads is 1, and 2 in the run of training.init_from"),
+    ({}, f"{INIT_FROM} run --model.tie_embeddings false", "model.tie_embeddings is False, and True in the run of "),
 ]
 
 # -- Damaged runs -----------------------------------------------------------------------------------------------------
 
 
-def meta(**changes: object) -> Given:
+def metadata(**changes: object) -> Setup:
     """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
 
     def given(run: Path) -> None:
-        fields = json.loads((run / SIZES).read_text())
+        fields = json.loads((run / METADATA).read_text())
         for name, value in changes.items():
             fields[name] = fields[name] | value if name in ("model", "sha256") else value
-        (run / SIZES).write_text(json.dumps(fields))
+        (run / METADATA).write_text(json.dumps(fields))
 
     return given
 
 
-def sizes(**changes: object) -> Given:
-    return meta(model=changes)
+def sizes(**changes: object) -> Setup:
+    return metadata(model=changes)
 
 
-def weights(change: Callable[[dict[str, Tensor]], object]) -> Given:
+def weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     def given(run: Path) -> None:
         tensors = load_file(run / WEIGHTS)
         change(tensors)
@@ -371,20 +371,20 @@ def weights(change: Callable[[dict[str, Tensor]], object]) -> Given:
     return given
 
 
-def length(name: str, n: int) -> Given:
+def length(name: str, n: int) -> Setup:
     """Cut a file, or make it longer by zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
 
-def without(name: str) -> Given:
+def without(name: str) -> Setup:
     return lambda run: (run / name).unlink()
 
 
-def one_layer_for_a_billion(run: Path) -> None:
+def claim_billion_layers(run: Path) -> None:
     """The only layer has the number of the last one, and there are to be so many."""
     tensors = load_file(run / WEIGHTS)
     save_file({name.replace("layers.0.", "layers.999999999."): tensors[name] for name in tensors}, run / WEIGHTS)
-    (run / SIZES).write_text((run / SIZES).read_text().replace('"n_layers": 1', '"n_layers": 1000000000'))
+    (run / METADATA).write_text((run / METADATA).read_text().replace('"n_layers": 1', '"n_layers": 1000000000'))
 
 
 BIAS = "encoder.norm.bias"
@@ -392,21 +392,24 @@ DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
 OTHER = "does not have the sha256 that model.json gives"
 NO_WORDS = "words.txt is missing or damaged"
 THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
-DAMAGES: list[tuple[Given, str]] = [
+DAMAGES: list[tuple[Setup, str]] = [
     # Files
-    *((without(name), f"holds no finished run: {name} is missing") for name in (SIZES, WEIGHTS, TOKENIZER)),
-    *((length(name, 50), name) for name in (SIZES, WEIGHTS, TOKENIZER, WORDS)),
-    *((length(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (SIZES, TOKENIZER, WORDS)),
+    *((without(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
+    *((length(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
+    *((length(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (METADATA, TOKENIZER, WORDS)),
     (without(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
     ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
     # model.json
-    ({f"run/{SIZES}": "[" * 100_000}, DAMAGED),
-    ({f"run/{SIZES}": "{}"}, "model.json has no 'sha256': another version of minitrans wrote it; train the run again"),
-    *((meta(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
-    (meta(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
-    (meta(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
+    ({f"run/{METADATA}": "[" * 100_000}, DAMAGED),
+    (
+        {f"run/{METADATA}": "{}"},
+        "model.json has no 'sha256': another version of minitrans wrote it; train the run again",
+    ),
+    *((metadata(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
+    (metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
+    (metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
     (sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
     (sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
     (sizes(d_head="16"), f"{DAMAGED} ... '<'"),
@@ -419,7 +422,7 @@ DAMAGES: list[tuple[Given, str]] = [
     (sizes(d_model=10**9), DAMAGED),
     (sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
     (sizes(n_layers=10**9), NO_FIT),
-    (one_layer_for_a_billion, f"{NO_FIT}: n_layers differs"),
+    (claim_billion_layers, f"{NO_FIT}: n_layers differs"),
     (sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
     (sizes(d_ff=10**12), NO_FIT),
     (sizes(d_ff=10**30), NO_FIT),
@@ -436,8 +439,8 @@ DAMAGES: list[tuple[Given, str]] = [
 # -- All of them ------------------------------------------------------------------------------------------------------
 
 TRAIN_THERE = TRAIN.replace("gone", "corpus")
-ROWS: list[tuple[Given, str, str]] = [
-    *(({}, words, said) for words, said in COMMANDS + LACKING),
+REFUSAL_CASES: list[tuple[Setup, str, str]] = [
+    *(({}, words, said) for words, said in COMMANDS + INCOMPLETE_COMMANDS),
     *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in SETTINGS_FILES),
     *(({"c.yaml": f"data: {{noise: {{{noise}}}}}"}, f"{TRAIN} --config c.yaml", said) for noise, said in NOISE),
     *(({}, f"{TRAIN} {flags}", said) for flags, said in FLAGS),
@@ -448,7 +451,7 @@ ROWS: list[tuple[Given, str, str]] = [
             f"{TRAIN_THERE} --data.splits.train all --data.splits.valid {part}",
             f"data.splits.valid is {part}: ",
         )
-        for part in PARTS
+        for part in BAD_SPLIT_PARTS
     ),
     *(
         ({}, f"{TRAIN} --data.path {name}", f"cannot read data.path {Path(name)} ... directory; give a folder with")
@@ -459,10 +462,18 @@ ROWS: list[tuple[Given, str, str]] = [
         for flags in ("", STREAM)
     ),
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
-    *PLACES,
+    *BAD_RUN_DIRS,
     *((damage, "translate run a", said) for damage, said in DAMAGES),
-    (meta(source="de"), "evaluate RUN run --source one --reference one", "run translates de to zh, ... en to zh; comp"),
-    (meta(target="de"), "evaluate RUN run --source one --reference one", "run translates en to de, ... en to zh; comp"),
+    (
+        metadata(source="de"),
+        "evaluate RUN run --source one --reference one",
+        "run translates de to zh, ... en to zh; comp",
+    ),
+    (
+        metadata(target="de"),
+        "evaluate RUN run --source one --reference one",
+        "run translates en to de, ... en to zh; comp",
+    ),
 ]
 
 
@@ -473,10 +484,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "words", "said"), ROWS, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in ROWS]
+    ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
-    given: Given, words: str, said: str, tiny_run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Setup, words: str, said: str, tiny_run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is said must be in the line; ` ... ` stands for anything."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

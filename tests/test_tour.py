@@ -8,7 +8,7 @@ import pytest
 
 TOUR = json.loads((Path(__file__).parents[1] / "docs/tour.ipynb").read_text(encoding="utf-8"))
 CELLS = [cell for cell in TOUR["cells"] if cell["cell_type"] == "code"]
-WHOLE, SHORT = '800, "train", "valid"', '2, "train[:3000]", "valid[:4]"'
+FULL_RUN_SIZES, SHORT_RUN_SIZES = '800, "train", "valid"', '2, "train[:3000]", "valid[:4]"'
 
 
 def test_it_is_stored_as_nobody_has_run_it() -> None:
@@ -22,5 +22,5 @@ def test_its_cells_run_one_after_another(tmp_path: Path, monkeypatch: pytest.Mon
     plt.switch_backend("agg")
     scope: dict[str, object] = {}
     for cell in CELLS:
-        exec(compile("".join(cell["source"]).replace(WHOLE, SHORT), cell["id"], "exec"), scope)
+        exec(compile("".join(cell["source"]).replace(FULL_RUN_SIZES, SHORT_RUN_SIZES), cell["id"], "exec"), scope)
     assert scope["STEPS"] == 2

@@ -18,19 +18,19 @@ from minitrans.cachecheck.measure import (
     Check,
     Deviation,
     NotOfferedError,
-    begin_group,
+    check_registrar,
     compare,
     deviation,
+    dtype_tolerance,
     number,
     pad_to_widest,
-    tolerance_of,
     worst,
 )
 from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, call_model
 
-SPLIT_LENGTH = 5  # tokens that are fed in literally every split
+ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
-GENERATED_LENGTH = 16  # tokens of a prompt and what is generated after it
+SEQUENCE_LENGTH = 16  # tokens of a prompt and what is generated after it
 DRAFT_LENGTH = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
@@ -39,10 +39,10 @@ CHECKS: list[Check] = []
 
 # -- Steps and the full pass ------------------------------------------------------------------------------------------
 
-check = begin_group("Steps and the full pass", CHECKS)
+claim = check_registrar("Steps and the full pass", CHECKS)
 
 
-def join_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+def concat_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     """Put the numbers of successive chunks together, along the positions."""
     return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
@@ -50,7 +50,7 @@ def join_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
 def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
     """What the tokens give in chunks, through a cache with `spare` slots too many."""
     cache = case.new_cache(case.tokens.size(1) + spare)
-    return join_chunks([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+    return concat_chunks([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
 
 
 def chunk_deviation(
@@ -58,24 +58,24 @@ def chunk_deviation(
 ) -> Deviation:
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
     want = (case if passing is None else replace(case, model=passing)).full_pass()
-    return compare(feed_in_chunks(case, chunks, spare), want).named(f"fed in chunks of {_listed(chunks)}")
+    return compare(feed_in_chunks(case, chunks, spare), want).named(f"fed in chunks of {_format_chunks(chunks)}")
 
 
-@check("steps", "logits, one token at a time, against the full pass")
+@claim("steps", "logits, one token at a time, against the full pass")
 def step_deviation(case: ModelAndTokens[Any], passing: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
     return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).named("fed one by one")
 
 
-@check(
+@claim(
     "chunks",
-    f"logits: every split of the first {SPLIT_LENGTH} tokens, and every chunk of every size at every position",
+    f"logits: every split of the first {ALL_SPLITS_LENGTH} tokens, and every chunk of every size at every position",
     lower=(),
 )
 def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
-    start = case.with_tokens(case.tokens[:, :SPLIT_LENGTH])
+    start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
     deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
@@ -96,16 +96,16 @@ def splits(length: int) -> Iterator[list[int]]:
             yield [first, *rest]
 
 
-def _listed(chunks: Sequence[int]) -> str:
+def _format_chunks(chunks: Sequence[int]) -> str:
     return " + ".join(map(str, chunks)) if len(chunks) < 9 else f"{chunks[0]} + {chunks[1]} + ... + {chunks[-1]}"
 
 
-def _cut(length: int, size: int) -> list[int]:
+def _chunk_sizes(length: int, size: int) -> list[int]:
     """Chunks that make up a length, all of one size; the last may be smaller."""
     return [min(size, length - begin) for begin in range(0, length, size)]
 
 
-@check("lengths", "logits of long sentences, of which a part is a prompt")
+@claim("lengths", "logits of long sentences, of which a part is a prompt")
 def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
@@ -121,7 +121,7 @@ def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
         if length <= 3 * LONG_LENGTH:
             deviations.append(step_deviation(long))
             sizes = {length, *(span + by for span in model.spans for by in (-1, 1) if 1 < span + by < length)}
-            deviations += [chunk_deviation(long, _cut(length, size)) for size in sorted(sizes)]
+            deviations += [chunk_deviation(long, _chunk_sizes(length, size)) for size in sorted(sizes)]
     return worst(deviations)
 
 
@@ -133,7 +133,7 @@ def tokens_of_length(case: ModelAndTokens[Any], length: int) -> Tensor:
     return torch.cat(pieces, 1)[:, :length]
 
 
-@check("greedy", "tokens that differ", tolerance=0.0, lower=())
+@claim("greedy", "tokens that differ", tolerance=0.0, lower=())
 def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     """Greedy decoding from the cache chooses what it chooses without one."""
     tokens, cache = case.tokens[:, :1], case.new_cache()
@@ -146,7 +146,7 @@ def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(n_different)
 
 
-@check("score", "log-probability per token of every sentence, summed over steps from the cache, against the full pass")
+@claim("score", "log-probability per token of every sentence, summed over steps from the cache, against the full pass")
 def next_token_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
     return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
@@ -172,13 +172,13 @@ def score_deviation(case: ModelAndTokens[Any], right: Tensor) -> Deviation:
     return deviation(stepped.to(case.model.dtype), forced)
 
 
-@check("static", "logits, one token at a time, against one full pass")
+@claim("static", "logits, one token at a time, against one full pass")
 def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache of a fixed size gives the same."""
     return step_deviation(case.with_variant("static"))
 
 
-@check("weights", "logits and all attention weights, one token at a time")
+@claim("weights", "logits and all attention weights, one token at a time")
 def weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The attention weights of the steps are those of the full pass: 0 for what comes later."""
     # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
@@ -194,10 +194,10 @@ def weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 # -- What may be seen -------------------------------------------------------------------------------------------------
 
-check = begin_group("What may be seen", CHECKS)
+claim = check_registrar("What may be seen", CHECKS)
 
 
-@check("causal.prefix", "logits of every prefix, against those of the whole")
+@claim("causal.prefix", "logits of every prefix, against those of the whole")
 def prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """What is computed for the first tokens does not change when tokens are appended."""
     whole, deviations = case.full_pass(), []
@@ -207,7 +207,7 @@ def prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check("causal.values", "logits of the first tokens, with others after them", lower=())
+@claim("causal.values", "logits of the first tokens, with others after them", lower=())
 def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it when all later tokens are other ones."""
     whole, deviations = case.full_pass(), []
@@ -218,7 +218,7 @@ def future_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
+@claim("causal.gradient", "largest such gradient, in shares of the largest of earlier ones", tolerance=0.0, lower=())
 @torch.enable_grad()
 def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     """The gradient of the logits at a position with respect to every later token's vector is exactly 0."""
@@ -248,7 +248,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(torch.stack(errors).max())
 
 
-@check(
+@claim(
     "reach",
     f"tokens and positions where another token moves them by less than {number(MIN_EFFECT)}",
     tolerance=0.0,
@@ -266,10 +266,10 @@ def tokens_without_effect(case: ModelAndTokens[Any]) -> Deviation:
 
 # -- Padding and other rows -------------------------------------------------------------------------------------------
 
-check = begin_group("Padding and other rows", CHECKS)
+claim = check_registrar("Padding and other rows", CHECKS)
 
 
-@check("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
+@claim("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
 def source_padding_deviation(case: ModelAndTokens[Any], more: int = 3) -> Deviation:
     """A source's padding changes nothing."""
     if not case.model.has_source:
@@ -290,7 +290,7 @@ def source_padding_deviation(case: ModelAndTokens[Any], more: int = 3) -> Deviat
     return worst(deviations)
 
 
-@check("source.padding-token", "logits with another token there")
+@claim("source.padding-token", "logits with another token there")
 def padding_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
@@ -323,7 +323,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     rest = torch.stack([case.tokens[b, n : n + 2] for b, n in enumerate(lengths)])
     fed, real = torch.cat([prompts, rest], 1), F.pad(mask, (0, 2), value=True)
     for size in (lengths[0], 3) if side == "left" else ():
-        chunks = [*_cut(lengths[0], size), 1, 1]
+        chunks = [*_chunk_sizes(lengths[0], size), 1, 1]
         pieces, cache = zip(fed.split(chunks, 1), real.split(chunks, 1), strict=True), case.new_cache(fed.size(1))
         steps = [case.feed(piece, cache, mask)[0] for piece, mask in pieces]
         runs.append((f"in pieces of {size} and two steps,", real, torch.cat(steps, 1)))
@@ -337,25 +337,25 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     return worst(deviations)
 
 
-@check("padding.right", "logits of each row alone, and in one batch with longer ones")
+@claim("padding.right", "logits of each row alone, and in one batch with longer ones")
 def right_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Padding to the right of a target changes nothing, where a mask says that it is padding."""
     return target_padding_deviation(case, "right")
 
 
-@check("padding.left", "logits of each row alone, and in one batch with longer ones")
+@claim("padding.left", "logits of each row alone, and in one batch with longer ones")
 def left_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does padding to the left of a prompt, with mask and positions; nor in the steps that follow it."""
     return target_padding_deviation(case, "left")
 
 
-@check("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
+@claim("padding.left-mask-alone", "logits of each row alone, and in one batch with longer ones")
 def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it where only the mask is given: the model finds the positions by itself."""
     return target_padding_deviation(case.with_variant("mask alone"), "left")
 
 
-@check("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
+@claim("batch", "logits of each row in a batch with rows of other tokens, and with the rows in reverse")
 def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
@@ -374,10 +374,10 @@ def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 # -- Rows and caches --------------------------------------------------------------------------------------------------
 
-check = begin_group("Rows and caches", CHECKS)
+claim = check_registrar("Rows and caches", CHECKS)
 
 
-@check("rows", "logits after each of four selections, against full passes on the selected rows")
+@claim("rows", "logits after each of four selections, against full passes on the selected rows")
 def reordering_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Rows of the cache can be reordered, dropped and repeated in mid-decode, and then go on with different tokens."""
     rows, length = case.tokens.shape
@@ -412,14 +412,14 @@ def selection_deviation(
     return worst(deviations)
 
 
-@check("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
+@claim("rollback", "logits after drafts of every length up to a window's, each dropped again, against the full pass")
 def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A cache whose last tokens are dropped goes on as if it had never held them, as speculative decoding has it do."""
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
     for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT_LENGTH]:
-        most = span if span <= LONG_LENGTH else SPLIT_LENGTH
+        most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = case.with_tokens(tokens_of_length(case, length))
         drafts, want = case.other_tokens(right.tokens), right.full_pass()
@@ -434,12 +434,12 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
                 cache = right.drop_last(cache, n)
                 error = compare([x.narrow(-2, 0, 1) for x in got], [x.narrow(-2, t, 1) for x in want])
                 deviations.append(error.named(f"after drafts of up to {most} tokens, fed {way} and dropped again", t))
-                if not error <= tolerance_of(case.model.dtype):
+                if not error <= dtype_tolerance(case.model.dtype):
                     break  # before a cache from which nothing is dropped is full
     return worst(deviations)
 
 
-@check("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
+@claim("fork", "logits of a cache, a copy and a copy of the copy that go on in turns, against full passes")
 def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Copies of a cache that go on with different tokens disturb neither one another nor the cache that was copied."""
     half = case.tokens.size(1) // 2
@@ -453,12 +453,12 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations = []
     for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
         want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
-        difference = compare(join_chunks(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        difference = compare(concat_chunks(mine), [x.narrow(-2, half, end.size(1)) for x in want])
         deviations.append(difference.named(f"{name} after {half} tokens", half))
     return worst(deviations)
 
 
-@check("caches.two", "logits of two decodes that take turns, against full passes")
+@claim("caches.two", "logits of two decodes that take turns, against full passes")
 def interleaved_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
     """Two caches in use at once on one model do not mix."""
     chunks = [1] * case.tokens.size(1) if chunks is None else chunks
@@ -469,10 +469,10 @@ def interleaved_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | Non
     for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
         for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
             mine.append(each.feed(piece, cache))
-    return worst([compare(join_chunks(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
+    return worst([compare(concat_chunks(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
-@check("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
+@claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
 def alternating_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, cache = case.full_pass(), case.new_cache()
@@ -480,10 +480,10 @@ def alternating_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | Non
     for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
         steps.append(case.feed(piece, cache))
         deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
-    return worst([*deviations, compare(join_chunks(steps), want)])
+    return worst([*deviations, compare(concat_chunks(steps), want)])
 
 
-@check(
+@claim(
     "random",
     "of a full pass and of steps, how many move the state of PyTorch's random numbers",
     tolerance=0.0,
@@ -502,14 +502,14 @@ def random_numbers_drawn(case: ModelAndTokens[Any]) -> Deviation:
 
 # -- Generating -------------------------------------------------------------------------------------------------------
 
-check = begin_group("Generating", CHECKS)
-SHORTFALL = "how far a token's logit lies below the largest, by a full pass over what comes before it"
-CHOICE = tolerance_of(torch.float32)  # what two logits may be apart by where either may be chosen: many round them so
+claim = check_registrar("Generating", CHECKS)
+SHORTFALL_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
+TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
 
 def generated_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than GENERATED_LENGTH tokens."""
-    n = min(case.model.max_len or GENERATED_LENGTH, GENERATED_LENGTH) - prompts.size(1)
+    """The prompts (B, T) and what is generated after them; with them no more than SEQUENCE_LENGTH tokens."""
+    n = min(case.model.max_len or SEQUENCE_LENGTH, SEQUENCE_LENGTH) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
@@ -525,38 +525,38 @@ def logit_shortfall(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     return deviation(chosen, best).named(start=n_given)
 
 
-def prompt_of(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
+def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.alone(b)
-    length = min(case.model.max_len or GENERATED_LENGTH, GENERATED_LENGTH) // 2
+    length = min(case.model.max_len or SEQUENCE_LENGTH, SEQUENCE_LENGTH) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
-@check("generate.greedy", SHORTFALL, tolerance=CHOICE, lower=())
+@claim("generate.greedy", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
 def generated_shortfall(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
-            row = prompt_of(case, b)
+            row = prompt_case(case, b)
             output = row.with_tokens(generated_tokens(row, row.tokens, way))
             deviations.append(logit_shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
 
-@check("generate.lookup", SHORTFALL, tolerance=CHOICE, lower=())
+@claim("generate.lookup", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
 def lookup_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
     return generated_shortfall(case, ("lookup",))
 
 
-@check("generate.assisted", SHORTFALL, tolerance=CHOICE, lower=())
+@claim("generate.assisted", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
 def assisted_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
     return generated_shortfall(case, ("draft", "own draft"))
 
 
-@check("generate.ragged", SHORTFALL, tolerance=CHOICE, lower=())
+@claim("generate.ragged", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
 def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
@@ -568,14 +568,14 @@ def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-@check(
-    "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=CHOICE, lower=()
+@claim(
+    "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=TIE_GAP, lower=()
 )
 def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []
     for b in range(len(case.tokens)):
-        row, scores = prompt_of(case, b), []
+        row, scores = prompt_case(case, b), []
         for way in ("beams", "uncached beams"):
             tokens = generated_tokens(row, row.tokens, way)
             beams = row.rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])

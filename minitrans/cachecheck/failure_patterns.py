@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import NotOfferedError, compare, tolerance_of
+from minitrans.cachecheck.measure import NotOfferedError, compare, dtype_tolerance
 from minitrans.cachecheck.protocol import ModelAndTokens
 
 VISIBLE_EFFECT = 1e-6  # what a token that is attended to moves logits by at least, of the largest logit
@@ -22,13 +22,13 @@ class Pattern:
         name: What is wrong, in a few words.
         checks: Ids of checks whose failure it explains.
         fits: Whether a case shows it.
-        at_most: It explains no larger deviations.
+        max_deviation: It explains no larger deviations.
     """
 
     name: str
     checks: tuple[str, ...]
     fits: Callable[[ModelAndTokens[Any]], bool]
-    at_most: float = torch.inf
+    max_deviation: float = torch.inf
 
 
 def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> dict[str, str]:
@@ -40,7 +40,7 @@ def explain_failures(case: ModelAndTokens[Any], failed: Mapping[str, float]) -> 
     for pattern in PATTERNS:
         tried: dict[str, bool] = {}
         for id_ in pattern.checks:
-            if failed.get(id_, torch.nan) <= pattern.at_most and id_ not in names:
+            if failed.get(id_, torch.nan) <= pattern.max_deviation and id_ not in names:
                 way = VARIANT_OF.get(id_, "")
                 if way not in tried:
                     tried[way] = _fits(pattern, case.with_variant(way) if way in case.model.variants else case)
@@ -56,28 +56,28 @@ def _fits(pattern: Pattern, case: ModelAndTokens[Any]) -> bool:
         return False
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
+def _allclose(a: Tensor, b: Tensor) -> bool:
     """Whether nothing but rounding lies between them."""
-    return bool(compare([a], [b]) <= _rounding(a.dtype))
+    return bool(compare([a], [b]) <= _rounding_tolerance(a.dtype))
 
 
-def _rounding(dtype: torch.dtype) -> float:
+def _rounding_tolerance(dtype: torch.dtype) -> float:
     """That of a dtype; at least that of float32, which parts of a model may compute in."""
-    return max(tolerance_of(dtype), tolerance_of(torch.float32))
+    return max(dtype_tolerance(dtype), dtype_tolerance(torch.float32))
 
 
-def _steps(case: ModelAndTokens[Any]) -> Tensor:
+def _step_logits(case: ModelAndTokens[Any]) -> Tensor:
     return cache_checks.feed_in_chunks(case, [1] * case.tokens.size(1))[0]
 
 
-def _moved(one: Tensor, other: Tensor) -> Tensor:
+def _differ_at(one: Tensor, other: Tensor) -> Tensor:
     """Bool (T): at which positions logits (B, T, V) are not the same."""
     return (one - other).double().abs().amax((0, 2)) > VISIBLE_EFFECT
 
 
 def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
     """Two full passes over one thing differ."""
-    return not _same(case.full_pass()[0], case.full_pass()[0])
+    return not _allclose(case.full_pass()[0], case.full_pass()[0])
 
 
 def computes_in_float32(case: ModelAndTokens[Any]) -> bool:
@@ -85,23 +85,23 @@ def computes_in_float32(case: ModelAndTokens[Any]) -> bool:
     return case.model.dtype == torch.float64
 
 
-def tokens_ahead(case: ModelAndTokens[Any]) -> int:
+def future_tokens_seen(case: ModelAndTokens[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
-        if _moved(case.with_other_tokens(slice(t, t + 1)).full_pass()[0], whole)[0]:
+        if _differ_at(case.with_other_tokens(slice(t, t + 1)).full_pass()[0], whole)[0]:
             furthest = t
     return furthest
 
 
 def sees_next_tokens(case: ModelAndTokens[Any]) -> bool:
     """One or a few tokens ahead, a further one in each layer; but not to the end."""
-    return 0 < tokens_ahead(case) < case.tokens.size(1) - 1
+    return 0 < future_tokens_seen(case) < case.tokens.size(1) - 1
 
 
 def sees_all_later_tokens(case: ModelAndTokens[Any]) -> bool:
     """To the end."""
-    return tokens_ahead(case) == case.tokens.size(1) - 1
+    return future_tokens_seen(case) == case.tokens.size(1) - 1
 
 
 def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
@@ -111,15 +111,15 @@ def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
 
 def counts_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return bool(cache_checks.padding_token_deviation(case) <= tolerance_of(case.model.dtype))
+    return bool(cache_checks.padding_token_deviation(case) <= dtype_tolerance(case.model.dtype))
 
 
 def attends_to_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the padding on the left of a prompt matters."""
-    return bool(_moved(*_padded(case)).any())
+    return bool(_differ_at(*_left_padded_logits(case)).any())
 
 
-def _padded(case: ModelAndTokens[Any]) -> list[Tensor]:
+def _left_padded_logits(case: ModelAndTokens[Any]) -> list[Tensor]:
     """The logits with two tokens of padding on the left, and with two others."""
     tokens = torch.cat([case.tokens[:, :2], case.tokens], 1)
     mask = (torch.arange(tokens.size(1)) >= 2).expand_as(tokens)
@@ -129,33 +129,33 @@ def _padded(case: ModelAndTokens[Any]) -> list[Tensor]:
 
 def counts_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    one, other = _padded(case)
-    return not _moved(one, other).any() and bool(_moved(one, case.full_pass()[0]).any())
+    one, other = _left_padded_logits(case)
+    return not _differ_at(one, other).any() and bool(_differ_at(one, case.full_pass()[0]).any())
 
 
 def positions_restart(case: ModelAndTokens[Any]) -> bool:
     """One and the same token, fed again and again, gives the same every time: nothing tells its places apart."""
     same = case.with_tokens(case.tokens[:, 1:2].expand_as(case.tokens))
-    full, steps = same.full_pass()[0], _steps(same)
-    return _same(steps, steps[:, :1].expand_as(steps)) and not _same(full, full[:, :1].expand_as(full))
+    full, steps = same.full_pass()[0], _step_logits(same)
+    return _allclose(steps, steps[:, :1].expand_as(steps)) and not _allclose(full, full[:, :1].expand_as(full))
 
 
 def feeds_the_token_before(case: ModelAndTokens[Any]) -> bool:
     """The steps are the full pass over the tokens delayed by one."""
     delayed = torch.cat([case.tokens[:, :1], case.tokens[:, :-1]], 1)
-    return _same(_steps(case), case.with_tokens(delayed).full_pass()[0])
+    return _allclose(_step_logits(case), case.with_tokens(delayed).full_pass()[0])
 
 
 def forgets_first_tokens(case: ModelAndTokens[Any]) -> bool:
     """Where the first token is another one, the full pass notices at the end, and the steps do not."""
     other = case.with_other_tokens(slice(1))
-    noticed = [bool(_moved(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _steps)]
+    noticed = [bool(_differ_at(run(other), run(case))[-1]) for run in (lambda c: c.full_pass()[0], _step_logits)]
     return noticed == [True, False]
 
 
 def only_later_chunks_wrong(case: ModelAndTokens[Any]) -> bool:
     """Single steps are right and so is one chunk of all, but not a chunk of several after another."""
-    length, limit = case.tokens.size(1), _rounding(case.model.dtype)
+    length, limit = case.tokens.size(1), _rounding_tolerance(case.model.dtype)
     right = cache_checks.step_deviation(case), cache_checks.chunk_deviation(case, [length])
     return max(right) <= limit < cache_checks.chunk_deviation(case, [1, length - 1])
 
@@ -170,7 +170,7 @@ def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     new = turned.tokens[:, half : half + 1]
     before = case if stay else turned
     want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
-    return _same(case.feed(new, cache)[0][:, -1], want[:, -1])
+    return _allclose(case.feed(new, cache)[0][:, -1], want[:, -1])
 
 
 def _with_one_source(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
@@ -194,7 +194,7 @@ def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_one_source(case))
 
 
-def _after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
+def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
     """The logits of the token after half of them, where a draft came between and was dropped again."""
     half, cache = case.tokens.size(1) // 2, case.new_cache(case.tokens.size(1) + draft.size(1))
     case.feed(case.tokens[:, :half], cache)
@@ -206,44 +206,44 @@ def rollback_drops_nothing(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft is as if the draft had been meant."""
     half, draft = case.tokens.size(1) // 2, case.other_tokens(case.tokens[:, :2])
     tokens = torch.cat([case.tokens[:, :half], draft, case.tokens[:, half : half + 1]], 1)
-    return _same(_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
+    return _allclose(_logits_after_draft(case, draft), case.with_tokens(tokens).full_pass()[0][:, -1:])
 
 
 def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
     """What follows a dropped draft depends on what that was."""
     draft = case.tokens[:, :2]
-    return bool(_moved(_after_draft(case, draft), _after_draft(case, case.other_tokens(draft))).any())
+    return bool(_differ_at(_logits_after_draft(case, draft), _logits_after_draft(case, case.other_tokens(draft))).any())
 
 
 def caches_share_memory(case: ModelAndTokens[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt."""
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
-    return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding(case.model.dtype)
+    return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
 
-CACHED = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
-STEPS = (*CACHED, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
-CAUSAL = ("causal.prefix", "causal.values", "causal.gradient")
-SOURCE = ("source.padding", "source.padding-token")
-PADDING = ("padding.right", "padding.left", "padding.left-mask-alone")
-NUMBERS = (*STEPS, *CAUSAL, *SOURCE, *PADDING)
+CACHE_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
+STEP_IDS = (*CACHE_IDS, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
+CAUSAL_IDS = ("causal.prefix", "causal.values", "causal.gradient")
+SOURCE_IDS = ("source.padding", "source.padding-token")
+PADDING_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
+NUMERIC_IDS = (*STEP_IDS, *CAUSAL_IDS, *SOURCE_IDS, *PADDING_IDS)
 # What they run the model with, where it offers that: see `CachedModel.variants`.
 VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
-    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMBERS, "random"), draws_random_numbers),
-    Pattern("something inside is computed in float32", NUMBERS, computes_in_float32,
-            tolerance_of(torch.float32)),
-    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL, *STEPS), sees_next_tokens),
-    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL, *STEPS), sees_all_later_tokens),
-    Pattern("padding is attended to", SOURCE, attends_to_source_padding),
-    Pattern("padding is attended to", PADDING, attends_to_padding),
-    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING, counts_padding),
-    Pattern("positions start at 0 again at every step", STEPS, positions_restart),
-    Pattern("each step is fed the previous token", STEPS, feeds_the_token_before),
-    Pattern("the cache forgets its first tokens", STEPS, forgets_first_tokens),
+    Pattern("random numbers are drawn, as by dropout out of eval mode", (*NUMERIC_IDS, "random"), draws_random_numbers),
+    Pattern("something inside is computed in float32", NUMERIC_IDS, computes_in_float32,
+            dtype_tolerance(torch.float32)),
+    Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS), sees_next_tokens),
+    Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS), sees_all_later_tokens),
+    Pattern("padding is attended to", SOURCE_IDS, attends_to_source_padding),
+    Pattern("padding is attended to", PADDING_IDS, attends_to_padding),
+    Pattern("padding is not attended to, but counted: positions begin where padding does", PADDING_IDS, counts_padding),
+    Pattern("positions start at 0 again at every step", STEP_IDS, positions_restart),
+    Pattern("each step is fed the previous token", STEP_IDS, feeds_the_token_before),
+    Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
-            (*STEPS, *PADDING), only_later_chunks_wrong),
+            (*STEP_IDS, *PADDING_IDS), only_later_chunks_wrong),
     Pattern("no rows are selected at all", ("rows",), no_rows_selected),
     Pattern("keys and values of the target are not selected", ("rows",), target_rows_not_selected),
     Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
@@ -251,5 +251,5 @@ PATTERNS = [
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
             caches_share_memory),
-    Pattern("padding of the source is not attended to, but counted", SOURCE, counts_source_padding),
+    Pattern("padding of the source is not attended to, but counted", SOURCE_IDS, counts_source_padding),
 ]  # fmt: skip

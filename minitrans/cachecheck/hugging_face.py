@@ -100,12 +100,12 @@ FALLBACK_SETTINGS: list[dict[str, Any]] = [
     {"given": EQUAL_HEADS, "of_each": 2},
     {"given": EQUAL_HEADS, "fill": True},
 ]
-BEAM_SEARCH = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
+BEAM_SEARCH_KWARGS = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
 DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
-GENERATING: dict[str, dict[str, Any]] = {
+GEN_KWARGS: dict[str, dict[str, Any]] = {
     "uncached": {"use_cache": False},
-    "beams": BEAM_SEARCH,
-    "uncached beams": {**BEAM_SEARCH, "use_cache": False},
+    "beams": BEAM_SEARCH_KWARGS,
+    "uncached beams": {**BEAM_SEARCH_KWARGS, "use_cache": False},
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
 MAX_DROPPED_SETTINGS = 4  # how often what an error speaks of is then left as it was
@@ -174,7 +174,7 @@ class HFModel(CachedModel[DecodingState]):
             draft.generation_config = transformers.GenerationConfig(**DRAFTING)
         given = {"max_new_tokens": n, "suppress_tokens": special or None, "decoder_start_token_id": self.first}
         before = self.model.generation_config
-        self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **GENERATING.get(way, {}))
+        self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **GEN_KWARGS.get(way, {}))
         try:
             return self.model.generate(**inputs)
         finally:
@@ -197,7 +197,7 @@ class HFModel(CachedModel[DecodingState]):
             cache.activate_past_recording()
         return cache
 
-    def _numbers(self, output: Any, fed: int) -> list[Tensor]:
+    def _outputs(self, output: Any, fed: int) -> list[Tensor]:
         """Logits; and weights, if they are wanted, with a column for each of the tokens so far.
 
         A cache that slides keeps the last keys alone: the others have no weight.
@@ -218,7 +218,7 @@ class HFModel(CachedModel[DecodingState]):
         else:
             cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
-        return DecodingState(cache.cache, _rows_of(cache.memory, rows), mask, cache.fed)
+        return DecodingState(cache.cache, _select_memory(cache.memory, rows), mask, cache.fed)
 
     def drop_last(self, cache: DecodingState, n: int) -> DecodingState:
         """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
@@ -250,7 +250,7 @@ class EncoderDecoder(HFModel):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache; with the source's ids, as in training: without them some make no causal mask."""
-        return self._numbers(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
+        return self._outputs(self._run(memory, tokens, input_ids=memory[1], use_cache=False), tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
         """Two caches of theirs, for the target and the source."""
@@ -260,7 +260,7 @@ class EncoderDecoder(HFModel):
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
         cache.fed += tokens.size(1)
-        return self._numbers(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
+        return self._outputs(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
 
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
         encoded, _, src_mask = memory
@@ -290,8 +290,8 @@ class DecoderOnly(HFModel):
 
     def full_pass(self, memory: Any, tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """Without a cache."""
-        output = self.model(tokens, use_cache=False, **self._padding(mask, tokens), **self._flags)
-        return self._numbers(output, tokens.size(1))
+        output = self.model(tokens, use_cache=False, **self._mask_kwargs(mask, tokens), **self._flags)
+        return self._outputs(output, tokens.size(1))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> DecodingState:
         """One of theirs; a `state` is None, and is given back."""
@@ -311,7 +311,7 @@ class DecoderOnly(HFModel):
         name, first = self.cache_name, cache.fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         prompt = mask if tokens.size(1) > 1 else None
-        padding = self._padding(cache.mask if name == "past_key_values" else prompt, tokens)
+        padding = self._mask_kwargs(cache.mask if name == "past_key_values" else prompt, tokens)
         options: dict[str, Any] = {**padding, **self._flags, "use_cache": True}
         try:
             output = self.model(tokens, **{name: cache.cache}, **options)
@@ -321,9 +321,9 @@ class DecoderOnly(HFModel):
             output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
         if cache.cache is None or name == "state":
             cache.cache = output[name]
-        return self._numbers(output, cache.fed)
+        return self._outputs(output, cache.fed)
 
-    def _padding(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
+    def _mask_kwargs(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
         """The arguments that say what is real, of all tokens so far."""
         if mask is None:
             return {}
@@ -345,7 +345,7 @@ def _integers(config: Any, names: Sequence[str], least: int) -> Iterator[int]:
     return (value for value in values if isinstance(value, int) and value >= least)
 
 
-def _rows_of(memory: Any, rows: Tensor) -> Any:
+def _select_memory(memory: Any, rows: Tensor) -> Any:
     if memory is None:
         return None
     encoded, *source = memory
@@ -395,15 +395,15 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):
             try:
-                return _with_random_numbers(name, kind, seed, tried)
+                return _model_from_settings(name, kind, seed, tried)
             except Exception as error:
                 first = first or error
-                tried = _without(tried, set(re.findall(r"\w+", str(error))) - settings.keys())
+                tried = _drop_settings(tried, set(re.findall(r"\w+", str(error))) - settings.keys())
     assert first
     raise first
 
 
-def _with_random_numbers(name: str, kind: type[HFModel], seed: int, settings: dict[str, object]) -> HFModel:
+def _model_from_settings(name: str, kind: type[HFModel], seed: int, settings: dict[str, object]) -> HFModel:
     config = transformers.CONFIG_MAPPING[name](**settings)
     for setting in ("is_decoder", "causal"):
         if kind is DecoderOnly and hasattr(config, setting):
@@ -423,10 +423,10 @@ def _with_random_numbers(name: str, kind: type[HFModel], seed: int, settings: di
     return adapter
 
 
-def _without(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
+def _drop_settings(settings: dict[str, Any], names: set[str]) -> dict[str, Any]:
     """Settings, those inside too, without what goes by one of these names."""
     return {
-        name: _without(value, names - {"model_type"}) if isinstance(value, dict) else value
+        name: _drop_settings(value, names - {"model_type"}) if isinstance(value, dict) else value
         for name, value in settings.items()
         if name not in names or isinstance(value, dict)
     }
@@ -455,9 +455,9 @@ def _small_settings(
             if isinstance(value, int) and value >= SMALL_VOCAB_SIZE:
                 settings[name] = SMALL_VOCAB_SIZE - 1 - len(settings) % 16
         elif isinstance(value, int) and not isinstance(value, bool):
-            settings[name] = _small(name, value)
-        elif fill and value is None and values[name] is None and _small(name, sys.maxsize) < sys.maxsize:
-            settings[name] = _small(name, sys.maxsize)
+            settings[name] = _cap_size(name, value)
+        elif fill and value is None and values[name] is None and _cap_size(name, sys.maxsize) < sys.maxsize:
+            settings[name] = _cap_size(name, sys.maxsize)
     for name, part in config_class.sub_configs_defaults.items():
         if (inside := values[name]) is not None:
             more = _small_settings(type(inside), given, fill=fill, of_each=of_each)
@@ -474,17 +474,17 @@ def _small_settings(
         settings[count] = len(chosen)
         for name, value in lists.items():
             if len(value) == n_layers and (name in kinds or isinstance(fields[name], (list, tuple))):
-                settings[name] = [_small(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
+                settings[name] = [_cap_size(name, value[i]) if isinstance(value[i], int) else value[i] for i in chosen]
         for key, own in (default.to_dict().get("per_layer_config") or {}).items():
             if (layer := int(key)) in chosen:
                 layers = settings.setdefault("per_layer_config", {})
-                layers[chosen.index(layer)] = {k: given.get(k, _small(k, v)) for k, v in own.items()}
+                layers[chosen.index(layer)] = {k: given.get(k, _cap_size(k, v)) for k, v in own.items()}
     elif count in fields:  # kinds of layers that take turns
         settings[count] = max([2, *(len(value) for name, value in kinds.items() if name.endswith("_types"))])
     return settings
 
 
-def _small(name: str, value: int) -> int:
+def _cap_size(name: str, value: int) -> int:
     """A number made small."""
     return next((min(value, small) for like, small in SMALL_SIZES.items() if re.fullmatch(like, name)), value)
 

@@ -21,7 +21,7 @@ LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 MIN_FAULT = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 Measure = Callable[[Any], float]  # of a subject
-Code = TypeVar("Code", bound=Callable[..., float])  # a measure, which may take more than a subject
+AnyMeasure = TypeVar("AnyMeasure", bound=Callable[..., float])  # a measure, which may take more than a subject
 
 logger = logging.getLogger("minitrans")
 
@@ -31,7 +31,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def tolerance_of(dtype: torch.dtype) -> float:
+def dtype_tolerance(dtype: torch.dtype) -> float:
     """What two ways of computing one thing may differ by in a dtype."""
     return TOLERANCE if dtype == torch.float64 else TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
 
@@ -132,7 +132,7 @@ class Check:
         try:
             for dtype in subjects:
                 if dtype in self.lower or dtype == next(iter(subjects)):
-                    errors[dtype] = as_deviation(self._measure(subjects[dtype], may_lack))
+                    errors[dtype] = as_deviation(self._measure_safely(subjects[dtype], may_lack))
         except NotOfferedError as error:
             lacking = str(error)
         measured = {
@@ -157,9 +157,9 @@ class Check:
 
     def tolerance_in(self, dtype: torch.dtype) -> float:
         """The largest deviation allowed in a dtype: what is exactly 0 in float64 has to be so in every other."""
-        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else tolerance_of(dtype)
+        return self.tolerance if dtype == torch.float64 or self.tolerance == 0.0 else dtype_tolerance(dtype)
 
-    def _measure(self, subject: Any, may_lack: bool) -> float:
+    def _measure_safely(self, subject: Any, may_lack: bool) -> float:
         try:
             with torch.random.fork_rng(devices=[]):  # modules that a check makes are the same every time
                 torch.manual_seed(0)
@@ -171,7 +171,7 @@ class Check:
             return math.inf
 
 
-def begin_group(title: str, registry: list[Check]) -> Callable[..., Callable[[Code], Code]]:
+def check_registrar(title: str, registry: list[Check]) -> Callable[..., Callable[[AnyMeasure], AnyMeasure]]:
     """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
@@ -181,8 +181,8 @@ def begin_group(title: str, registry: list[Check]) -> Callable[..., Callable[[Co
 
     def check(
         id_: str, what: str, tolerance: float = TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
-    ) -> Callable[[Code], Code]:
-        def register(measure: Code) -> Code:
+    ) -> Callable[[AnyMeasure], AnyMeasure]:
+        def register(measure: AnyMeasure) -> AnyMeasure:
             registry.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
             return measure
 
@@ -213,17 +213,17 @@ class Report:
     Attributes:
         checks: One result for each check.
         sabotages: One entry for each sabotage; None if there was no self-test.
-        all_catch: Whether each check has to have caught one.
+        all_must_catch: Whether each check has to have caught one.
     """
 
     checks: list[Result]
     sabotages: list[Caught] | None = None
-    all_catch: bool = True
+    all_must_catch: bool = True
 
     @property
     def blind(self) -> list[str]:
         """Ids of the checks that should have caught a sabotage, and caught none; empty without a self-test."""
-        if self.sabotages is None or not self.all_catch:
+        if self.sabotages is None or not self.all_must_catch:
             return []
         caught = {id_ for sabotage in self.sabotages for id_ in sabotage.caught_by}
         return [result.id for result in self.checks if result.id not in caught]

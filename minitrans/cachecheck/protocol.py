@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from minitrans.cachecheck.measure import NotOfferedError
 
-Cache = TypeVar("Cache")
+AnyCache = TypeVar("AnyCache")
 N_BEAMS = 3
 
 
@@ -18,7 +18,7 @@ class LoadError(Exception):
     """There is no such model, or what loads it is not installed; the message says in one line what and what to do."""
 
 
-class CachedModel(Generic[Cache]):
+class CachedModel(Generic[AnyCache]):
     """A model in eval mode that computes the next token's logits from a cache. Subclass it around your own.
 
     `full_pass`, `new_cache` and `feed` are needed. What else a model cannot do, its subclass leaves as it is here: the
@@ -58,11 +58,11 @@ class CachedModel(Generic[Cache]):
         """
         raise NotImplementedError
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> Cache:
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> AnyCache:
         """An empty cache for some rows, and for as many tokens as `capacity`; it holds the memory."""
         raise NotImplementedError
 
-    def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> Sequence[Tensor]:
+    def feed(self, tokens: Tensor, cache: AnyCache, mask: Tensor | None = None) -> Sequence[Tensor]:
         """What `full_pass` returns, for the next n >= 1 tokens (B, n); the cache gains them."""
         raise NotImplementedError
 
@@ -70,15 +70,15 @@ class CachedModel(Generic[Cache]):
         """The memory of sources (B, S), padded where the mask (B, S) is False."""
         raise NotOfferedError("there is no encoder")
 
-    def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
+    def select_rows(self, cache: AnyCache, rows: Tensor) -> AnyCache:
         """The cache with the given rows, int64 (R,), in the given order; a row may occur any number of times."""
         raise NotOfferedError("there is no way to select a cache's rows")
 
-    def copy_cache(self, cache: Cache) -> Cache:
+    def copy_cache(self, cache: AnyCache) -> AnyCache:
         """A copy that shares nothing with the cache."""
         return copy.deepcopy(cache)
 
-    def drop_last(self, cache: Cache, n: int) -> Cache:
+    def drop_last(self, cache: AnyCache, n: int) -> AnyCache:
         """The cache without its last n >= 1 tokens, all fed since some were last dropped; it is not left empty."""
         raise NotOfferedError("there is no way to drop a cache's last tokens")
 
@@ -102,11 +102,11 @@ class CachedModel(Generic[Cache]):
         """
         raise NotOfferedError("it has no generate")
 
-    def to(self, dtype: torch.dtype) -> "CachedModel[Cache]":
+    def to(self, dtype: torch.dtype) -> "CachedModel[AnyCache]":
         """The same around a copy of the model in another dtype."""
         raise NotOfferedError("there is no way to convert it to another dtype")
 
-    def sabotage_positions(self, cache: Cache, by: int) -> None:
+    def sabotage_positions(self, cache: AnyCache, by: int) -> None:
         """Sabotage: have the next tokens take positions that are off by some."""
         raise NotOfferedError("there is no way to move its positions")
 
@@ -175,7 +175,7 @@ class Functions(CachedModel[list[Any]]):
 
 
 @dataclass(frozen=True)
-class ModelAndTokens(Generic[Cache]):
+class ModelAndTokens(Generic[AnyCache]):
     """A model, and sentences for it.
 
     Attributes:
@@ -186,26 +186,26 @@ class ModelAndTokens(Generic[Cache]):
         unit: What logits are divided by before they are compared.
     """
 
-    model: CachedModel[Cache]
+    model: CachedModel[AnyCache]
     tokens: Tensor
     src_ids: Tensor
     src_mask: Tensor
     unit: float = 1.0
 
-    def rows(self, index: Tensor | slice) -> "ModelAndTokens[Cache]":
+    def rows(self, index: Tensor | slice) -> "ModelAndTokens[AnyCache]":
         """The same with the given rows alone."""
         return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
 
-    def alone(self, b: int) -> "ModelAndTokens[Cache]":
+    def alone(self, b: int) -> "ModelAndTokens[AnyCache]":
         """One row, without its source's padding."""
         row = self.rows(slice(b, b + 1))
         return replace(row, src_ids=row.src_ids[:, self.src_mask[b]], src_mask=row.src_mask[:, self.src_mask[b]])
 
-    def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[Cache]":
+    def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[AnyCache]":
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
-    def with_other_tokens(self, positions: slice) -> "ModelAndTokens[Cache]":
+    def with_other_tokens(self, positions: slice) -> "ModelAndTokens[AnyCache]":
         """The same with other tokens at some positions."""
         tokens = self.tokens.clone()
         tokens[:, positions] = self.other_tokens(tokens[:, positions])
@@ -228,30 +228,30 @@ class ModelAndTokens(Generic[Cache]):
     @torch.no_grad()
     def full_pass(self, mask: Tensor | None = None) -> list[Tensor]:
         """What the full masked pass gives for the tokens; logits in units."""
-        return self._in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
+        return self._logits_in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
 
     @torch.no_grad()
-    def new_cache(self, capacity: int | None = None) -> Cache:
+    def new_cache(self, capacity: int | None = None) -> AnyCache:
         """An empty cache for the sources; without a capacity, for all of the tokens."""
         rows, length = self.tokens.shape
         return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
     @torch.no_grad()
-    def feed(self, tokens: Tensor, cache: Cache, mask: Tensor | None = None) -> list[Tensor]:
+    def feed(self, tokens: Tensor, cache: AnyCache, mask: Tensor | None = None) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units."""
-        return self._in_units(call_model(self.model.feed, tokens, cache, mask))
+        return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask))
 
     @torch.no_grad()
-    def select_rows(self, cache: Cache, rows: Tensor) -> Cache:
+    def select_rows(self, cache: AnyCache, rows: Tensor) -> AnyCache:
         """The cache with the given rows."""
         return call_model(self.model.select_rows, cache, rows)
 
     @torch.no_grad()
-    def drop_last(self, cache: Cache, n: int) -> Cache:
+    def drop_last(self, cache: AnyCache, n: int) -> AnyCache:
         """The cache without its last tokens."""
         return call_model(self.model.drop_last, cache, n)
 
-    def copy_cache(self, cache: Cache) -> Cache:
+    def copy_cache(self, cache: AnyCache) -> AnyCache:
         """A copy of the cache."""
         return call_model(self.model.copy_cache, cache)
 
@@ -260,7 +260,7 @@ class ModelAndTokens(Generic[Cache]):
         ordinary = torch.tensor(sorted(self.model.ordinary))
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
-    def _in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
+    def _logits_in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
         return [numbers[0] / self.unit, *numbers[1:]]
 
 

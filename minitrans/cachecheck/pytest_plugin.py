@@ -13,9 +13,9 @@ import pytest
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.measure import NotOfferedError
 from minitrans.cachecheck.protocol import CachedModel
-from minitrans.cachecheck.runner import cases_for, failure_line, run_checks
+from minitrans.cachecheck.runner import cases_by_dtype, failure_line, run_checks
 
-cases_of_last_model = lru_cache(1)(cases_for)  # each dtype is a copy of the model
+cases_of_last_model = lru_cache(1)(cases_by_dtype)  # each dtype is a copy of the model
 
 
 @pytest.fixture(params=CHECKS, ids=lambda check: check.id)

@@ -34,7 +34,7 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
 
 
-def cases_for(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
+def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
     """The same sentences for the model in each dtype that it can be had in: float64 and the lower ones.
 
     Raises:
@@ -62,7 +62,7 @@ def run(model: CachedModel[Any]) -> Report:
     Raises:
         NotOfferedError: It cannot compute a full pass at all.
     """
-    return Report(run_checks(cases_for(model), CHECKS))
+    return Report(run_checks(cases_by_dtype(model), CHECKS))
 
 
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
@@ -79,12 +79,12 @@ def self_test(model: CachedModel[Any]) -> Iterator[Caught]:
     Yields:
         For each such fault the checks that notice it.
     """
-    cases = cases_for(model)
+    cases = cases_by_dtype(model)
     before = {check.id: check.run(cases, may_lack=True) for check in CHECKS}
     chosen = [
         each
         for each in FAULTS
-        if any(m.measured <= MIN_FAULT for id_ in each.told_by for m in before[id_].by_dtype.values())
+        if any(m.measured <= MIN_FAULT for id_ in each.detected_by for m in before[id_].by_dtype.values())
         and each.applies_to(next(iter(cases.values())).model)
     ]
     yield from catch_faults(CHECKS, chosen, lambda: cases, before, may_lack=True)

@@ -26,14 +26,14 @@ class Fault(ABC):
     fault: str
 
     @abstractmethod
-    def applied(self) -> AbstractContextManager[Callable[[Any], Any]]:
+    def apply_fault(self) -> AbstractContextManager[Callable[[Any], Any]]:
         """A context in which the fault is there; it yields what makes the faulty subject of a right one."""
 
     def results(
         self, checks: Sequence[Check], make_subjects: Callable[[], SubjectByDtype], may_lack: bool = False
     ) -> list[Result]:
         """What the checks measure on subjects made while the fault is there; arguments as for `catch_faults`."""
-        with self.applied() as faulty:
+        with self.apply_fault() as faulty:
             subjects = {dtype: faulty(subject) for dtype, subject in make_subjects().items()}
             return [check.run(subjects, may_lack) for check in checks]
 

@@ -123,19 +123,19 @@ def generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
 
 
 @dataclass(frozen=True)
-class FaultyModel(Fault):
+class ModelFault(Fault):
     """A fault that a model around the model has.
 
     Attributes:
         change: What makes the model a faulty one.
-        told_by: Ids of the checks that are there to tell it.
+        detected_by: Ids of the checks that are there to tell it.
     """
 
     change: Change
-    told_by: tuple[str, ...]
+    detected_by: tuple[str, ...]
 
     @contextmanager
-    def applied(self) -> Iterator[Callable[[ModelAndTokens[Any]], ModelAndTokens[Any]]]:
+    def apply_fault(self) -> Iterator[Callable[[ModelAndTokens[Any]], ModelAndTokens[Any]]]:
         """Yields what puts the faulty model in the model's place."""
         yield lambda case: replace(case, model=Wrapper(case.model, self.change))
 
@@ -163,8 +163,8 @@ class FaultyModel(Fault):
 
 
 FAULTS = [
-    FaultyModel(id_, change.__doc__ or "", change, told_by)
-    for id_, change, told_by in (
+    ModelFault(id_, change.__doc__ or "", change, detected_by)
+    for id_, change, detected_by in (
         ("positions.ahead", positions_ahead, ("steps",)),
         ("mask.late", mask_late, ("causal.prefix",)),
         ("cache.cut", cache_cut, ("steps",)),

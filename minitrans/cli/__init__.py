@@ -13,29 +13,29 @@ from typing import Any
 
 import minitrans
 from minitrans.cli.arguments import Parser
-from minitrans.cli.evaluate import evaluate_command, evaluate_flags
-from minitrans.cli.explain import explain_command, explain_flags
-from minitrans.cli.export import export_command, export_flags
+from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
+from minitrans.cli.explain import add_explain_flags, explain_command
+from minitrans.cli.export import add_export_flags, export_command
 from minitrans.cli.log import start_log
 from minitrans.cli.process import interrupted_by_sigterm, tune_process, tune_training
-from minitrans.cli.serve import serve_command, serve_flags
+from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
-from minitrans.cli.translate import translate_command, translate_flags
-from minitrans.cli.verify import verify_command, verify_flags
+from minitrans.cli.translate import add_translate_flags, translate_command
+from minitrans.cli.verify import add_verify_flags, verify_command
 from minitrans.errors import UserError, nearest_name_error
-from minitrans.text.lines import visible
+from minitrans.text.lines import escape_controls
 
 # For each command, the function that adds its flags (None: its flags are a run's settings) and the one that runs it,
 # whose docstring is the help.
 COMMANDS: dict[str, tuple[Callable[[Parser], None] | None, Callable[[Any], int]]] = {
     "train": (None, train_command),
     "distill": (None, distill_command),
-    "translate": (translate_flags, translate_command),
-    "evaluate": (evaluate_flags, evaluate_command),
-    "verify": (verify_flags, verify_command),
-    "explain": (explain_flags, explain_command),
-    "export": (export_flags, export_command),
-    "serve": (serve_flags, serve_command),
+    "translate": (add_translate_flags, translate_command),
+    "evaluate": (add_evaluate_flags, evaluate_command),
+    "verify": (add_verify_flags, verify_command),
+    "explain": (add_explain_flags, explain_command),
+    "export": (add_export_flags, export_command),
+    "serve": (add_serve_flags, serve_command),
 }
 
 
@@ -83,12 +83,12 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
-        forget_output()
+        discard_stdout()
         return f"cannot write {error.filename or 'the output'}: {error.strerror}; make room, or write elsewhere"
     return None
 
 
-def forget_output() -> None:
+def discard_stdout() -> None:
     """Keep Python, as it exits, from trying again to write output that cannot be written."""
     with contextlib.suppress(AttributeError, OSError):  # there is no standard output, or it is not a file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -106,14 +106,14 @@ def main(argv: Sequence[str] | None = None) -> int:
                 sys.stdout.flush()  # here, where an error can still be reported
             return code
     except BrokenPipeError:  # whoever read our output has gone: not an error, and nobody to tell
-        forget_output()
+        discard_stdout()
         return 0
     except (UserError, MemoryError, OSError, RuntimeError) as error:
         if "--debug" in argv or (text := error_message(error)) is None:
             raise
-        print(f"minitrans: error: {visible(text)}", file=sys.stderr)
+        print(f"minitrans: error: {escape_controls(text)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as error:
         print(f"minitrans: interrupted{f': {error}' if error.args else ''}", file=sys.stderr)
-        forget_output()  # whoever reads it may have stopped reading
+        discard_stdout()  # whoever reads it may have stopped reading
         return 130

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from minitrans.errors import UserError, unexpected
+from minitrans.errors import UserError, argument_error
 
 CORES = os.cpu_count() or 1
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
         else:
             others += texts
         if others:
-            raise unexpected(self.prog, others, self._option_string_actions)
+            raise argument_error(self.prog, others, self._option_string_actions)
         return args
 
     def error(self, message: str) -> NoReturn:
@@ -71,5 +71,5 @@ def bounded_number(kind: type[float], least: float, most: float = math.inf, why:
     return convert
 
 
-count = bounded_number(int, 1, 2**31 - 1)
+positive_int = bounded_number(int, 1, 2**31 - 1)
 cores = bounded_number(int, 1, CORES, "this machine's cores")

@@ -6,10 +6,10 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minitrans.cli.arguments import Parser, bounded_number, cores, count
+from minitrans.cli.arguments import Parser, bounded_number, cores, positive_int
 from minitrans.cli.log import start_log
 from minitrans.errors import UserError
-from minitrans.text.lines import visible
+from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.translate.scoring import Scores
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_decoding(parser: Parser) -> None:
     """How to translate."""
-    parser.add_argument("--batch-tokens", type=count, default=4096, help="source tokens in a batch")
+    parser.add_argument("--batch-tokens", type=positive_int, default=4096, help="source tokens in a batch")
     beams = bounded_number(int, 1, 200, "more take time and memory by the square, and find nothing better")
     parser.add_argument("--beam", type=beams, default=1, metavar="K", help="beams to search with; 1 is greedy")
     parser.add_argument(
@@ -72,7 +72,7 @@ def add_references(parser: Parser, required: bool) -> None:
     )
 
 
-def read_references(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
+def read_parallel(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
     """The lines of --source, of the first --reference, and of each other one."""
     from minitrans.text.lines import read_lines
 
@@ -128,14 +128,15 @@ def print_scores(named: "Sequence[tuple[str, Scores]]") -> None:
     """One line for each, then how they were computed."""
     for name, scores in named:
         print(
-            f"{visible(str(name))}: BLEU {scores.bleu:.2f}{format_certainty(scores.bleu_interval, scores.bleu_p)}  "
-            f"chrF {scores.chrf:.2f}{format_certainty(scores.chrf_interval, scores.chrf_p)}  "
+            f"{escape_controls(str(name))}: BLEU {scores.bleu:.2f}"
+            f"{format_interval(scores.bleu_interval, scores.bleu_p)}  "
+            f"chrF {scores.chrf:.2f}{format_interval(scores.chrf_interval, scores.chrf_p)}  "
             f"exact match {scores.exact_match:.1f}%  ({scores.sentences} sentences)"
         )
     print(f"BLEU {scores.bleu_signature}\nchrF {scores.chrf_signature}")
 
 
-def format_certainty(interval: tuple[float, float] | None, p: float | None) -> str:
+def format_interval(interval: tuple[float, float] | None, p: float | None) -> str:
     """A score's interval and p-value, where it has them."""
     if interval is None:
         return ""

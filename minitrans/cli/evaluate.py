@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_references, print_scores, read_references, start_workers, translate
+from minitrans.cli.common import add_decoding, add_references, print_scores, read_parallel, start_workers, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from minitrans.translate.translator import Translation
 
 
-def evaluate_flags(parser: Parser) -> None:
+def add_evaluate_flags(parser: Parser) -> None:
     """What to translate and to compare it with."""
     parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; several are compared with the first")
     add_references(parser, required=True)
@@ -28,7 +28,7 @@ def evaluate_command(args: Namespace) -> int:
     """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
     from dataclasses import asdict
 
-    sources, references, others = read_references(args)
+    sources, references, others = read_parallel(args)
     from minitrans.translate.bundle import load_bundle
 
     bundles = [load_bundle(Path(run)) for run in args.run]
@@ -40,11 +40,11 @@ def evaluate_command(args: Namespace) -> int:
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
     from minitrans.translate.confidence import score_unsure
-    from minitrans.translate.scoring import by_line, compare, mean_and_std
+    from minitrans.translate.scoring import compare, mean_and_std, references_by_line
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = compare(texts, references, bundles[0].target, args.tokenize, others)
-    right = by_line(references, others)
+    right = references_by_line(references, others)
     marks = [
         score_unsure(translations, right, bundle.threshold) if bundle.threshold else None
         for bundle, (translations, _) in zip(bundles, outputs, strict=True)

@@ -9,7 +9,7 @@ from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 
 
-def explain_flags(parser: Parser) -> None:
+def add_explain_flags(parser: Parser) -> None:
     """What to translate, and where to show how it came about."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")

@@ -6,13 +6,13 @@ from importlib import import_module
 from pathlib import Path
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common, add_references, print_scores, read_references
+from minitrans.cli.common import add_common, add_references, print_scores, read_parallel
 from minitrans.errors import UserError
 
 EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
 
 
-def export_flags(parser: Parser) -> None:
+def add_export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
@@ -28,7 +28,7 @@ def export_command(args: Namespace) -> int:
         raise UserError("--source and --reference go together; give both or neither")
     if args.license and args.format != "transformers":
         raise UserError("--license is for a model card; give --format transformers with it")
-    pairs = read_references(args) if args.source else None
+    pairs = read_parallel(args) if args.source else None
     try:
         format = import_module(f"minitrans.export.{args.format}")
     except ModuleNotFoundError as error:
@@ -45,7 +45,7 @@ def export_command(args: Namespace) -> int:
 
         sources, references, others = pairs
         own = translator.translate(sources)
-        by_engine = {name: translate(sources) for name, translate in format.engines(folder, translator.bundle)}
+        by_engine = {name: translate(sources) for name, translate in format.engine_variants(folder, translator.bundle)}
         scores = compare([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
         scored = dict(zip(["minitrans float32", *by_engine], scores, strict=True))
         print_scores(list(scored.items()))

@@ -4,15 +4,15 @@ import logging
 import sys
 from typing import TextIO
 
-from minitrans.text.lines import visible
+from minitrans.text.lines import escape_controls
 
 
-class StandardError(logging.StreamHandler[TextIO]):
+class StandardErrorHandler(logging.StreamHandler[TextIO]):
     """Writes each record as a line to the current `sys.stderr`: while there is a progress bar, above it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Escape what could move the cursor."""
-        return visible(super().format(record))
+        return escape_controls(super().format(record))
 
     def emit(self, record: logging.LogRecord) -> None:
         """Look up `sys.stderr`, and write to it."""
@@ -23,7 +23,7 @@ class StandardError(logging.StreamHandler[TextIO]):
 def start_log(debug: bool) -> None:
     """Warnings go to standard error; with --debug, more."""
     line = "minitrans: %(levelname)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=line, handlers=[StandardError()])
+    logging.basicConfig(level=logging.WARNING, format=line, handlers=[StandardErrorHandler()])
     logging.addLevelName(logging.WARNING, "warning")
     if debug:
         logging.getLogger("minitrans").setLevel(logging.INFO)

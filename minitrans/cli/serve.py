@@ -5,12 +5,12 @@ import socket
 import sys
 from argparse import ArgumentTypeError, Namespace
 
-from minitrans.cli.arguments import Parser, bounded_number, count
+from minitrans.cli.arguments import Parser, bounded_number, positive_int
 from minitrans.cli.common import add_common
 from minitrans.errors import UserError
 
 
-def serve_flags(parser: Parser) -> None:
+def add_serve_flags(parser: Parser) -> None:
     """What to serve, where, and how much of it."""
     parser.add_argument("runs", metavar="RUN", nargs="+", help="run folders, one for each pair of languages")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 is all of this machine's")
@@ -20,7 +20,7 @@ def serve_flags(parser: Parser) -> None:
     parser.add_argument(
         "--rate-limit", type=requests, default=0, metavar="N", help="most requests of a client in a minute; 0: no limit"
     )
-    parser.add_argument("--queue", type=count, default=256, metavar="N", help="most requests that may wait")
+    parser.add_argument("--queue", type=positive_int, default=256, metavar="N", help="most requests that may wait")
     sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
     parser.add_argument("--cors", type=parse_origin, action="append", default=[], metavar="ORIGIN", help=sites)
     add_common(parser)

@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from minitrans.cli.common import print_scores
-from minitrans.text.lines import visible
+from minitrans.text.lines import escape_controls
 
 if TYPE_CHECKING:
     from minitrans.training.config import RunConfig
@@ -31,8 +31,8 @@ def distill_command(config: "RunConfig") -> int:
 
 def print_run(config: "RunConfig", scores: "dict[str, Scores]") -> None:
     """Print the scores and the folder of a run, and what has computed it."""
-    from minitrans.translate.backend import who_computes
+    from minitrans.translate.backend import describe_backends
 
     print_scores(list(scores.items()))
-    print(f"run folder: {visible(str(config.run_dir))}")
-    print(f"computed: {who_computes()}", file=sys.stderr)
+    print(f"run folder: {escape_controls(str(config.run_dir))}")
+    print(f"computed: {describe_backends()}", file=sys.stderr)

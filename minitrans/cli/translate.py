@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
-from minitrans.cli.arguments import Parser, bounded_number, count
+from minitrans.cli.arguments import Parser, bounded_number, positive_int
 from minitrans.cli.common import add_decoding, options, start_workers, translate
 from minitrans.errors import UserError
 
@@ -23,7 +23,7 @@ logger = logging.getLogger("minitrans")
 CHUNK_LINES = 4096  # how many lines of a file are sorted by length and batched together
 
 
-def translate_flags(parser: Parser) -> None:
+def add_translate_flags(parser: Parser) -> None:
     """What to translate, and how."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("texts", metavar="TEXT", nargs="*", default=[], help="texts to translate")
@@ -34,13 +34,13 @@ def translate_flags(parser: Parser) -> None:
     parser.add_argument("--resume", action="store_true", help=resume)
     add_decoding(parser)
     parser.add_argument(
-        "--n-best", type=count, metavar="N", help="write the best N of K: number of the line, score, text"
+        "--n-best", type=positive_int, metavar="N", help="write the best N of K: number of the line, score, text"
     )
     parser.add_argument(
         "--scores", action="store_true", help="write each translation's score before it, and unsure if probably wrong"
     )
     parser.add_argument(
-        "--sample", type=count, metavar="N", help="draw each token from the N likeliest, by their probabilities"
+        "--sample", type=positive_int, metavar="N", help="draw each token from the N likeliest, by their probabilities"
     )
     parser.add_argument("--seed", type=bounded_number(int, 0, 2**32 - 1), default=1, help="decides what --sample draws")
 

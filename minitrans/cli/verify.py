@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from minitrans.verify.subject import ModelAndPairs
 
 
-def verify_flags(parser: Parser) -> None:
+def add_verify_flags(parser: Parser) -> None:
     """What to measure."""
     parser.add_argument("run", metavar="RUN", nargs="?", help="run folder; without one, a fresh random model")
     parser.add_argument(
@@ -46,7 +46,7 @@ def verify_command(args: Namespace) -> int:
     from rich.console import Console
 
     from minitrans.files import write_file
-    from minitrans.translate.backend import who_computes
+    from minitrans.translate.backend import describe_backends
     from minitrans.verify.page import make_folder, page
     from minitrans.verify.report import as_json, print_report
 
@@ -71,7 +71,7 @@ def verify_command(args: Namespace) -> int:
             write_file(path, page(report, subject.name if args.model else subject))
         print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
     if not args.model:
-        print(f"computed: {who_computes()}", file=sys.stderr)
+        print(f"computed: {describe_backends()}", file=sys.stderr)
     if args.json:
         print(as_json(report))
     else:
@@ -86,18 +86,18 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
     from rich.progress import track
 
     from minitrans.verify.proof import run, run_sabotaged, sabotages_for, self_test
-    from minitrans.verify.subject import fresh_model, random_subject, subject_of_run
+    from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
     if args.sabotage:
         if args.run or args.data or args.self_test:
             raise UserError("--sabotage breaks a fresh model: give no RUN, --data or --self-test with it")
         with progress.status("measuring"):
             report = run_sabotaged(args.sabotage, args.compiled)
-        return replace(report, checks=[result for result in report.checks if not result.passed]), random_subject(
-            fresh_model()
-        )
+        return replace(
+            report, checks=[result for result in report.checks if not result.passed]
+        ), model_and_random_pairs(fresh_model())
     with progress.status("measuring"):
-        subject = subject_of_run(Path(args.run), args.data) if args.run else random_subject(fresh_model())
+        subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
         total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
@@ -127,5 +127,5 @@ def measure_hugging_face(args: Namespace, progress: "Console") -> "tuple[Report,
         except NotOfferedError as error:
             raise UserError(f"--model {args.model} cannot compute a full pass here: {error}") from error
         if args.self_test:
-            report = replace(report, sabotages=list(self_test(model)), all_catch=False)
+            report = replace(report, sabotages=list(self_test(model)), all_must_catch=False)
     return report, model

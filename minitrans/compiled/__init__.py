@@ -12,13 +12,13 @@ from minitrans.compiled import probe, stepper, training
 from minitrans.compiled.library import DTYPE_NAMES, NotAdmittedError, load_library
 from minitrans.compiled.plan import Plan, read_plan
 from minitrans.compiled.stepper import CompiledStepper
-from minitrans.model.loss import BatchLoss
+from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer
 
-__all__ = ["NotAdmittedError", "accelerate_decoding", "accelerate_training", "can_be_compiled"]
+__all__ = ["NotAdmittedError", "accelerate_decoding", "accelerate_training", "can_compile_libraries"]
 
 
-def accelerate_training(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLoss:
+def accelerate_training(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLossFn:
     """The loss of a model's batches, with products in a dtype: of its weights as they are at each batch.
 
     Raises:
@@ -63,10 +63,10 @@ def _plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
     return read_plan(model)
 
 
-def can_be_compiled() -> bool:
+def can_compile_libraries() -> bool:
     """True: both libraries are there, compiled unless that has been done on this machine.
 
     Raises:
         NotAdmittedError: It cannot be done.
     """
-    return all(load_library(source, {}, {}) for source in (training.SOURCE, stepper.SOURCE))
+    return all(load_library(source, {}, {}) for source in (training.CPP_SOURCE, stepper.CPP_SOURCE))

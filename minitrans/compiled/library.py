@@ -94,7 +94,7 @@ def _compile(source: Path) -> ctypes.CDLL | str:
         _check_private(cache)
         cache.chmod(0o700)
         own_flags = [word for word in compiler if word.startswith("-")]  # once more where they win: CXX="g++ -O1"
-        path = _find(cache, name) or _make([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
+        path = _find_cached(cache, name) or _build_cached([*compiler, *CXX_FLAGS, *own_flags, str(source)], cache, name)
         library = ctypes.CDLL(str(path))
         library.usable.restype = c_bool
         if not library.usable():
@@ -107,18 +107,18 @@ def _compile(source: Path) -> ctypes.CDLL | str:
     return library
 
 
-def _find(cache: Path, name: str) -> Path | None:
+def _find_cached(cache: Path, name: str) -> Path | None:
     """The library of that name, if it is there and whole: its name ends with a hash of what it was made as."""
     for path in cache.glob(f"{name}-*{LIBRARY_SUFFIX}"):
         with suppress(FileNotFoundError):  # another process has tidied up
             _check_private(path)
-            if path == _named(cache, name, path.read_bytes()):
+            if path == _hashed_path(cache, name, path.read_bytes()):
                 os.utime(path)
                 return path
     return None
 
 
-def _make(command: list[str], cache: Path, name: str) -> Path:
+def _build_cached(command: list[str], cache: Path, name: str) -> Path:
     """Compile a library into the cache as its user's alone."""
     if sys.stderr.isatty():
         print(f"minitrans: compiling {command[-1]}, once on this machine ...", file=sys.stderr)
@@ -135,13 +135,13 @@ def _make(command: list[str], cache: Path, name: str) -> Path:
         made.chmod(0o700)
         with open(made, "rb") as file:
             os.fsync(file.fileno())  # or a power failure might leave the name and not what it names
-            path = _named(cache, name, file.read())
+            path = _hashed_path(cache, name, file.read())
         os.replace(made, path)
-    _tidy(cache)
+    _evict_oldest(cache)
     return path
 
 
-def _tidy(cache: Path) -> None:
+def _evict_oldest(cache: Path) -> None:
     """Remove what has not been used for the longest time; another process may do so too."""
     with suppress(FileNotFoundError):
         for entry in sorted(cache.iterdir(), key=lambda entry: entry.stat().st_mtime)[:-MAX_CACHED_FILES]:
@@ -149,7 +149,7 @@ def _tidy(cache: Path) -> None:
             remove(entry)
 
 
-def _named(cache: Path, name: str, content: bytes) -> Path:
+def _hashed_path(cache: Path, name: str, content: bytes) -> Path:
     return cache / f"{name}-{hashlib.sha256(content).hexdigest()[:32]}{LIBRARY_SUFFIX}"
 
 
@@ -173,7 +173,7 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), lines[0])
 
 
-def check_ids(ids: Tensor, vocab_size: int) -> None:
+def check_token_ids(ids: Tensor, vocab_size: int) -> None:
     """Raise an IndexError if an int64 id is not below `vocab_size`, or negative: compiled code would read elsewhere."""
     assert ids.dtype == torch.int64
     if ids.numel():

@@ -19,11 +19,11 @@ from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 Kind = Literal["self-attention", "cross-attention", "feed-forward"]
-Dropping = MultiHeadAttention | Dropout
-Known = dict[str, Any]  # a module by the names in it, see `known_architecture`
+DropoutLike = MultiHeadAttention | Dropout
+ModuleSpec = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
 TYPE = "type"
-ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
+KNOWN_ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
 HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_backward_pre_hooks", "_backward_hooks")}
 
 
@@ -77,7 +77,7 @@ class Plan:
     decoder_norm: nn.LayerNorm
 
 
-def known_architecture(c: TransformerConfig) -> Known:
+def known_architecture(c: TransformerConfig) -> ModuleSpec:
     """What a model of these sizes is made of.
 
     A dict is a module: under TYPE its type, under every other name what has that name in it. That is another module, or
@@ -88,10 +88,10 @@ def known_architecture(c: TransformerConfig) -> Known:
     heads = {"n_heads": c.n_heads, "d_head": c.head_size}
     no_row_differs = {"padding_idx": None, "max_norm": None, "scale_grad_by_freq": False, "sparse": False}
 
-    def linear(n_in: int, n_out: int) -> Known:
+    def linear(n_in: int, n_out: int) -> ModuleSpec:
         return {TYPE: nn.Linear, "weight": (n_out, n_in), "bias": (n_out,)}
 
-    def stack(kind: type[nn.Module], layer: Known) -> Known:
+    def stack(kind: type[nn.Module], layer: ModuleSpec) -> ModuleSpec:
         return {TYPE: kind, "norm": norm, "layers": {TYPE: nn.ModuleList} | {str(i): layer for i in range(c.n_layers)}}
 
     norm, dropout = {TYPE: nn.LayerNorm, "weight": (d,), "bias": (d,)}, {TYPE: Dropout}
@@ -137,7 +137,7 @@ def read_plan(model: Transformer) -> Plan:
         output=tables[2],
         tied=n_tables == 1,
         positions=model.positions,
-        dropout=_probability(model.dropout),
+        dropout=_dropout_probability(model.dropout),
         encoder=list(_sublayers(model.encoder)),
         encoder_norm=model.encoder.norm,
         decoder=list(_sublayers(model.decoder)),
@@ -145,14 +145,14 @@ def read_plan(model: Transformer) -> Plan:
     )
 
 
-def _check_module(name: str, module: nn.Module, known: Known) -> None:
+def _check_module(name: str, module: nn.Module, known: ModuleSpec) -> None:
     """Refuse a module that is not exactly what is known; and so on inside it."""
     place, prefix = name or "the model", f"{name}." if name else ""
     _check_type(place, module, known[TYPE])
     for direction, attributes in HOOKS.items():
         if any(getattr(module, attribute) for attribute in attributes):
             raise NotAdmittedError(f"{place} has a {direction} hook")
-    if own := vars(module).keys() - ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
+    if own := vars(module).keys() - KNOWN_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
         raise NotAdmittedError(f"{place} has an attribute {min(own)} that is not known")
     parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := parts.keys() - known.keys():
@@ -195,12 +195,12 @@ def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
 
 
 def _sublayer(
-    kind: Kind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: Dropping, end: Dropping
+    kind: Kind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: DropoutLike, end: DropoutLike
 ) -> Sublayer:
     parameters = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
-    return Sublayer(kind, parameters, norm.eps, _probability(inside), _probability(end))
+    return Sublayer(kind, parameters, norm.eps, _dropout_probability(inside), _dropout_probability(end))
 
 
-def _probability(module: Dropping) -> float:
+def _dropout_probability(module: DropoutLike) -> float:
     p = module.dropout if isinstance(module, MultiHeadAttention) else module.p
     return p if module.training else 0.0

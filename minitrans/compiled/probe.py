@@ -31,7 +31,7 @@ SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), IDS,
 TGT_OUT = SRC_IDS.flip(0)
 TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
 
-Comparison = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
+TensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
 
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
@@ -45,7 +45,7 @@ def check_training(plan: Plan, dtype: torch.dtype) -> None:
         model = _small_model(plan).train()
         for tried in dict.fromkeys((torch.float64, dtype)):
             if tried != torch.float64:
-                _keep_off_zero(model)
+                _shift_relu_inputs(model)
             model.to(torch.promote_types(tried, torch.float32))
             _refuse_differences(compare_training(model, SRC_IDS, TGT_IN, TGT_OUT, SMOOTHING, tried), tried)
 
@@ -99,7 +99,7 @@ def _small_model(plan: Plan) -> Transformer:
     return model
 
 
-def _keep_off_zero(model: Transformer) -> None:
+def _shift_relu_inputs(model: Transformer) -> None:
     """Move what the ReLUs read away from 0, where rounding would decide whether a gradient passes."""
     with torch.no_grad():
         for module in model.modules():
@@ -110,7 +110,7 @@ def _keep_off_zero(model: Transformer) -> None:
 
 def compare_training(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
-) -> Iterator[Comparison]:
+) -> Iterator[TensorPair]:
     """Yield the real hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
 
     The arguments are those of `batch_loss`; products are in the dtype, and dropout has the same seed both ways.
@@ -143,7 +143,7 @@ def compare_training(
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-def _compare_steps(model: Transformer) -> Iterator[Comparison]:
+def _compare_steps(model: Transformer) -> Iterator[TensorPair]:
     steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
     n = model.config.vocab_size - 2  # all tokens but PAD and BOS
     states = [stepper.begin(SRC_IDS, LENGTH + 3) for stepper in steppers]
@@ -161,7 +161,7 @@ def _compare_steps(model: Transformer) -> Iterator[Comparison]:
         yield f"the log-probabilities of step {t + 1}", own, other
 
 
-def _refuse_differences(compared: Iterable[Comparison], dtype: torch.dtype) -> None:
+def _refuse_differences(compared: Iterable[TensorPair], dtype: torch.dtype) -> None:
     """Raise a NotAdmittedError for the first that is above the tolerance."""
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))

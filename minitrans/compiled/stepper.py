@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrans.compiled.library import SublayerParameters, call, check_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call, check_token_ids, load_library
 from minitrans.compiled.plan import Plan
 from minitrans.model.masks import padding_mask
 
-SOURCE = Path(__file__).with_name("stepper.cpp")
+CPP_SOURCE = Path(__file__).with_name("stepper.cpp")
 
 
 class _Sizes(ctypes.Structure):
@@ -38,7 +38,7 @@ class _Block(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("rows", c_int64)]
 
 
-_ARGUMENTS: dict[str, Sequence[Any]] = {
+_ARGUMENT_TYPES: dict[str, Sequence[Any]] = {
     "make": [_Sizes, _Model],
     "free": [c_void_p],
     "encode": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
@@ -111,7 +111,7 @@ class CompiledStepper:
         norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
-        self._call = partial(call, load_library(SOURCE, _ARGUMENTS, {"make": c_void_p}), self.dtype)
+        self._call = partial(call, load_library(CPP_SOURCE, _ARGUMENT_TYPES, {"make": c_void_p}), self.dtype)
         self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
         weakref.finalize(self, self._call, "free", self._stepper)
 
@@ -127,7 +127,7 @@ class CompiledStepper:
             ValueError: A source, or `capacity`, is longer than `max_len`.
             IndexError: An id is not below V, or negative.
         """
-        check_ids(src_ids, self.config.vocab_size)
+        check_token_ids(src_ids, self.config.vocab_size)
         real = padding_mask(src_ids, self.config.pad_id)[:, 0, 0]
         lengths = real.sum(-1).tolist()
         if (longest := max(*lengths, capacity)) > self.config.max_len:
@@ -156,7 +156,7 @@ class CompiledStepper:
             IndexError: An id is not below V, or negative.
         """
         c, count, t = self.config, len(tokens), len(state.blocks)
-        check_ids(tokens, c.vocab_size)
+        check_token_ids(tokens, c.vocab_size)
         if t == len(state.pointers):
             raise ValueError(f"the cache holds {t} of {t} tokens: no room for 1 more")
         if count != len(state.sources):

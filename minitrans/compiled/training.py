@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrans.compiled.library import SublayerParameters, call, check_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call, check_token_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
-from minitrans.model.dropout import draw_seed, dropped_of_256
+from minitrans.model.dropout import draw_seed, dropout_byte_threshold
 
-SOURCE = Path(__file__).with_name("training.cpp")
+CPP_SOURCE = Path(__file__).with_name("training.cpp")
 KINDS = ("self-attention", "causal self-attention", "cross-attention", "feed-forward", "norm")
 
 
@@ -47,7 +47,7 @@ class _Batch(ctypes.Structure):
     ]
 
 
-_ARGUMENTS: dict[str, list[Any]] = {
+_ARGUMENT_TYPES: dict[str, list[Any]] = {
     "forward": [POINTER(_Model), _Batch, c_void_p],
     "backward": [POINTER(_Model)] + [c_void_p] * 5,
     "release": [c_void_p],
@@ -55,8 +55,8 @@ _ARGUMENTS: dict[str, list[Any]] = {
 }
 
 
-_RESULTS = {"linear_cross_entropy": c_double, "forward": c_void_p}
-library = functools.cache(functools.partial(load_library, SOURCE, _ARGUMENTS, _RESULTS))
+_RESULT_TYPES = {"linear_cross_entropy": c_double, "forward": c_void_p}
+library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
 
 
 def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
@@ -113,7 +113,7 @@ def hidden_states(
     for ids, table in ((src_ids, plan.source), (tgt_in, plan.target)):
         if ids.size(1) > plan.config.max_len:
             raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
-        check_ids(ids, len(table))
+        check_token_ids(ids, len(table))
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
     tables = (plan.source,) if plan.tied else (plan.source, plan.target, plan.output)
     result: tuple[Tensor, Tensor] = _HiddenStates.apply(  # type: ignore[no-untyped-call]
@@ -128,7 +128,7 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
     real = target != pad_id
     if not real.all():
         rows, target = rows[real], target[real]
-    check_ids(target, len(weight))
+    check_token_ids(target, len(weight))
     loss: Tensor = _LinearCrossEntropy.apply(rows, weight, target, smoothing)  # type: ignore[no-untyped-call]
     return loss
 
@@ -141,7 +141,7 @@ def _parameters(plan: Plan) -> Iterator[Tensor]:
         yield from (norm.weight, norm.bias)
 
 
-def _model(plan: Plan) -> _Model:
+def _model_struct(plan: Plan) -> _Model:
     """A plan as training.cpp takes it. Seeds of dropout are drawn in the order of the plain pass."""
     of_source = _draw(plan.dropout)
     parts = [*_parts(plan.encoder, plan.encoder_norm, "self-attention")]
@@ -162,7 +162,7 @@ def _parts(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: st
 
 def _draw(p: float) -> _Dropout:
     """Dropout with a seed drawn as `dropout` draws it: none where nothing is dropped."""
-    dropped = dropped_of_256(p)
+    dropped = dropout_byte_threshold(p)
     return _Dropout(draw_seed() if dropped else 0, dropped)
 
 
@@ -187,7 +187,7 @@ class _HiddenStates(torch.autograd.Function):
         src_ids, tgt_in, lengths = batch
         sizes = *src_ids.shape, tgt_in.size(1), plan.config.pad_id
         hidden = plan.output.new_empty(int(lengths.sum()), plan.config.d_model, dtype=dtype)
-        ctx.tape = _Tape(_model(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden)
+        ctx.tape = _Tape(_model_struct(plan), _Batch(*(ids.data_ptr() for ids in batch), *sizes), hidden)
         ctx.n_tables = 1 if plan.tied else 3
         ctx.save_for_backward(*tensors)
         return hidden, tensors[ctx.n_tables - 1]

@@ -38,20 +38,20 @@ def plan_batches(
     Returns:
         Row numbers (int64), one array a batch; every row is in exactly one.
     """
-    widths = _widths(src_lengths, tgt_lengths)
+    widths = _longer_lengths(src_lengths, tgt_lengths)
     rows = np.arange(len(widths)) if rng is None else rng.permutation(len(widths))
     rows = rows[np.argsort(widths.max(initial=0) - widths[rows], kind="stable")]
-    batches = [rows[start:stop] for start, stop in pairwise(_cuts(widths, batch_tokens))]
+    batches = [rows[start:stop] for start, stop in pairwise(_batch_boundaries(widths, batch_tokens))]
     return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _widths(src_lengths: IntArray, tgt_lengths: IntArray) -> npt.NDArray[np.unsignedinteger]:
+def _longer_lengths(src_lengths: IntArray, tgt_lengths: IntArray) -> npt.NDArray[np.unsignedinteger]:
     """Return the (N,) longer sides, in as few bits as will do: NumPy sorts 8 and 16 in linear time."""
     widths = np.maximum(src_lengths, tgt_lengths)
     return widths.astype(np.min_scalar_type(widths.max(initial=0)))
 
 
-def _cuts(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[int]:
+def _batch_boundaries(widths: npt.NDArray[np.unsignedinteger], batch_tokens: int) -> list[int]:
     """Return where each batch begins among the rows from the widest to the narrowest, and where the last one ends."""
     falling = np.sort(widths)[::-1]
     cuts = [0]

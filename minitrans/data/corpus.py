@@ -27,7 +27,7 @@ from minitrans.data.filters import (
     report,
     wrong_lengths,
 )
-from minitrans.data.readers import CHUNK, SCHEMA, OpenSplit, is_local, open_splits, open_train, read_tables
+from minitrans.data.readers import CHUNK, SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
@@ -38,7 +38,7 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
 
-_VALID_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
+_VALIDATION_SPLIT_NAMES = ("valid", "val", "validation", "dev")  # the first of these that is there becomes `valid`
 
 _READER_VERSION = 1  # raise it when the same files are read differently: what was kept on disk is then read again
 _TOKENIZER_PAIRS = 100_000  # the tokenizer sees no more: a million take far longer, and spell no text shorter
@@ -62,7 +62,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
             written.
     """
     splits = _read_splits(config)
-    valid = next((name for name in _VALID_NAMES if name in splits), "valid")
+    valid = next((name for name in _VALIDATION_SPLIT_NAMES if name in splits), "valid")
     for split in ("train", valid):
         if split not in splits:
             raise UserError(
@@ -74,7 +74,7 @@ def load_corpus(config: DataConfig) -> DatasetDict:
     return DatasetDict({"train": _without_faulty_pairs(train, others, config), **others})
 
 
-def find_pairs(config: DataConfig, reader: Reader, wanted: Container[tuple[str, str]]) -> list[int]:
+def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tuple[str, str]]) -> list[int]:
     """Find training pairs by their text as it is read, in all of the training data: for messages only, as it is slow.
 
     Returns:
@@ -88,7 +88,7 @@ def find_pairs(config: DataConfig, reader: Reader, wanted: Container[tuple[str, 
     return [n for n, (sources, targets) in enumerate(pairs, 1) if (*sources, *targets) in wanted]
 
 
-def run_corpus(run: Path, path: str | None = None) -> DatasetDict:
+def load_run_corpus(run: Path, path: str | None = None) -> DatasetDict:
     """Load the corpus that a run was trained on, or another one of the same languages.
 
     Args:
@@ -132,8 +132,8 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
     Raises:
         UserError: The text does not fit the settings, or `cache_dir` cannot be written.
     """
-    parts = train._fingerprint, config, config.of_trainer, _TOKENIZER_PAIRS, sentencepiece.__version__, _reader_code()
-    path = _cache_folder(cache_dir) / f"{_key(*parts)}.model"
+    parts = train._fingerprint, config, config.spm_options, _TOKENIZER_PAIRS, sentencepiece.__version__, _reader_code()
+    path = _cache_folder(cache_dir) / f"{_cache_key(*parts)}.model"
     if path.is_file():
         tokenizer = Tokenizer.load(path)
     else:
@@ -171,7 +171,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     ids = datasets.Sequence(datasets.Value("int32"))
     tokenized = DatasetDict()
     for split, pairs in corpus.items():
-        key = _key(pairs._fingerprint, tokenizer.digest, _reader_code())
+        key = _cache_key(pairs._fingerprint, tokenizer.digest, _reader_code())
         processes = min(_n_cores(), len(pairs) // _PAIRS_PER_PROCESS)
         tokenized[split] = pairs.map(
             _encode_pairs,
@@ -207,7 +207,7 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConf
     return pairs if kept.all() else pairs.select(np.flatnonzero(kept))
 
 
-def column_arrays(pairs: Dataset, column: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
+def flatten_id_column(pairs: Dataset, column: str) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
     """Read a whole column of lists of ids at once, which is far quicker than row by row.
 
     Returns:
@@ -244,18 +244,18 @@ def _reader_code() -> bytes:
     return Path(reading.__file__).read_bytes()
 
 
-def _key(*parts: object) -> str:
+def _cache_key(*parts: object) -> str:
     """Name a file in the cache after everything that decides what it holds."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
-def _read(split: OpenSplit, config: DataConfig) -> Dataset:
+def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
     tables = read_tables(split, CHUNK, config)
     if not split.content:
         table = pa.concat_tables([SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
-    path = _cache_folder(config.cache_dir) / f"{_key(_READER_VERSION, config.columns, *split.content)}.arrow"
+    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, config.columns, *split.content)}.arrow"
     if not path.is_file():
         with atomic_open(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
             for table in tables:
@@ -271,15 +271,15 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
             split = split._replace(rows=split.rows.take(_TOKENIZER_PAIRS))
         elif not split.content and config.splits is not None and name not in config.splits.values():
             continue  # a stream that nobody needs
-        splits[name] = _read(split, config)
-        if is_local(config.path) and not len(splits[name]):
+        splits[name] = _read_split(split, config)
+        if is_path(config.path) and not len(splits[name]):
             raise UserError(f"{config.path} holds no sentences for {name}; fill or remove its files")
     if config.splits is None:
         return splits
-    return {split: _part(splits, split, part) for split, part in config.splits.items()}
+    return {split: _slice_splits(splits, split, part) for split, part in config.splits.items()}
 
 
-def _part(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
+def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
     """Take a part of the splits, written as `load_dataset` has it: train, train[:90%], train+extra[-1000:]."""
     if part in splits:
         return splits[part]
@@ -296,7 +296,7 @@ def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     if config.streaming:
         return hash_pairs(pairs.data)
-    path = _cache_folder(config.cache_dir) / f"{_key(_READER_VERSION, 'blake2b', pairs._fingerprint)}.npy"
+    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, 'blake2b', pairs._fingerprint)}.npy"
     if not path.is_file():
         with atomic_open(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))

@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
-from minitrans.data.corpus import column_arrays, drop_long_pairs, find_pairs, load_corpus, tokenize_corpus
+from minitrans.data.corpus import drop_long_pairs, find_pair_numbers, flatten_id_column, load_corpus, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
@@ -43,14 +43,16 @@ class TranslationDataModule(LightningDataModule):
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
         valid = drop_long_pairs(tokenized["valid"], "validation", max_len, None)
-        self._valid = _rows(valid)
+        self._valid = _pair_rows(valid)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
         if config.streaming:
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train = EpochLoader(*_rows(self._train_ids), tokenizer.special_ids, config.batch_tokens, seed, noise)
+            self._train = EpochLoader(
+                *_pair_rows(self._train_ids), tokenizer.special_ids, config.batch_tokens, seed, noise
+            )
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
@@ -96,12 +98,12 @@ class TranslationDataModule(LightningDataModule):
                 counts = add_word_counts(counts, self.tokenizer.decode_batch(rows["src_ids"]))
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
-    def find_lines(self, batch: Batch) -> list[int]:
-        """Return the lines, as `find_pairs` counts them, of those pairs of a batch that noise has not changed."""
+    def find_line_numbers(self, batch: Batch) -> list[int]:
+        """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that noise has not changed."""
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
-        return find_pairs(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
+        return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 
 
-def _rows(pairs: Dataset) -> tuple[Rows, Rows]:
+def _pair_rows(pairs: Dataset) -> tuple[Rows, Rows]:
     """The ids of both sides of a split that `tokenize_corpus` returned."""
-    return Rows(*column_arrays(pairs, "src_ids")), Rows(*column_arrays(pairs, "tgt_ids"))
+    return Rows(*flatten_id_column(pairs, "src_ids")), Rows(*flatten_id_column(pairs, "tgt_ids"))

@@ -19,7 +19,7 @@ def n_processes() -> int:
 
 
 def slice_of_rank(n: int) -> slice:
-    """Return which of n things are this process's share; after `gather`, every process has all results."""
+    """Return which of n things are this process's share; after `all_gather`, every process has all results."""
     size = -(-n // n_processes())
     return slice(rank() * size, (rank() + 1) * size)
 
@@ -38,7 +38,7 @@ def sum_over_processes(numbers: list[float], device: torch.device) -> list[float
     return totals.tolist()
 
 
-def gather(value: T) -> list[T]:
+def all_gather(value: T) -> list[T]:
     """Return what each process calls it with, in the order of their ranks; all of them have to call it."""
     if n_processes() == 1:
         return [value]

@@ -59,7 +59,7 @@ class BatchLoader(ABC):
         self._place: dict[str, Any] = {"buffer": 0, "position": 0} | begin
 
     @abstractmethod
-    def read_buffers(self, place: dict[str, Any]) -> Iterator[Buffer]:
+    def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:
         """Yield the buffers of an `iter()`, starting with the one at `place`."""
 
     def __iter__(self) -> Iterator[Batch]:
@@ -69,7 +69,7 @@ class BatchLoader(ABC):
             UserError: There is no such place: the data or `batch_tokens` are not those of the saved run.
         """
         number, position = self._place["buffer"], self._place["position"]
-        for buffer in self.read_buffers(self._place):
+        for buffer in self.buffers_from(self._place):
             rng = np.random.default_rng([self._seed, number])
             plan = plan_batches(buffer.src.lengths + 1, buffer.tgt.lengths + 1, self._batch_tokens, rng)
             batches = batches_of_rank(plan)
@@ -118,6 +118,6 @@ class EpochLoader(BatchLoader):
         """Number of batches that each process takes in an epoch, the same in all of them."""
         return -(-self._n_batches // n_processes())
 
-    def read_buffers(self, place: dict[str, Any]) -> Iterator[Buffer]:
+    def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:
         """Yield all pairs, as the buffer of an epoch."""
         yield Buffer(*self._sides, epoch=place["buffer"], first=0, begin={}, end={})

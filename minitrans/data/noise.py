@@ -65,7 +65,7 @@ def change_word(text: str, least: int, rng: random.Random, change: Callable[[str
 
 
 # What each kind makes of a pair of clean texts, by changing the source or both; the last is the target language.
-KINDS: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
+NOISES: dict[str, Callable[[str, str, random.Random, str], Pair]] = {
     "capitals": lambda s, t, rng, _: (change_word(s, 2, rng, lambda word, _: word.upper()), t),
     "title": lambda s, t, *_: (re.sub(r"(?<![\w'])[^\W\d_]", lambda letter: letter[0].upper(), s), t),
     "lower": lambda s, t, *_: (s.lower(), t),
@@ -131,11 +131,11 @@ class Noise:
         rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:
             kind = self._kinds[bisect.bisect(self._bounds, first)]
-            source, target = KINDS[kind](source, target, rng, self._language)
+            source, target = NOISES[kind](source, target, rng, self._language)
             first = rng.random()
         reader = self._tokenizer.reader
-        source = reader.tidied(source)
-        return (reader.lowered(source), target) if target in before else reader.set_aside_in_pair(source, target)
+        source = reader.normalize(source)
+        return (reader.lowered(source), target) if target in before else reader.insert_placeholders(source, target)
 
 
 def draw_bits(seed: int, epoch: int, numbers: IntArray) -> npt.NDArray[np.uint64]:

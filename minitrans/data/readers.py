@@ -64,7 +64,7 @@ def open_splits(config: DataConfig) -> dict[str, OpenSplit]:
     Raises:
         UserError: The corpus is not there, or its files do not fit together.
     """
-    return _open_folder(UPath(config.path), config) if is_local(config.path) else _open_hub(config)
+    return _open_folder(UPath(config.path), config) if is_path(config.path) else _open_hub(config)
 
 
 def open_train(config: DataConfig) -> OpenSplit:
@@ -84,10 +84,10 @@ def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[
     except UserError:
         raise
     except Exception as error:  # whatever the network, the hub or the data set's files come up with
-        raise _unreadable(split.where, error) from error
+        raise _unreadable_error(split.where, error) from error
 
 
-def is_local(path: str) -> bool:
+def is_path(path: str) -> bool:
     """Tell a folder, existing or not, from a hub name: owner/name where `owner` is not a folder here."""
     return os.path.isdir(Path(path).parent) or not re.fullmatch(r"[\w-][\w.-]*/[\w.-]+", path)
 
@@ -114,8 +114,8 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
     splits = {}
     for split, parts in _find_files(folder, config).items():
         streamed = config.streaming and split == config.train_split
-        content = () if streamed else tuple((_format(path), _digest(path)) for part in parts for path in part)
-        if _format(parts[0][0]) == ".parquet":
+        content = () if streamed else tuple((_file_format(path), _digest(path)) for part in parts for path in part)
+        if _file_format(parts[0][0]) == ".parquet":
             rows = _parquet_rows([path for [path] in parts])
             rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
@@ -131,12 +131,12 @@ def _parquet_rows(paths: list[UPath]) -> IterableDataset:
             with path.open("rb") as file:
                 pq.read_schema(file)
         except Exception as error:  # a damaged file may cause any error
-            raise _unreadable(str(path), error) from error
+            raise _unreadable_error(str(path), error) from error
     names = [glob.escape(str(path)) for path in paths]
     return Dataset.from_parquet(names, streaming=True, batch_size=CHUNK)  # load_dataset would ask the hub for a file
 
 
-def _unreadable(where: str, error: Exception) -> UserError:
+def _unreadable_error(where: str, error: Exception) -> UserError:
     reason = shorten(clean(str(error)), 500)
     if where.endswith(".parquet"):
         return UserError(f"{where}: not a readable Parquet file ({reason})")
@@ -161,7 +161,7 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
             if other is not path:
                 raise UserError(f"{path}: there is also {other.name}; keep one of them")
     files: dict[str, list[tuple[UPath, ...]]] = {}
-    for name, endings in sorted(plain_files.items(), key=lambda item: _in_order(item[0])):
+    for name, endings in sorted(plain_files.items(), key=lambda item: _natural_sort_key(item[0])):
         lines = [side for side in sides if side in endings]
         tables = [ending for ending in endings if ending not in sides]
         if len(lines) == 1:
@@ -173,20 +173,20 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
         if len(tables) > (not lines):
             raise UserError(f"{endings[tables[-1]]}: {name} exists in another format too; keep one of them")
         part = tuple(endings[ending] for ending in lines or tables)
-        parts = files.setdefault(_split_of(name, plain_files), [])
-        if parts and [*map(_format, parts[0])] != [*map(_format, part)]:
+        parts = files.setdefault(_split_name(name, plain_files), [])
+        if parts and [*map(_file_format, parts[0])] != [*map(_file_format, part)]:
             raise UserError(f"{part[0]} has another format than {parts[0][0].name}; give all parts of a split the same")
         parts.append(part)
     return files
 
 
-def _split_of(name: str, names: Container[str]) -> str:
+def _split_name(name: str, names: Container[str]) -> str:
     """Return a file's split: of valid-00000-of-00004, valid; of train-news, train; unless a file has that very name."""
     split = re.sub(r"^(train)[-.].+$|-\d+-of-\d+$", r"\1", name)
     return name if split in names else split
 
 
-def _in_order(name: str) -> list[tuple[int, str]]:
+def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     """Make a key that sorts numbers in a name by their value."""
     return [(int(part or 0), text) for part, text in re.findall(r"(\d+)|(\D+)", name)]
 
@@ -195,7 +195,7 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or clean(str(error))
 
 
-def _format(path: UPath) -> str:
+def _file_format(path: UPath) -> str:
     """Return the ending of a file's name that is not .gz."""
     return Path(path.name.removesuffix(".gz")).suffix
 
@@ -214,7 +214,7 @@ def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[d
         if len(paths) == 2:
             pairs = _line_pairs(*paths)
         else:
-            read = _json_pairs if _format(paths[0]) == ".jsonl" else _delimited_pairs
+            read = _json_pairs if _file_format(paths[0]) == ".jsonl" else _delimited_pairs
             pairs = read(paths[0], config)
         for pair in pairs:
             yield dict(zip(config.columns, pair, strict=True))
@@ -246,7 +246,7 @@ def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
 
 
 def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
-    rows = _split_csv(path) if _format(path) == ".csv" else _split_tsv(path)
+    rows = _csv_fields(path) if _file_format(path) == ".csv" else _tsv_fields(path)
     _, header = next(rows, (0, []))
     source, target = (_column_index(header, column, str(path)) for column in config.columns)
     for number, fields in rows:
@@ -255,12 +255,12 @@ def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str
         yield fields[source], fields[target]
 
 
-def _split_tsv(path: UPath) -> Iterator[tuple[int, list[str]]]:
+def _tsv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
     for number, line in enumerate(_lines(path), start=1):
         yield number, line.split("\t")  # no quoting: a quotation mark is text
 
 
-def _split_csv(path: UPath) -> Iterator[tuple[int, list[str]]]:
+def _csv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
     rows = csv.reader((line + "\n" for line in _lines(path)), strict=True)
     try:
         for fields in rows:

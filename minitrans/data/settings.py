@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-from minitrans.data.noise import KINDS
+from minitrans.data.noise import NOISES
 from minitrans.data.settings_file import Count, Ratio, Share
 from minitrans.errors import UserError, nearest_name_error
 
@@ -65,8 +65,8 @@ class DataConfig:
         if self.columns[0] == self.columns[1]:
             raise UserError(f"the columns of source and target are both {self.columns[0]}; they must differ")
         for kind in self.noise or {}:
-            if kind not in KINDS:
-                raise nearest_name_error(f"data.noise has no {kind}", kind, KINDS)
+            if kind not in NOISES:
+                raise nearest_name_error(f"data.noise has no {kind}", kind, NOISES)
         if (total := round(sum((self.noise or {}).values()), 9)) >= 1:  # with 1, noise would be added without end
             raise UserError(f"the shares in data.noise add up to {total:g}; they must add up to less than 1")
         for split, part in (self.splits or {}).items():

@@ -32,7 +32,7 @@ else:
     Share = restricted_number_type("a number from 0 to below 1", float, [(">=", 0), ("<", 1)])
     Ratio = restricted_number_type("a finite number from 1", float, [(">=", 1), ("<", inf)])
 
-_LARGEST, _DEEPEST = 1 << 16, 20  # bytes of a YAML file of settings, and how deep it may nest: ours nest three deep
+_MAX_BYTES, _MAX_DEPTH = 1 << 16, 20  # bytes of a YAML file of settings, and how deep it may nest: ours nest three deep
 
 
 def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load) -> Any:
@@ -51,24 +51,24 @@ def read_settings(path: str | Path, load: Callable[[str], Any] = yaml.safe_load)
     """
     try:
         with open(path, "rb") as file:
-            content = file.read(_LARGEST + 1)
+            content = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; give the path of a YAML file") from error
-    if len(content) > _LARGEST:
-        raise UserError(f"{path} has more than {_LARGEST} bytes; these are no settings")
+    if len(content) > _MAX_BYTES:
+        raise UserError(f"{path} has more than {_MAX_BYTES} bytes; these are no settings")
     try:
         text = content.decode()
-        _check_events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        _check_yaml_events(yaml.parse(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
         return load(text)
     except Exception as error:  # a damaged file may cause any error
         raise UserError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from error
 
 
-def _check_events(events: Iterable[yaml.Event]) -> None:
+def _check_yaml_events(events: Iterable[yaml.Event]) -> None:
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise yaml.YAMLError(f"it nests more than {_DEEPEST} deep")
+        if depth > _MAX_DEPTH:
+            raise yaml.YAMLError(f"it nests more than {_MAX_DEPTH} deep")
         if isinstance(event, yaml.AliasEvent):
             raise yaml.YAMLError(f"settings have no aliases, such as *{event.anchor}")

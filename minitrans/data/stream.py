@@ -10,7 +10,7 @@ import pyarrow as pa
 from datasets import Dataset
 
 from minitrans.data.batching import Rows
-from minitrans.data.distributed import gather, slice_of_rank
+from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
 from minitrans.data.loader import BatchLoader, Buffer
 from minitrans.data.noise import Noise
@@ -63,7 +63,7 @@ class StreamLoader(BatchLoader):
         """A number that is never reached: without one, Lightning would fetch a batch ahead of the training."""
         return 1 << 40
 
-    def read_buffers(self, place: dict[str, Any]) -> Iterator[Buffer]:
+    def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:
         """Yield the buffers from `place` on, which says where the text continues, in which epoch, after how many pairs.
 
         Words are counted once: not again for a buffer of which some batches have been handed out.
@@ -108,7 +108,7 @@ class StreamLoader(BatchLoader):
     def _encode(self, lines: list[str]) -> Rows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
         rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
-        return Rows.joined([*chain.from_iterable(gather(rows))])
+        return Rows.joined([*chain.from_iterable(all_gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, and `words`."""

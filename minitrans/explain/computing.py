@@ -19,10 +19,10 @@ from minitrans.model.decoding import likeliest_tokens, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import Attention, Translation, Translator, layer_weights, stack_layers
+from minitrans.translate.translator import AttentionWeights, Translation, Translator, stack_layers, stack_weights
 
-Kind = Literal["encoder", "decoder", "cross"]
-ATTENTION_KINDS: tuple[Kind, ...] = ("encoder", "decoder", "cross")
+AttentionKind = Literal["encoder", "decoder", "cross"]
+ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
 N_PADDED = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
 N_LIKELIEST = 5
 
@@ -80,12 +80,12 @@ class TracedTranslation:
     cached_decoder: Tensor
     cached_cross: Tensor
     steps: list[TracedStep]
-    without: dict[Kind, Tensor]
+    without: dict[AttentionKind, Tensor]
 
     @property
-    def attention(self) -> Attention:
+    def attention(self) -> AttentionWeights:
         """The translation's."""
-        return cast(Attention, self.translation.attention)
+        return cast(AttentionWeights, self.translation.attention)
 
 
 def trace_translations(translator: Translator, texts: Sequence[str]) -> list[TracedTranslation]:
@@ -108,7 +108,7 @@ def trace_translations(translator: Translator, texts: Sequence[str]) -> list[Tra
 
 
 @torch.no_grad()
-def _trace(bundle: Bundle, text: str, translation: Translation, attention: Attention) -> TracedTranslation:
+def _trace(bundle: Bundle, text: str, translation: Translation, attention: AttentionWeights) -> TracedTranslation:
     model, tokenizer = bundle.model, bundle.tokenizer
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
@@ -121,7 +121,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     hidden, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
     logits = model.output(hidden)  # (1, T, V)
-    among, within, across = (weights[:, 0] for weights in layer_weights(encoder, decoder))
+    among, within, across = (weights[:, 0] for weights in stack_weights(encoder, decoder))
     n, length = len(source), tgt_in.size(1)
 
     cache = model.init_cache(memory, src_mask, length)
@@ -167,15 +167,17 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         cached_decoder=cached_decoder,
         cached_cross=cached_cross[..., :n],
         steps=steps,
-        without=_without_each_head(model, src_ids, tgt_in, tgt_out),
+        without=_head_ablation_log_probs(model, src_ids, tgt_in, tgt_out),
     )
 
 
-def _without_each_head(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor) -> dict[Kind, Tensor]:
+def _head_ablation_log_probs(
+    model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor
+) -> dict[AttentionKind, Tensor]:
     """For each kind (L, H): log-probability of int64 (1, T) `tgt_out` with one head switched off."""
     model = deepcopy(model)  # it gets hooks, and others may be translating with it
     encoder, decoder = cast(list[EncoderLayer], model.encoder.layers), cast(list[DecoderLayer], model.decoder.layers)
-    of_kind: dict[Kind, list[MultiHeadAttention]] = {
+    of_kind: dict[AttentionKind, list[MultiHeadAttention]] = {
         "encoder": [layer.self_attn for layer in encoder],
         "decoder": [layer.self_attn for layer in decoder],
         "cross": [layer.cross_attn for layer in decoder],

@@ -13,10 +13,10 @@ from torch import Tensor
 from minitrans.errors import UserError
 from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation
 from minitrans.files import write_file
-from minitrans.pages.render import renderer, script_hash
+from minitrans.pages.render import script_hash, template_renderer
 
 MAX_WEIGHT_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
-render = renderer("minitrans.explain")
+render = template_renderer("minitrans.explain")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ExplanationPage:
             UserError: The first sentence is too long for a page.
         """
         sentences, config = self.sentences, self.sentences[0].config
-        n_layers, n_sentences = count_fitting([_size(sentence) for sentence in sentences], config.n_layers)
+        n_layers, n_sentences = fitting_counts([_layer_bytes(sentence) for sentence in sentences], config.n_layers)
         if not n_sentences:
             n_pieces = len(sentences[0].attention.source)
             raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
@@ -78,7 +78,7 @@ class ExplanationPage:
         return str(Markup(frame).format(self.html))
 
 
-def count_fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
+def fitting_counts(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     """How many of the last layers fit on a page, at least one, and how many of the first sentences with them.
 
     `sizes` has for each sentence the bytes that one of its `n_layers` layers takes.
@@ -88,7 +88,7 @@ def count_fitting(sizes: Sequence[int], n_layers: int) -> tuple[int, int]:
     return shown, max(fit, default=0)
 
 
-def _size(sentence: TracedTranslation) -> int:
+def _layer_bytes(sentence: TracedTranslation) -> int:
     """Bytes that one layer takes on the page."""
     of = sentence.attention
     numbers = (of.encoder, of.decoder, of.cross, sentence.cached_decoder, sentence.cached_cross)
@@ -108,16 +108,16 @@ def _as_json(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
         "log_prob": sentence.log_prob,
         "padded": sentence.n_padded,
         "forbidden": sentence.forbidden,
-        "full": {kind: _packed(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
+        "full": {kind: _weights_as_base64(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
         "cached": {
-            "decoder": _packed(sentence.cached_decoder[-n_layers:]),
-            "cross": _packed(sentence.cached_cross[-n_layers:]),
+            "decoder": _weights_as_base64(sentence.cached_decoder[-n_layers:]),
+            "cross": _weights_as_base64(sentence.cached_cross[-n_layers:]),
         },
         "steps": [step._asdict() for step in sentence.steps],
         "without": {kind: log_probs.tolist() for kind, log_probs in sentence.without.items()},
     }
 
 
-def _packed(weights: Tensor) -> str:
+def _weights_as_base64(weights: Tensor) -> str:
     """(L, H, Tq, Tk) of any dtype -> their bytes as float32, little-endian, in base64."""
     return base64.b64encode(weights.float().contiguous().numpy().astype("<f4").tobytes()).decode()

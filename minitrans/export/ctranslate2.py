@@ -17,16 +17,16 @@ from torch import nn
 from minitrans.errors import UserError
 from minitrans.files import atomic_folder, write_file
 from minitrans.model.attention import MultiHeadAttention
-from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
+from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
-from minitrans.pages.render import renderer
-from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader
+from minitrans.pages.render import template_renderer
+from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader_module
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
-TOLERANCE = 1e-3  # what rounding to float32 may change in the log-probability of a token, in nats or as a share of it
+LOG_PROB_TOLERANCE = 1e-3  # what float32 may change in the log-probability of a token, in nats or as a share of it
 
-render = renderer("minitrans.export")
+render = template_renderer("minitrans.export")
 
 
 def export(bundle: Bundle, folder: Path) -> None:
@@ -38,24 +38,24 @@ def export(bundle: Bundle, folder: Path) -> None:
         UserError: The folder is there already, or cannot be written; or CTranslate2 cannot compute this model: it has
             another architecture, or gives other numbers.
     """
-    pieces = pieces_of(bundle)
+    pieces = vocab_pieces(bundle)
     with atomic_folder(folder) as temp:
         try:
             save_engine(temp, bundle.model, pieces, bundle.tokenizer.unk_id)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
             raise UserError(f"CTranslate2 cannot compute this model: {error}; translate with minitrans") from error
-        if not (distance := _log_prob_difference(load_engine(temp), bundle.model, pieces)) <= TOLERANCE:
+        if not (distance := _log_prob_difference(load_engine(temp), bundle.model, pieces)) <= LOG_PROB_TOLERANCE:
             raise UserError(
                 f"CTranslate2 gives other numbers than this model: log-probabilities differ by {distance:.1e} "
-                f"(at most {TOLERANCE:g}); translate with minitrans"
+                f"(at most {LOG_PROB_TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(temp / TOKENIZER)
-        save_reader(temp, bundle)
+        save_reader_module(temp, bundle)
         readme = render("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
 
 
-def pieces_of(bundle: Bundle) -> list[str]:
+def vocab_pieces(bundle: Bundle) -> list[str]:
     """The text of every piece id, by which CTranslate2 knows it."""
     return [bundle.tokenizer.piece(i) for i in range(bundle.tokenizer.vocab_size)]
 
@@ -130,7 +130,7 @@ def _log_prob_difference(engine: Any, model: Transformer, pieces: Sequence[str])
     differences = []
     for src, tgt in ((ordinary[:5], ordinary[2:9:2]), (ordinary[3:5], ordinary[:6])):
         src_ids, tgt_ids = torch.tensor([[*src, c.eos_id]]), torch.tensor([[c.bos_id, *tgt, c.eos_id]])
-        (expected,) = token_log_probs(outputs_alone(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
+        (expected,) = token_log_probs(suppress_pad_bos(model(src_ids, tgt_ids[:, :-1]), c), tgt_ids[:, 1:])
         (scored,) = engine.score_batch([[pieces[i] for i in src]], [[pieces[i] for i in tgt]], max_input_length=0)
         differences.append(((expected - torch.tensor(scored.log_probs)) / expected.abs().clamp(min=1.0)).abs().max())
     return float(torch.stack(differences).max())
@@ -148,7 +148,7 @@ def load_engine(folder: Path, compute_type: str = "float32", threads: int = 1) -
     return engine
 
 
-def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+def engine_variants(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
     """An exported model in each arithmetic that is worth scoring: its name, and what translates lines with it."""
     for compute_type in ("float32", "int8"):
         engine = load_engine(folder, compute_type, torch.get_num_threads())
@@ -180,8 +180,8 @@ def engine_decode(
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
-    reader = tokenizer.reader_of(bundle.words)
-    read = [reader.read_line(line) for line in lines]
+    reader = tokenizer.make_reader(bundle.words)
+    read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
-    outputs = iter(tokenizer.decode_batch(engine_decode(engine, pieces_of(bundle), max_len, sources)))
-    return [reader.write_line(outputs, line) for line in read]
+    outputs = iter(tokenizer.decode_batch(engine_decode(engine, vocab_pieces(bundle), max_len, sources)))
+    return [reader.postprocess_line(outputs, line) for line in read]

@@ -24,25 +24,25 @@ from minitrans.errors import UserError
 from minitrans.files import atomic_folder, write_file
 from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, length_limits
 from minitrans.model.transformer import Transformer
-from minitrans.pages.render import renderer
-from minitrans.text.lines import visible
+from minitrans.pages.render import template_renderer
+from minitrans.text.lines import escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.translate.bundle import Bundle, save_reader
+from minitrans.translate.bundle import Bundle, save_reader_module
 from minitrans.translate.scoring import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
 
 BATCH_LINES = 64  # lines that are translated at once
-TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
-MAX_PROOF_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
+LOGIT_TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
+MAX_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
 
 # What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
 SPACE_PATTERN = r"[\u0000-\u0020\u007f-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000\u2581]+"
 
 # What Blenderbot calls the parts of our layers.
-HF_NAMES = {
+HF_SUBMODULE_NAMES = {
     "self_norm": "self_attn_layer_norm",
     "cross_norm": "encoder_attn_layer_norm",
     "cross_attn": "encoder_attn",
@@ -74,7 +74,7 @@ def _quoted(text: str) -> Markup:
     return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
 
 
-render = renderer("minitrans.export", quoted=_quoted)
+render = template_renderer("minitrans.export", quoted=_quoted)
 
 
 class Engine(NamedTuple):
@@ -96,9 +96,9 @@ def export(bundle: Bundle, folder: Path) -> None:
     with atomic_folder(folder) as temp:
         try:
             save_engine(temp, bundle)
-            prove(load_engine(temp, torch.float64), bundle)
+            verify_engine(load_engine(temp, torch.float64), bundle)
         except (AttributeError, RuntimeError, ValueError) as error:  # something is missing, or has another size
-            reason = visible(" ".join(str(error).split()))
+            reason = escape_controls(" ".join(str(error).split()))
             raise UserError(f"transformers cannot compute this model: {reason}; translate with minitrans") from error
         write_card(temp, bundle)
 
@@ -109,7 +109,7 @@ def save_engine(folder: Path, bundle: Bundle) -> None:
     save_tokenizer(folder, bundle)
 
 
-def engines(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
+def engine_variants(folder: Path, bundle: Bundle) -> Iterator[tuple[str, Callable[[Sequence[str]], list[str]]]]:
     """An exported model's name among those that are scored, and what translates lines with it."""
     yield "transformers float32", partial(engine_translate, load_engine(folder), bundle)
 
@@ -143,7 +143,7 @@ def save_model(folder: Path, model: Transformer) -> None:
         forced_eos_token_id=None,
     )
     hf_model = transformers.BlenderbotForConditionalGeneration(config)
-    hf_model.load_state_dict(hf_weights(model))
+    hf_model.load_state_dict(hf_state_dict(model))
     special["suppress_tokens"] = [c.pad_id, c.bos_id]  # never chosen, but they keep their share of the probability
     hf_model.generation_config = transformers.GenerationConfig(
         **special, max_new_tokens=c.max_len, num_beams=1, do_sample=False, use_cache=True
@@ -155,7 +155,7 @@ def save_model(folder: Path, model: Transformer) -> None:
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     """Write the tokenizer, how to use it, and what reads lines for it."""
-    save_reader(folder, bundle)
+    save_reader_module(folder, bundle)
     tokenizer = bundle.tokenizer
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(
@@ -172,7 +172,7 @@ def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     write_file(path, json.dumps(settings, indent=2) + "\n")
 
 
-def hf_weights(model: Transformer) -> dict[str, Tensor]:
+def hf_state_dict(model: Transformer) -> dict[str, Tensor]:
     """Our weights by the names that Blenderbot has for them."""
     weights = {"final_logits_bias": torch.zeros(1, model.config.vocab_size), "lm_head.weight": model.output.weight}
     weights["model.shared.weight"] = model.src_embedding.weight  # where nothing is tied, nobody reads it
@@ -181,7 +181,7 @@ def hf_weights(model: Transformer) -> dict[str, Tensor]:
         weights[f"model.{side}.embed_positions.weight"] = model.positions
         for name, weight in getattr(model, side).state_dict().items():
             name = f"layer_{name}" if name.startswith("norm.") else name
-            for own_name, hf_name in HF_NAMES.items():
+            for own_name, hf_name in HF_SUBMODULE_NAMES.items():
                 name = name.replace(own_name, hf_name)
             if "w_qkv" in name:
                 for part, rows in zip("qkv", weight.chunk(3), strict=True):
@@ -222,7 +222,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])
     looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|plain|0x[0-9A-F]{2})>)"), "isolated")
     placeholders = pre_tokenizers.Split(Regex(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]"), "isolated")
-    isolated = [looks_special, placeholders] if tokenizer.reader.sets_aside else [looks_special]
+    isolated = [looks_special, placeholders] if tokenizer.reader.uses_placeholders else [looks_special]
     fast.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), *isolated])
     fast.post_processor = processors.TemplateProcessing(f"$A {eos}", special_tokens=[(eos, tokenizer.eos_id)])
     tidy = [decoders.Replace(Regex(SPACE_PATTERN), " "), decoders.Replace(Regex("^ | $"), "")]
@@ -236,7 +236,7 @@ def load_engine(folder: Path, dtype: torch.dtype = torch.float32) -> Engine:
     return Engine(model.eval(), transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True))
 
 
-def prove(engine: Engine, bundle: Bundle) -> None:
+def verify_engine(engine: Engine, bundle: Bundle) -> None:
     """Compare an engine in float64 with our model and tokenizer.
 
     Raises:
@@ -247,29 +247,31 @@ def prove(engine: Engine, bundle: Bundle) -> None:
     pieces = [tokenizer.piece(i) for i in range(size)]
     for i, (piece, other) in enumerate(zip(pieces, engine.tokenizer.convert_ids_to_tokens(range(size)), strict=True)):
         if piece != other:
-            _refuse(f"piece {i} is {visible(repr(other))} there and {visible(repr(piece))} here")
-    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.words or ())[:MAX_PROOF_WORDS]]
+            _raise_mismatch(
+                f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
+            )
+    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.words or ())[:MAX_VERIFIED_WORDS]]
     encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:
-            _refuse(f"its tokenizer gives other ids for {visible(repr(line))}")
+            _raise_mismatch(f"its tokenizer gives other ids for {escape_controls(repr(line))}")
         if tokenizer.decode(ids) != _decode(engine, hf_ids):
-            _refuse(f"its tokenizer gives another text for the ids of {visible(repr(line))}")
+            _raise_mismatch(f"its tokenizer gives another text for the ids of {escape_controls(repr(line))}")
 
     model = copy.deepcopy(bundle.model).double()
     model.positions = bundle.model.positions.double()  # as they were written, not the exact ones
     stepper = CachedStepper(model)
-    if not (distance := _logit_difference(engine, model)) <= TOLERANCE:
-        _refuse(f"logits differ by {distance:.1e} (at most {TOLERANCE:g})")
+    if not (distance := _logit_difference(engine, model)) <= LOGIT_TOLERANCE:
+        _raise_mismatch(f"logits differ by {distance:.1e} (at most {LOGIT_TOLERANCE:g})")
     src_ids = random_rows(model, (24, 1, 9, 15))
     if engine_decode(engine, bundle, src_ids) != [hypothesis.ids for hypothesis in greedy_decode(stepper, src_ids)]:
-        _refuse("greedy decoding finds other tokens")
+        _raise_mismatch("greedy decoding finds other tokens")
     src_ids = random_rows(model, (9, 9))
     if engine_decode(engine, bundle, src_ids, 5) != [best.ids for best, *_ in beam_search(stepper, src_ids, 5)]:
-        _refuse("5 beams find other tokens")
+        _raise_mismatch("5 beams find other tokens")
 
 
-def _refuse(reason: str) -> None:
+def _raise_mismatch(reason: str) -> None:
     raise UserError(f"transformers computes something else than this model: {reason}; translate with minitrans")
 
 
@@ -311,15 +313,15 @@ def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1
 
 def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
-    reader = bundle.tokenizer.reader_of(bundle.words)
-    read = [reader.read_line(line) for line in lines]
+    reader = bundle.tokenizer.make_reader(bundle.words)
+    read = [reader.preprocess_line(line) for line in lines]
     texts, outputs = [text for line in read for text, _ in line], list[str]()
     for i in range(0, len(texts), BATCH_LINES):
         part = texts[i : i + BATCH_LINES]
         src_ids = engine.tokenizer(part, padding=True, truncation=True, return_tensors="pt").input_ids
         outputs += [_decode(engine, ids) for ids in engine_decode(engine, bundle, src_ids)]
     written = iter(text if source else "" for text, source in zip(outputs, texts, strict=True))
-    return [reader.write_line(written, line) for line in read]
+    return [reader.postprocess_line(written, line) for line in read]
 
 
 def _decode(engine: Engine, ids: Sequence[int]) -> str:

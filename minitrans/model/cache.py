@@ -24,7 +24,7 @@ class KeyValues:
         """Take the buffers."""
         self.k, self.v = k, v
 
-    def room_for(self, n: int) -> "KeyValues":
+    def empty_buffers(self, n: int) -> "KeyValues":
         """Empty buffers of the same rows and heads for `n` tokens."""
         return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
 
@@ -76,7 +76,7 @@ class DecoderCache:
 
     def __init__(self, source: Iterable[KeyValues], src_mask: Tensor, capacity: int) -> None:
         """Make an empty cache; `source` has each layer's keys and values of the source."""
-        self.layers = [LayerCache(source=each, target=each.room_for(capacity)) for each in source]
+        self.layers = [LayerCache(source=each, target=each.empty_buffers(capacity)) for each in source]
         self.src_mask = src_mask
         self.capacity = capacity
         self.length = 0

@@ -70,17 +70,17 @@ class UncachedStepper:
         """Take a model in eval mode."""
         self.model, self.config = model, model.config
 
-    def begin(self, src_ids: Tensor, capacity: int) -> "Prefixes":
+    def begin(self, src_ids: Tensor, capacity: int) -> "UncachedState":
         """See `Stepper`."""
-        return Prefixes(src_ids[:, :0], *self.model.encode(src_ids))
+        return UncachedState(src_ids[:, :0], *self.model.encode(src_ids))
 
-    def next_tokens(self, tokens: Tensor, state: "Prefixes", n: int) -> tuple[Tensor, Tensor]:
+    def next_tokens(self, tokens: Tensor, state: "UncachedState", n: int) -> tuple[Tensor, Tensor]:
         """See `Stepper`."""
         state.fed = torch.cat([state.fed, tokens[:, None]], dim=1)
         return likeliest_tokens(self.model.decode(state.fed, state.memory, state.src_mask)[:, -1], n, self.config)
 
 
-class Prefixes:
+class UncachedState:
     """All that was fed to each row, int64 (R, t), and its source as `Transformer.encode` gives it."""
 
     def __init__(self, fed: Tensor, memory: Tensor, src_mask: Tensor) -> None:
@@ -106,7 +106,7 @@ def length_limit(src_len: int, max_len: int) -> int:
     return min(max_len, 2 * src_len + 10)
 
 
-def outputs_alone(logits: Tensor, config: TransformerConfig) -> Tensor:
+def suppress_pad_bos(logits: Tensor, config: TransformerConfig) -> Tensor:
     """Logits (..., V) with -inf for PAD and BOS, which are no output."""
     logits = logits.clone()
     logits[..., [config.pad_id, config.bos_id]] = -torch.inf
@@ -115,7 +115,7 @@ def outputs_alone(logits: Tensor, config: TransformerConfig) -> Tensor:
 
 def likeliest_token(logits: Tensor, config: TransformerConfig) -> Tensor:
     """The greedy choice: logits (B, V) -> int64 (B,)."""
-    return outputs_alone(logits, config).argmax(-1)
+    return suppress_pad_bos(logits, config).argmax(-1)
 
 
 def token_log_probs(logits: Tensor, ids: Tensor) -> Tensor:

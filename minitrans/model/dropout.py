@@ -22,7 +22,7 @@ def random_bytes(n: int, seed: int, device: torch.device | None = None) -> Tenso
     return z.view(torch.uint8)[:n]
 
 
-def dropped_of_256(p: float) -> int:
+def dropout_byte_threshold(p: float) -> int:
     """How many of the 256 values of a byte mean "dropped": p is rounded to a multiple of 1/256."""
     return round(256 * p)
 
@@ -44,7 +44,7 @@ def dropout(x: Tensor, p: float, training: bool) -> Tensor:
 
     Source: Srivastava et al. 2014, in the "inverted" form, scaled in training instead of in use.
     """
-    dropped = dropped_of_256(p)
+    dropped = dropout_byte_threshold(p)
     if not training or dropped == 0:
         return x
     keep = random_bytes(x.numel(), draw_seed(), x.device).view(x.shape) > dropped - 1  # 256 itself is no byte

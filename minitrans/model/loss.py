@@ -9,10 +9,10 @@ from torch.utils.checkpoint import checkpoint
 
 from minitrans.model.transformer import Transformer
 
-ROWS = 512  # positions whose logits are held at a time: enough for quick products, little memory
+CHUNK_ROWS = 512  # positions whose logits are held at a time: enough for quick products, little memory
 
 # `batch_loss` of a certain model: that function, or another way to the same numbers and gradients.
-BatchLoss = Callable[[Tensor, Tensor, Tensor, float], Tensor]
+BatchLossFn = Callable[[Tensor, Tensor, Tensor, float], Tensor]
 
 
 def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float) -> Tensor:
@@ -51,7 +51,7 @@ def label_smoothed_cross_entropy(logits: Tensor, tgt_out: Tensor, pad_id: int, s
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id: int, smoothing: float) -> Tensor:
-    """`label_smoothed_cross_entropy(hidden @ weight.T, ...)` with little memory: ROWS positions at a time.
+    """`label_smoothed_cross_entropy(hidden @ weight.T, ...)` with little memory: CHUNK_ROWS positions at a time.
 
     Args:
         hidden: (B, T, D) what the output projection reads. Its dtype, or that of autocast, is that of the products.
@@ -72,8 +72,8 @@ def linear_cross_entropy(hidden: Tensor, weight: Tensor, tgt_out: Tensor, pad_id
 
     real = (tgt_out != pad_id).flatten().nonzero()[:, 0]
     rows, target = hidden.flatten(0, 1).index_select(0, real), tgt_out.flatten()[real]
-    # Always ROWS rows at a time: oneDNN compiles its products again for each shape.
-    h, y = F.pad(rows, (0, 0, 0, -len(rows) % ROWS)), F.pad(target, (0, -len(rows) % ROWS), value=pad_id)
-    chunks = zip(h.split(ROWS), y.split(ROWS), strict=True)
+    # Always CHUNK_ROWS rows at a time: oneDNN compiles its products again for each shape.
+    h, y = F.pad(rows, (0, 0, 0, -len(rows) % CHUNK_ROWS)), F.pad(target, (0, -len(rows) % CHUNK_ROWS), value=pad_id)
+    chunks = zip(h.split(CHUNK_ROWS), y.split(CHUNK_ROWS), strict=True)
     losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=False) for chunk in chunks]
     return torch.stack(losses).sum()

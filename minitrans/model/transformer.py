@@ -172,9 +172,9 @@ class Transformer(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.decoder = Decoder(config)
-        self._make_positions()
+        self._reset_positions()
 
-    def _make_positions(self) -> None:
+    def _reset_positions(self) -> None:
         """Compute the positions in float64 and round them to the dtype of the weights."""
         weight = self.output.weight
         table = sinusoidal_positions(self.config.max_len, self.config.d_model)
@@ -183,7 +183,7 @@ class Transformer(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Transformer":
         """Move or cast the model, as `to` and `double` do; positions are computed again, not cast from a low dtype."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._make_positions()
+        self._reset_positions()
         return self
 
     def forward(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from markupsafe import Markup
 from rich.cells import cell_len
 from torch import Tensor
 
-from minitrans.pages.render import renderer
+from minitrans.pages.render import template_renderer
 
-render = renderer("minitrans.pages")
-CELL = 18  # side of a cell, in pixels
-LETTER = 7.5  # width of a wide letter, in pixels; a Chinese character takes two
-LONGEST_LABEL = 14  # letters of a piece that are shown; the tooltip has all of them
+render = template_renderer("minitrans.pages")
+CELL_PIXELS = 18  # side of a cell, in pixels
+LETTER_PIXELS = 7.5  # width of a wide letter, in pixels; a Chinese character takes two
+MAX_LABEL_LETTERS = 14  # letters of a piece that are shown; the tooltip has all of them
 
 
 def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequence[str]) -> Markup:
@@ -34,7 +34,7 @@ def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequen
     Returns:
         A `div` with one `svg` a head.
     """
-    grid = _grid_layout([_short(query) for query in queries], [_short(key) for key in keys])
+    grid = _grid_layout([_shorten_label(query) for query in queries], [_shorten_label(key) for key in keys])
     return render("heat_map.html", grid=grid, weights=weights.tolist(), mask=mask.tolist(), queries=queries, keys=keys)
 
 
@@ -69,24 +69,24 @@ def _grid_layout(rows: Sequence[str], columns: Sequence[str], angle: int = 55, a
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     left = max(map(_width, rows), default=0) + 8
     top = math.ceil(max(map(_width, columns), default=0) * sin) + above
-    ends = [(k + 0.5) * CELL + _width(column) * cos + 6 for k, column in enumerate(columns)]
+    ends = [(k + 0.5) * CELL_PIXELS + _width(column) * cos + 6 for k, column in enumerate(columns)]
     return {
         "rows": rows,
         "columns": columns,
         "angle": angle,
-        "cell": CELL,
+        "cell": CELL_PIXELS,
         "left": left,
         "top": top,
-        "width": math.ceil(left + max([len(columns) * CELL + 1, *ends])),
-        "height": top + len(rows) * CELL + 1,
+        "width": math.ceil(left + max([len(columns) * CELL_PIXELS + 1, *ends])),
+        "height": top + len(rows) * CELL_PIXELS + 1,
     }
 
 
 def _width(text: str) -> float:
     """About how many pixels a label takes."""
-    return LETTER * cell_len(text)
+    return LETTER_PIXELS * cell_len(text)
 
 
-def _short(text: str) -> str:
+def _shorten_label(text: str) -> str:
     """The label, cut where it would take more than its share of the picture."""
-    return text if len(text) <= LONGEST_LABEL else f"{text[: LONGEST_LABEL - 1]}…"
+    return text if len(text) <= MAX_LABEL_LETTERS else f"{text[: MAX_LABEL_LETTERS - 1]}…"

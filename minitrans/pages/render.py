@@ -8,7 +8,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 
-def renderer(package: str, **filters: Callable[..., str]) -> Callable[..., Markup]:
+def template_renderer(package: str, **filters: Callable[..., str]) -> Callable[..., Markup]:
     """Return a function that fills a template of a package: it takes the template's name, and data as keywords.
 
     Templates may use those of this folder too. The function returns markup, which other templates take as it is.

@@ -27,8 +27,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from minitrans.errors import UserError
 from minitrans.explain import explain
-from minitrans.pages.render import renderer, script_hash
-from minitrans.server.markup import cut_html
+from minitrans.pages.render import script_hash, template_renderer
+from minitrans.server.markup import split_html
 from minitrans.server.queue import BatchFunction, RequestQueue
 from minitrans.server.spec import SPEC
 from minitrans.text.reading import clean, words
@@ -38,12 +38,12 @@ MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one 
 NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
 NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
 # Of every response that does not set them itself.
-HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
-HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
+DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
-OUTER_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
+PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
-render = renderer("minitrans.server")
+render = template_renderer("minitrans.server")
 
 
 class Api:
@@ -92,10 +92,10 @@ class Api:
             Exception: lambda _, __: JSONResponse({"error": "the server failed at this; its log says why"}, 500),
         }
         cors = [Middleware(CORSMiddleware, allow_origins=origins, allow_methods=["GET", "POST"])] if origins else []
-        self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._working)
+        self._app = Starlette(routes=routes, middleware=cors, exception_handlers=answers, lifespan=self._queue_lifespan)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request and count it; the answer gets those of `HEADERS` that it does not set itself."""
+        """Answer a request and count it; the answer gets those of `DEFAULT_HEADERS` that it does not set itself."""
         start = time.perf_counter()
 
         async def answer(message: Message) -> None:
@@ -105,7 +105,7 @@ class Api:
                     self._counts["minitrans_translate_seconds_count"] += 1
                     self._counts["minitrans_translate_seconds_sum"] += time.perf_counter() - start
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in DEFAULT_HEADERS.items():
                     headers.setdefault(name, value)
             await send(message)
 
@@ -132,15 +132,15 @@ class Api:
         params = await self._params(request)
         q = params.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
-        source, target = _text(params, "source"), _text(params, "target")
+        source, target = _required_text(params, "source"), _required_text(params, "target")
         form = params.get("format") or "text"
         if form not in ("text", "html"):
             _refuse(f"{clean(str(form)):.40} format is not supported")
         # Each line, or each text in HTML, is translated by itself: they have odd indices; what is between them stays.
-        split = [cut_html(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
+        split = [split_html(text) if form == "html" else ["", *re.split("(\n)", text), ""] for text in texts]
         lines = [line for pieces in split for line in pieces[1::2]]
-        detected = self._detected("\n".join(lines))[0]
-        translator = self._translator(detected["language"] if source == "auto" else source, target)
+        detected = self._detected_languages("\n".join(lines))[0]
+        translator = self._find_translator(detected["language"] if source == "auto" else source, target)
         # For our page: LibreTranslate has no such thing.
         doubting = str(params.get("unsure", "")).lower() not in ("", "0", "false")
         work: BatchFunction = translator.translations if doubting else translator.translate
@@ -160,30 +160,32 @@ class Api:
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        return JSONResponse(self._detected(_text(await self._params(request), "q")))
+        return JSONResponse(self._detected_languages(_required_text(await self._params(request), "q")))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
         targets = {code: [target for source, target in self._translators if source == code] for code in codes}
-        return JSONResponse([{**_named(code), "targets": targets[code]} for code in codes])
+        return JSONResponse([{**_language_entry(code), "targets": targets[code]} for code in codes])
 
     async def _settings(self, _: Request) -> Response:
         source, target = next(iter(self._translators))
         lacking = dict.fromkeys(("apiKeys", "keyRequired", "suggestions", "filesTranslation"), False)
         limits = {"charLimit": self._char_limit, "frontendTimeout": 500, "supportedFilesFormat": []}
-        return JSONResponse({**limits, **lacking, "language": {"source": _named(source), "target": _named(target)}})
+        return JSONResponse(
+            {**limits, **lacking, "language": {"source": _language_entry(source), "target": _language_entry(target)}}
+        )
 
     async def _page(self, _: Request) -> Response:
         script = render("serve.js")
         given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
         page = render("serve.html", script=script, script_hash=script_hash(script), **given)
-        return HTMLResponse(page, headers=OUTER_HEADERS)
+        return HTMLResponse(page, headers=PAGE_HEADERS)
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
         params = await self._params(request)
-        text = _text(params, "q")
-        translator = self._translator(_text(params, "source"), _text(params, "target"))
+        text = _required_text(params, "q")
+        translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
         sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
         lines = [sentence for sentence in sentences if sentence.strip()][:MAX_EXPLAINED_SENTENCES]
 
@@ -191,7 +193,7 @@ class Api:
             return [explain(translator, lines).html] * len(lines)
 
         (html, *_) = await self._queued_results(request, translator, draw_pages, lines or [text])
-        return HTMLResponse(html, headers=OUTER_HEADERS)
+        return HTMLResponse(html, headers=PAGE_HEADERS)
 
     async def _health(self, _: Request) -> Response:
         return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})
@@ -204,7 +206,7 @@ class Api:
     # -- what they share --------------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _working(self, _: Starlette) -> AsyncIterator[None]:
+    async def _queue_lifespan(self, _: Starlette) -> AsyncIterator[None]:
         working = asyncio.create_task(self._queue.run())
         yield
         working.cancel()
@@ -220,7 +222,7 @@ class Api:
         self._clients[client] += 1
         if 0 < self._rate_limit < self._clients[client]:
             _refuse(f"more than {self._rate_limit} requests in a minute; ask again in the next", 429)
-        params = await self._body(request)
+        params = await self._parse_body(request)
         q = params.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
@@ -229,7 +231,7 @@ class Api:
             _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
         return params
 
-    async def _body(self, request: Request) -> dict[str, Any]:
+    async def _parse_body(self, request: Request) -> dict[str, Any]:
         body, most = bytearray(), 12 * self._char_limit + 10_000  # bytes; an escaped character may take twelve
         async for chunk in request.stream():
             body += chunk
@@ -255,18 +257,18 @@ class Api:
             parsed = None
         return parsed if isinstance(parsed, dict) else _refuse("the body is neither a form nor a JSON object; send one")
 
-    def _translator(self, source: str, target: str) -> Translator:
-        for form in (str.lower, _language):  # exactly this code, or else the same language
+    def _find_translator(self, source: str, target: str) -> Translator:
+        for form in (str.lower, _normalize_language):  # exactly this code, or else the same language
             for pair, translator in self._translators.items():
                 if (form(source), form(target)) == (*map(form, pair),):
                     return translator
-        known = {_language(code) for pair in self._translators for code in pair}
+        known = {_normalize_language(code) for pair in self._translators for code in pair}
         for code in (source, target):
-            if _language(code) not in known:
+            if _normalize_language(code) not in known:
                 _refuse(f"{clean(code):.40} is not supported")
         return _refuse(f"{target} is not available as a target language from {source}")
 
-    def _detected(self, text: str) -> list[dict[str, Any]]:
+    def _detected_languages(self, text: str) -> list[dict[str, Any]]:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
         tokens, shares = words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
@@ -280,10 +282,10 @@ class Api:
         """Queue some work, and wait for its results; it is dropped if the client disconnects first."""
         most = translator.bundle.model.config.max_len - 1
         for number, line in enumerate(lines, 1):
-            if (n := translator.count_pieces(line)) > most:  # it would be cut
+            if (n := translator.longest_sentence_length(line)) > most:  # it would be cut
                 _refuse(f"line {number} of q has {n} pieces in a sentence, the model takes {most}; shorten it")
         answer = self._queue.put(work, lines)
-        gone: asyncio.Future[Any] = asyncio.create_task(_until_gone(request))
+        gone: asyncio.Future[Any] = asyncio.create_task(_wait_for_disconnect(request))
         try:
             await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
@@ -298,22 +300,22 @@ def _refuse(message: str, status: int = 400) -> NoReturn:
     raise HTTPException(status, message)
 
 
-def _text(params: Any, name: str) -> str:
+def _required_text(params: Any, name: str) -> str:
     """A parameter that has to be there."""
     value = params.get(name)
     return value if value and isinstance(value, str) else _refuse(f"Invalid request: missing {name} parameter")
 
 
-def _named(code: str) -> dict[str, Any]:
-    return {"code": code, "name": NAMES.get(_language(code), code)}
+def _language_entry(code: str) -> dict[str, Any]:
+    return {"code": code, "name": NAMES.get(_normalize_language(code), code)}
 
 
-def _language(code: str) -> str:
+def _normalize_language(code: str) -> str:
     """The language of a code such as `EN`, `en-US` or `zh_Hans`; traditional Chinese is one of its own."""
     code = code.lower().replace("_", "-")
     return "zh-hant" if re.match("zh-(hant|tw|hk|mo)", code) else code.split("-")[0]
 
 
-async def _until_gone(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -7,17 +7,17 @@ from itertools import pairwise
 
 from minitrans.errors import UserError
 
-KEPT_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
+OPAQUE_TAGS = "script", "style", "pre", "code"  # whose texts are not translated
 VOID_TAGS = "area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"
 
 
-def cut_html(html: str) -> list[str]:
+def split_html(html: str) -> list[str]:
     """Cut HTML into pieces: markup and plain texts to translate, by turns; the first and the last are markup.
 
     Raises:
         UserError: The parser cannot read it.
     """
-    parser, end = _Parser(convert_charrefs=False), html.rfind(">") + 1
+    parser, end = _PieceStartParser(convert_charrefs=False), html.rfind(">") + 1
     try:
         parser.feed(html[:end])  # no tag follows: looking for one there takes cubic time
     except AssertionError as error:  # raised by <![ with nothing valid after it
@@ -39,7 +39,7 @@ def cut_html(html: str) -> list[str]:
     return pieces
 
 
-class _Parser(HTMLParser):
+class _PieceStartParser(HTMLParser):
     """Notes the line and column where each piece begins, and whether it is a text to translate."""
 
     def reset(self) -> None:
@@ -48,23 +48,23 @@ class _Parser(HTMLParser):
         self.kept, self.depth = "", 0  # the element whose texts stay, and how many of its name are open
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._note()
+        self._record_start()
         if not self.depth:
-            self.kept = tag if tag in KEPT_TAGS or (("translate", "no") in attrs and tag not in VOID_TAGS) else ""
+            self.kept = tag if tag in OPAQUE_TAGS or (("translate", "no") in attrs and tag not in VOID_TAGS) else ""
         self.depth += tag == self.kept
 
     def handle_endtag(self, tag: str) -> None:
-        self._note()
+        self._record_start()
         self.depth -= self.depth > 0 and tag == self.kept
 
     def handle_data(self, _: str, /) -> None:
-        self._note(not self.depth)
+        self._record_start(not self.depth)
 
     def handle_comment(self, _: str, /) -> None:
-        self._note()
+        self._record_start()
 
     handle_entityref = handle_charref = handle_data  # type: ignore[assignment]  # their arguments are called otherwise
     handle_decl = handle_pi = unknown_decl = handle_comment  # type: ignore[assignment]
 
-    def _note(self, is_text: bool = False) -> None:
+    def _record_start(self, is_text: bool = False) -> None:
         self.starts.append((*self.getpos(), is_text))

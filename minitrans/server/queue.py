@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-MAX_LINES_TOGETHER = 256  # lines of requests that are computed in one go; a single request may have more
+MAX_BATCH_LINES = 256  # lines of requests that are computed in one go; a single request may have more
 
 BatchFunction = Callable[
     [Sequence[str]], Sequence[Any]
 ]  # gives a result for each line; the lines of requests with equal work may be passed together
-Answer = asyncio.Future[Sequence[Any]]
+ResultsFuture = asyncio.Future[Sequence[Any]]
 
 
 class _Request(NamedTuple):
     work: BatchFunction
     lines: Sequence[str]
-    answer: Answer
+    answer: ResultsFuture
 
 
 class RequestQueue:
@@ -29,7 +29,7 @@ class RequestQueue:
         """The requests whose computation has not begun."""
         return [request for request in self._requests if not request.answer.done()]
 
-    def put(self, work: BatchFunction, lines: Sequence[str]) -> Answer:
+    def put(self, work: BatchFunction, lines: Sequence[str]) -> ResultsFuture:
         """Add a request; return a future with the results of its lines, in their order.
 
         Raises:
@@ -38,7 +38,7 @@ class RequestQueue:
         self._requests = self.waiting()
         if len(self._requests) >= self._most:
             raise asyncio.QueueFull("too many requests wait; ask again in a while")
-        answer: Answer = asyncio.get_running_loop().create_future()
+        answer: ResultsFuture = asyncio.get_running_loop().create_future()
         self._requests.append(_Request(work, lines, answer))
         self._more.set()
         return answer
@@ -69,7 +69,7 @@ class RequestQueue:
         taken: list[_Request] = []
         left, n_lines = [], 0
         for request in self.waiting():
-            if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= MAX_LINES_TOGETHER):
+            if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= MAX_BATCH_LINES):
                 taken.append(request)
                 n_lines += len(request.lines)
             else:

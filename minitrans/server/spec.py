@@ -10,7 +10,7 @@ FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
 CONTENT_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
 
-def _operation(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
+def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -> dict[str, Any]:
     """A path that takes these parameters by POST, or none by GET; one with a default may be left out."""
     answers = {"200": answer, "default": {"type": "object", "properties": {"error": TEXT}}}
     operation: dict[str, Any] = {"summary": summary, "responses": {}}
@@ -27,10 +27,10 @@ UNSURE = {"unsure": {"oneOf": [YES_OR_NO, {"type": "array", "items": YES_OR_NO}]
 TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE}}
 QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**YES_OR_NO, "default": False}}
 PATHS = {
-    "/translate": _operation("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
-    "/detect": _operation("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),
-    "/languages": _operation("What can be translated into what", {"type": "array", "items": {"type": "object"}}),
-    "/frontend/settings": _operation("The limit of characters", {"type": "object"}),
-    "/health": _operation("Whether requests are taken", {"type": "object"}),
+    "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
+    "/detect": _path_item("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),
+    "/languages": _path_item("What can be translated into what", {"type": "array", "items": {"type": "object"}}),
+    "/frontend/settings": _path_item("The limit of characters", {"type": "object"}),
+    "/health": _path_item("Whether requests are taken", {"type": "object"}),
 }
 SPEC = {"openapi": "3.0.3", "info": {"title": "minitrans", "version": "1"}, "paths": PATHS}

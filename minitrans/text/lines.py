@@ -34,7 +34,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINES) -
     Raises:
         UserError: A line is not valid UTF-8, or longer than any text.
     """
-    for number, raw in zip(numbers, _pieces(stream), strict=False):
+    for number, raw in zip(numbers, _raw_lines(stream), strict=False):
         if len(raw) > MAX_LINE_BYTES:
             raise UserError(f"{name}, line {number}: it has more than {MAX_LINE_BYTES} bytes; break it into sentences")
         if number == 1:
@@ -49,7 +49,7 @@ def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINES) -
             ) from error
 
 
-def _pieces(stream: Iterable[bytes]) -> Iterable[bytes]:
+def _raw_lines(stream: Iterable[bytes]) -> Iterable[bytes]:
     """The lines of a stream; of a file, a line that is too long is read only just beyond the limit."""
     if isinstance(stream, io.IOBase):
         return iter(partial(stream.readline, MAX_LINE_BYTES + 1), b"")
@@ -63,14 +63,14 @@ def seek_part(stream: BinaryIO, k: int, n: int) -> range:
     """
     size = stream.seek(0, os.SEEK_END)
     part_size = max(1, size // n)
-    last = _lines_before(stream, size if k == n else min(k * part_size, size))
-    before = _lines_before(stream, min((k - 1) * part_size, size))
+    last = _count_lines_before(stream, size if k == n else min(k * part_size, size))
+    before = _count_lines_before(stream, min((k - 1) * part_size, size))
     if before:
-        any(piece.endswith(b"\n") for piece in _pieces(stream))  # reads to the end of the last of them
+        any(piece.endswith(b"\n") for piece in _raw_lines(stream))  # reads to the end of the last of them
     return range(before + 1, last + 1)
 
 
-def _lines_before(stream: BinaryIO, end: int) -> int:
+def _count_lines_before(stream: BinaryIO, end: int) -> int:
     """How many lines begin before byte `end` of a file. The stream is left at the byte before that."""
     stream.seek(0)
     n_lines = 1 if end else 0
@@ -145,6 +145,6 @@ def read_lines(path: str | Path) -> list[str]:
         raise UserError(f"cannot read {path}: {error.strerror}; give the path of a readable text file") from error
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     r"""Escape, as `\x1b`, what moves a cursor, breaks the line or reverses it; for messages and labels."""
     return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONG_LINE = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
-_MAX_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
+_MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
-_WITHOUT_BLANKS = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+_UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
@@ -35,13 +35,14 @@ PLAIN_MARKS = str.maketrans(
 )
 # What stands before and after a sentence without being part of it: list marks, emoji, dots, quotation marks.
 _EMOJI = "[\u200d\u20e3\u2190-\u2bff\u3030\u303d\ufe0e\ufe0f\U0001f000-\U0001fbff\U000e0020-\U000e007f]+"
-_BEFORE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
-_AFTER = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
+_BEFORE_SENTENCE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJI} *)?")
+_AFTER_SENTENCE = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
 _SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
-_WIDE = "。？！…，；：”’」』）"  # after these no blank is written
-_TOO_MANY, _MISSING = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))"), re.compile(r"(?<=[,;])(?=[^\W\d_])")
+_NO_SPACE_AFTER = "。？！…，；：”’」』）"  # after these no blank is written
+_SURPLUS_CHARACTERS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
+_MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
 # Characters of Unicode's private use that stand for what is copied: N_SLOTS of each kind. Numbers differ in length.
@@ -52,8 +53,8 @@ _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
 _LETTER_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
-_WHOLE = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
-_BOUNDARIES = _WHOLE, _WHOLE, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
+_WORD_BOUNDARIES = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
+_BOUNDARIES_BY_KIND = _WORD_BOUNDARIES, _WORD_BOUNDARIES, ("", ""), (r"(?<!\d)(?<!\d[.,:/-])", r"(?!\d|[.,:/-]\d)")
 _ADDRESS = r"\S+@\S*\w|(?:\w+://|www\.)\S*\w|(?:[\w-]+\.)+(?:com|org|net|edu|gov|info|io|cn|de|fr|jp|uk)\b(?:/\S*\w)?"
 _NUMBER = r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:[.:/-]\d+)*"
 _WORD = r"[^\W\d_]+(?:['-][^\W\d_]+)*(?![\w@]|://|\.\w)"
@@ -69,18 +70,18 @@ def clean(line: str) -> str:
     """
     if not (line.isascii() and line.isprintable()):  # most are
         if len(line) > LONG_LINE:
-            line = _without_heaps(line)
+            line = _limit_combining_marks(line)
         line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
         line = _SURROGATE.sub("\ufffd", line)
     return " ".join(line.split())
 
 
-def _without_heaps(line: str) -> str:
-    """Decompose a line, and leave out combining marks beyond the first `_MAX_MARKS` in a row."""
+def _limit_combining_marks(line: str) -> str:
+    """Decompose a line, and leave out combining marks beyond the first `_MAX_COMBINING_MARKS` in a row."""
     kept, marks = [], 0
     for char in chain.from_iterable(unicodedata.normalize("NFD", char) for char in line):
         marks = marks + 1 if unicodedata.combining(char) else 0
-        if marks <= _MAX_MARKS:
+        if marks <= _MAX_COMBINING_MARKS:
             kept.append(char)
     return "".join(kept)
 
@@ -91,12 +92,12 @@ def words(line: str) -> list[str]:
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
     Japanese, Thai, Lao, Khmer and Burmese, each character. Nothing in it controls a terminal.
     """
-    parts = clean(line).lower().translate(_PARTS).split()
+    parts = clean(line).lower().translate(_WORD_TABLE).split()
     stripped = (part.strip("'") for part in parts)
     return [word for word in stripped if word.isalnum() or any(map(str.isalnum, word))]
 
 
-class _Parts(dict[int, str]):
+class _WordTable(dict[int, str]):
     """What `words` makes of each character, found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
@@ -109,12 +110,12 @@ class _Parts(dict[int, str]):
         elif category[0] not in "LMN":
             part = " "
         else:
-            part = f" {character} " if name.startswith(_WITHOUT_BLANKS) else character
+            part = f" {character} " if name.startswith(_UNSPACED) else character
         self[code] = part
         return part
 
 
-_PARTS = _Parts()
+_WORD_TABLE = _WordTable()
 
 
 def with_keyboard_marks(line: str) -> str:
@@ -146,14 +147,14 @@ class Reader:
     away from a known one is read as that one instead.
 
     Args:
-        plain: Whether sources are read in lower case and with a keyboard's marks, as `tidied` leaves them; and whether
+        plain: Whether sources are read in lower case and with a keyboard's marks, as `normalize` leaves them; and if
             what is around a sentence, such as quotation marks and emoji, is kept from the model.
         signs: The punctuation and other signs that have pieces; None: nothing is set aside.
         known: The words that training showed, frequent ones first; None: they are not known, and no word is set aside.
     """
 
     def __init__(self, plain: bool, signs: str | None = None, known: Iterable[str] | None = None) -> None:
-        self.plain, self.sets_aside = plain, signs is not None
+        self.plain, self.uses_placeholders = plain, signs is not None
         self._ranks = None if known is None else {word: i for i, word in enumerate(known)}
         code, sign = r"\w*(?:[^\W\d_]\d|_)\w*", rf"[^\w\s{re.escape(signs or '')}]+"  # such as B316, and ☂
         self._copied_parts = re.compile(
@@ -165,16 +166,16 @@ class Reader:
         whole = not self.plain or re.search('["“”„«»]', line)
         return [line] if whole else _SENTENCE_END.split(clean(line))
 
-    def read_line(self, line: str) -> list[tuple[str, KeptParts]]:
+    def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `read` makes of each sentence of a line to translate."""
         return [self.read(sentence) for sentence in self.sentences(line)]
 
-    def write_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
-        """The translation of a line: the next of the texts belong to its sentences, as `read_line` has read them."""
+    def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
+        """The translation of a line: the next of the texts belong to its sentences, as `preprocess_line` read them."""
         line = ""
         for _, kept in read:
             text = self.write(next(texts), kept)
-            blank = line[-1:] not in _WIDE or (line[-1:] in "”’" and text.isascii())
+            blank = line[-1:] not in _NO_SPACE_AFTER or (line[-1:] in "”’" and text.isascii())
             line += f" {text}" if line and text and blank else text
         return line
 
@@ -186,16 +187,16 @@ class Reader:
         """
         text, before, after = clean(sentence), "", ""
         if self.plain and len(text) <= LONG_LINE:
-            before, text, after = _unwrapped(text)
-        text = self.tidied(text)
+            before, text, after = _split_surroundings(text)
+        text = self.normalize(text)
         places = _Places(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
-                return self._read_words(unit, places)
-            return ",".join(places.add(part, kind) for part, kind in _parts(unit))
+                return self._replace_unknown_words(unit, places)
+            return ",".join(places.add(part, kind) for part, kind in _typed_parts(unit))
 
-        if self.sets_aside and len(text) <= LONG_LINE:
+        if self.uses_placeholders and len(text) <= LONG_LINE:
             text = self._copied_parts.sub(put_placeholders, text)
         return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
 
@@ -208,21 +209,23 @@ class Reader:
 
     def read_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
-        read = [self.set_aside_in_pair(self.tidied(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)]
+        read = [
+            self.insert_placeholders(self.normalize(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)
+        ]
         return [source for source, _ in read], [target for _, target in read]
 
-    def set_aside_in_pair(self, source: str, target: str) -> tuple[str, str]:
+    def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
         """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _Places(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
                 return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN)]), unit[0])
-            return _set_names_aside(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _parts(unit))
+            return _insert_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _typed_parts(unit))
 
         def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
-            before, after = _BOUNDARIES[min(parts[0][1], _TIME)]
+            before, after = _BOUNDARIES_BY_KIND[min(parts[0][1], _TIME)]
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
                 if form in target and re.search(whole := before + re.escape(form) + after, target):
@@ -233,19 +236,19 @@ class Reader:
                 return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
-        if self.sets_aside and len(source) <= LONG_LINE:
+        if self.uses_placeholders and len(source) <= LONG_LINE:
             source = self._copied_parts.sub(put_placeholders, source)
         return self.lowered(source), target
 
-    def tidied(self, text: str) -> str:
+    def normalize(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
-        return _MISSING.sub(" ", _TOO_MANY.sub("", with_keyboard_marks(text))) if self.plain else text
+        return _MISSING_SPACE.sub(" ", _SURPLUS_CHARACTERS.sub("", with_keyboard_marks(text))) if self.plain else text
 
     def lowered(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""
         return source.lower() if self.plain else source
 
-    def _read_words(self, run: re.Match[str], places: "_Places") -> str:
+    def _replace_unknown_words(self, run: re.Match[str], places: "_Places") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
         if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
             return run[0]
@@ -307,7 +310,7 @@ class _Places(dict[str, str]):
         return self[value]
 
 
-def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
+def _typed_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
     if unit.lastgroup != "number":
         return [(unit[0], _CODE if unit.lastgroup == "code" else _SIGN)]
@@ -316,7 +319,7 @@ def _parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     return [(p, next((kinds[c] for c in p if c in kinds), _SHORT + min(max(n - 2, 0), 3))) for p, n in sizes]
 
 
-def _set_names_aside(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
+def _insert_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
     """Set aside capitalised words that the target has too, as many at once as possible."""
     left, out = run.split(" "), []
     while left:
@@ -334,14 +337,14 @@ def _set_names_aside(run: str, set_aside: Callable[[str, list[tuple[str, int]]],
     return " ".join(out)
 
 
-def _unwrapped(line: str) -> tuple[str, str, str]:
+def _split_surroundings(line: str) -> tuple[str, str, str]:
     """A clean line in three parts: what comes before the sentence, the sentence, and what comes after it."""
     before = after = ""
     while any(map(str.isalnum, line)):
         if line[0].isalpha() and (line[-1].isalnum() or (line[-1] in ".?!" and line[-2].isalnum())):
             return before, line, after  # as most lines
-        lead = _BEFORE.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
-        tail = _AFTER.search(line, len(lead))[0]  # type: ignore[index]
+        lead = _BEFORE_SENTENCE.match(line)[0]  # type: ignore[index]  # it may be empty, and always matches
+        tail = _AFTER_SENTENCE.search(line, len(lead))[0]  # type: ignore[index]
         if not (lead or tail) and _QUOTED.fullmatch(line):
             lead, tail = line[0], line[-1]
         if not (lead or tail):

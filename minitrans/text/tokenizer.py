@@ -16,7 +16,7 @@ from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
-_PLAIN_PIECE = "<plain>"  # no text has this piece: it tells how sources are read
+_PLAIN_SOURCES_SYMBOL = "<plain>"  # no text has this piece: it tells how sources are read
 _SPACE = "\u2581"  # SentencePiece's mark for a space
 
 ModelType = Literal["unigram", "bpe"]
@@ -52,13 +52,13 @@ class TokenizerConfig:
             raise UserError(f"tokenizer.character_coverage is {self.character_coverage}; it must be from 0.98 to 1")
 
     @property
-    def of_trainer(self) -> dict[str, Any]:
+    def spm_options(self) -> dict[str, Any]:
         """All settings of SentencePiece's trainer: what decides the pieces besides the text."""
         settings = asdict(self)
         plain, placeholders = settings.pop("plain_sources"), settings.pop("placeholders")
         return {
             **settings,
-            "control_symbols": [_PLAIN_PIECE] * plain,
+            "control_symbols": [_PLAIN_SOURCES_SYMBOL] * plain,
             "user_defined_symbols": [*PLACEHOLDERS] * placeholders,
             "hard_vocab_limit": False,
             "byte_fallback": True,
@@ -87,7 +87,7 @@ class Tokenizer:
         bos_id: Begins a translation.
         eos_id: Ends a sentence.
         unk_id: Never made by `encode`, which falls back to bytes.
-        reader: Reads sources and pairs as in training; a reader from `reader_of` knows the words, too.
+        reader: Reads sources and pairs as in training; a reader from `make_reader` knows the words, too.
 
     Raises:
         UserError: The bytes are no SentencePiece model, or it lacks a special id.
@@ -112,7 +112,7 @@ class Tokenizer:
         for name in ("pad_id", "bos_id", "eos_id", "unk_id"):
             if getattr(self, name) < 0:
                 raise UserError(f"the SentencePiece model has no {name}; use a tokenizer that minitrans trained")
-        self.reader = self.reader_of(None)
+        self.reader = self.make_reader(None)
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
@@ -122,9 +122,9 @@ class Tokenizer:
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes]]:
         return Tokenizer, (self.proto,)
 
-    def reader_of(self, words: Iterable[str] | None) -> Reader:
+    def make_reader(self, words: Iterable[str] | None) -> Reader:
         """The reader of sources for a run whose training showed these words, frequent ones first; None: not known."""
-        return Reader(self.id_of(_PLAIN_PIECE) != self.unk_id, self.signs, words)
+        return Reader(self.id_of(_PLAIN_SOURCES_SYMBOL) != self.unk_id, self.signs, words)
 
     @property
     def signs(self) -> str | None:
@@ -152,7 +152,7 @@ class Tokenizer:
         model = io.BytesIO()
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences), model_writer=model, **config.of_trainer
+                sentence_iterator=iter(sentences), model_writer=model, **config.spm_options
             )
         except RuntimeError as error:
             smallest = re.search(r"smaller than required_chars\. \d+ vs (\d+)", str(error))

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 from minitrans.text.reading import words
 
-MOST = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
+MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
 
 logger = logging.getLogger("minitrans")
 
 
-def changes_numbers(line: str, translation: str) -> bool:
+def has_changed_numbers(line: str, translation: str) -> bool:
     """Whether a translation has digits, but lacks a number (a run of digits) of its line.
 
     A translation that spells numbers out changes none, nor does one with other signs in them: 1374 for 1,374.
@@ -27,7 +27,9 @@ def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counte
     for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
         for word in words(part):
             counts[word] += n
-        if len(counts) > MOST:
-            logger.warning("more than %d different words are in the training data: the run keeps none of them", MOST)
+        if len(counts) > MAX_WORDS:
+            logger.warning(
+                "more than %d different words are in the training data: the run keeps none of them", MAX_WORDS
+            )
             return None
     return counts

@@ -19,22 +19,22 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from minitrans.data.batching import Batch
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.distributed import gather, slice_of_rank
+from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.errors import UserError
-from minitrans.text.lines import visible
-from minitrans.training.checkpoints import written_checkpoints
+from minitrans.text.lines import escape_controls
+from minitrans.training.checkpoints import step_checkpoint_paths
 from minitrans.training.module import TranslationModule
-from minitrans.translate.backend import Mode
+from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.scoring import score
 from minitrans.translate.translator import Translator
 
 logger = logging.getLogger("minitrans")
-N_SAMPLES = 3
+N_SAMPLE_TRANSLATIONS = 3
 SECONDS_TO_FIRST_LINE, SECONDS_BETWEEN_LINES = 10.0, 60.0  # where there is no terminal to show a bar
 
 
-class ValidationTranslations(Callback):
+class ValidationScorer(Callback):
     """Translates the validation split as a user would, and logs its BLEU and chrF.
 
     It has to stand before the callback that averages weights: that one puts the averaged weights in place for the
@@ -44,7 +44,7 @@ class ValidationTranslations(Callback):
         samples: A few (source, translation) pairs of the last validation.
     """
 
-    def __init__(self, compiled: Mode) -> None:
+    def __init__(self, compiled: CompiledMode) -> None:
         self.compiled = compiled
         self.samples: list[tuple[str, str]] = []
 
@@ -64,20 +64,20 @@ class ValidationTranslations(Callback):
             translated = translator.translate(sources[own], first_line=own.start + 1)
         finally:
             logger.setLevel(level)
-        translations = list(chain.from_iterable(gather(translated)))
+        translations = list(chain.from_iterable(all_gather(translated)))
         scores = score(translations, references, bundle.target)
         metrics = {"val_bleu": scores.bleu, "val_chrf": scores.chrf, "val_exact_match": scores.exact_match}
         pl_module.log_dict(metrics, sync_dist=True)  # the same numbers in all processes
-        stride = max(1, len(translations) // N_SAMPLES)
-        shown = map(visible, sources[::stride])
-        self.samples = list(zip(shown, translations[::stride], strict=True))[:N_SAMPLES]
+        stride = max(1, len(translations) // N_SAMPLE_TRANSLATIONS)
+        shown = map(escape_controls, sources[::stride])
+        self.samples = list(zip(shown, translations[::stride], strict=True))[:N_SAMPLE_TRANSLATIONS]
         for board in trainer.loggers:
             if isinstance(board, TensorBoardLogger):
                 text = "\n\n".join(f"{source}\n\n> {translation}" for source, translation in self.samples)
                 board.experiment.add_text("samples", text, trainer.global_step - 1)
 
 
-class MovingAverage(WeightAveraging):
+class WeightMovingAverage(WeightAveraging):
     """Keeps a moving average of the weights, which is validated and becomes the model.
 
     It moves by about a hundredth at a time, which is often enough, and all parameters at once: Lightning's
@@ -123,9 +123,9 @@ class StopIfNotFinite(Callback):
             return
         step, loss, batch = self.last
         if not all(bool(numbers.isfinite().all()) for numbers in (loss, *weights)):
-            data, good = trainer.datamodule, written_checkpoints(self.folder)  # type: ignore[attr-defined]
+            data, good = trainer.datamodule, step_checkpoint_paths(self.folder)  # type: ignore[attr-defined]
             assert isinstance(data, TranslationDataModule)
-            lines = sorted({*chain.from_iterable(gather(data.find_lines(batch)))})
+            lines = sorted({*chain.from_iterable(all_gather(data.find_line_numbers(batch)))})
             raise UserError(
                 f"training failed at step {step}: the loss is {loss.item():g}, or a weight is not finite after it; "
                 f"lines of the batch in the training data: {', '.join(map(str, lines))}; last good checkpoint: "
@@ -133,7 +133,7 @@ class StopIfNotFinite(Callback):
             )
 
 
-class StepMetrics(Callback):
+class StepMetricsLogger(Callback):
     """Logs loss and learning rate every `every` steps (0: never); Lightning would do so only after the checkpoint.
 
     A checkpoint holds the rows of metrics.csv up to it, and a resumed run begins with them.
@@ -178,7 +178,7 @@ class TrainingProgress(ProgressBar):
     Bar and line have the loss, the speed and the time left. There is a line after ten seconds, then one a minute.
     """
 
-    def __init__(self, translations: ValidationTranslations, first_line: str) -> None:
+    def __init__(self, translations: ValidationScorer, first_line: str) -> None:
         super().__init__()
         self.translations, self.first_line = translations, first_line
         self.console = Console(stderr=True, highlight=False)

@@ -25,7 +25,7 @@ from minitrans.training.run_folder import BEST
 logger = logging.getLogger("minitrans")
 
 
-class CheckpointFiles(TorchCheckpointIO):
+class SafeCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints whole or not at all, and reads them as data that cannot run code."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
@@ -51,7 +51,7 @@ class CheckpointFiles(TorchCheckpointIO):
         return read_checkpoint(Path(path))
 
 
-class DamagedError(UserError):
+class DamagedCheckpointError(UserError):
     """A checkpoint is missing, or is not what was written."""
 
 
@@ -59,7 +59,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint into CPU memory, which takes no more than the file's size. Nothing in it can run code.
 
     Raises:
-        DamagedError: It cannot be read, or is not a checkpoint.
+        DamagedCheckpointError: It cannot be read, or is not a checkpoint.
         UserError: It holds something that might run code.
     """
     try:
@@ -72,8 +72,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         raise UserError(f"{path} holds more than numbers and text, and might run code: it is not read") from error
     except Exception as error:  # a damaged file may cause any error
-        raise DamagedError(f"{path} is missing or damaged; train again with --overwrite") from error
-    raise DamagedError(f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite")
+        raise DamagedCheckpointError(f"{path} is missing or damaged; train again with --overwrite") from error
+    raise DamagedCheckpointError(
+        f"{path} is not a checkpoint of this version of minitrans; train again with --overwrite"
+    )
 
 
 def newest_checkpoint(folder: Path) -> Path:
@@ -82,21 +84,23 @@ def newest_checkpoint(folder: Path) -> Path:
     Raises:
         UserError: There is none, or one holds something that might run code.
     """
-    for path in written_checkpoints(folder):
+    for path in step_checkpoint_paths(folder):
         try:
             read_checkpoint(path)
             return path
-        except DamagedError:
+        except DamagedCheckpointError:
             logger.warning("%s is damaged; it is passed over for the checkpoint before", path)
     raise UserError(f"{folder} holds no checkpoint to resume from; train again with --overwrite")
 
 
-def written_checkpoints(folder: Path) -> list[Path]:
+def step_checkpoint_paths(folder: Path) -> list[Path]:
     """The checkpoints to resume from, the newest first."""
-    return sorted((path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=step_of, reverse=True)
+    return sorted(
+        (path for path in folder.glob("step-*.ckpt") if path.stem[5:].isdecimal()), key=ckpt_step, reverse=True
+    )
 
 
-def step_of(path: Path) -> int:
+def ckpt_step(path: Path) -> int:
     """The number in the name of a checkpoint: the steps that it has seen."""
     return int(path.stem.removeprefix("step-"))
 
@@ -113,9 +117,9 @@ class StopSignals(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install the handlers; Lightning restores the previous ones when training ends."""
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._hear if trainer.local_rank == 0 else signal.SIG_IGN)
+            signal.signal(number, self._handle_signal if trainer.local_rank == 0 else signal.SIG_IGN)
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self.heard:
             raise KeyboardInterrupt
         self.heard = True
@@ -159,22 +163,22 @@ class Checkpoints(Checkpoint):
         fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         if not trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher):
-            self._save(trainer)
+            self._save_if_due(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the weights if none were better; write a checkpoint if one is due."""
         if self.early.wait_count == 0:  # the number of validations since the best one
             trainer.save_checkpoint(self.folder / BEST)
-        self._save(trainer)
+        self._save_if_due(trainer)
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save_if_due(self, trainer: Trainer) -> None:
         if self.due or trainer.should_stop:
             self.due = False
             trainer.save_checkpoint(self.folder / f"step-{self.step}.ckpt")
             self.saved_at = time.monotonic()
             if trainer.is_global_zero:
-                written = written_checkpoints(self.folder)
-                kept = [path for path in written if step_of(path) <= self.step][: self.config.keep_checkpoints]
+                written = step_checkpoint_paths(self.folder)
+                kept = [path for path in written if ckpt_step(path) <= self.step][: self.config.keep_checkpoints]
                 for path in {*written} - {*kept}:  # later ones must be damaged: this run did not start from them
                     path.unlink()
         if self.stop:

@@ -16,14 +16,14 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
-from minitrans.errors import UserError, brief, nearest_name_error, unexpected
+from minitrans.errors import UserError, argument_error, nearest_name_error, truncate
 from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import PrecisionSetting
-from minitrans.translate.backend import Mode
-from minitrans.translate.bundle import POSITIONS, count_parameters
+from minitrans.translate.backend import CompiledMode
+from minitrans.translate.bundle import MAX_TABLE_NUMEL, count_parameters
 
-CONFIG = "config.yaml"
+CONFIG_FILE = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
 BYTES_PER_PARAMETER = 4 * (5 + 4)
 FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
@@ -101,7 +101,7 @@ SECTIONS = {
     "training": TrainingConfig,
     "trainer": TrainerConfig,
 }
-TYPES = {"seed": Seed, "compiled": Mode, "run_dir": str | None}  # of those without a section; the others are switches
+TOP_LEVEL_TYPES = {"seed": Seed, "compiled": CompiledMode, "run_dir": str | None}  # the others are switches
 TYPE_NAMES: dict[Any, str] = {
     int: "a whole number",
     float: "a number",
@@ -119,7 +119,7 @@ class RunConfig:
     """All settings of one run, and its folder; `model` leaves out what the tokenizer decides."""
 
     seed: int
-    compiled: Mode
+    compiled: CompiledMode
     model: dict[str, Any]
     tokenizer: TokenizerConfig
     data: DataConfig
@@ -165,9 +165,9 @@ def check_memory(c: TransformerConfig) -> None:
             f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
             f"{memory / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
         )
-    if c.max_len * c.d_model > POSITIONS:
+    if c.max_len * c.d_model > MAX_TABLE_NUMEL:
         raise UserError(
-            f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product must be at most {POSITIONS}"
+            f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product may be {MAX_TABLE_NUMEL}"
         )
 
 
@@ -195,23 +195,23 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     parser.add_argument("--seed", type=Seed, default=1, help="decides initial weights, order of data, and dropout")
-    parser.add_argument("--compiled", type=Mode, default="auto", help="whether to use compiled code")
+    parser.add_argument("--compiled", type=CompiledMode, default="auto", help="whether to use compiled code")
     if command == "train":
         parser.add_argument("--resume", action="store_true", help="resume the run in the run folder")
         parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
     for section, kind in SECTIONS.items():
         if section in argv or not helping:  # all of them would fill many screens
             parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
-    for file in _given(argv, "--config"):
+    for file in _flag_values(argv, "--config"):
         _check_file(parser, file)
     try:
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
-        raise _in_words(parser, argv, " ".join(str(error).split())) from error
-    return run_config(settings)
+        raise _reword_parser_error(parser, argv, " ".join(str(error).split())) from error
+    return build_run_config(settings)
 
 
-def _given(argv: Sequence[str], flag: str) -> list[str]:
+def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
     """The values that the command line gives to one flag."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument(flag, action="append", dest="values")
@@ -229,13 +229,13 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
     known = {*parser.get_defaults().keys()} - {"config"}
     for key, value in _flatten(tree, known):
         if key in SECTIONS:
-            raise _kind_error(f"{file}: {key}", key, value)
+            raise _setting_type_error(f"{file}: {key}", key, value)
         if key not in known:
             raise nearest_name_error(f"{file}: there is no setting {key}", key, known)
         try:
             parser.validate(Namespace({key: value}), skip_unset=False, skip_required=True)  # type: ignore[no-untyped-call]
         except (TypeError, ValueError, OverflowError) as error:
-            raise _kind_error(f"{file}: {key}", key, value) from error
+            raise _setting_type_error(f"{file}: {key}", key, value) from error
 
 
 def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -248,11 +248,11 @@ def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -
             yield key, value
 
 
-def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> UserError:
+def _reword_parser_error(parser: ArgumentParser, argv: Sequence[str], message: str) -> UserError:
     """Say what jsonargparse means in the terms of the command line."""
     flags = {key: f"--{key if '.' in key else key.replace('_', '-')}" for key in parser.get_defaults().keys()}  # noqa: SIM118
     if words := message.partition("unrecognized arguments: ")[2].split():
-        return unexpected(parser.prog, words, [*flags.values(), "--help", "--print-config"])
+        return argument_error(parser.prog, words, [*flags.values(), "--help", "--print-config"])
     if missing := message.partition("the following arguments are required: ")[2]:
         names = ", ".join(f"--{key}" for key in missing.split(", "))
         return UserError(f"{names} must be given; see {parser.prog} --help")
@@ -260,31 +260,31 @@ def _in_words(parser: ArgumentParser, argv: Sequence[str], message: str) -> User
     flag = flags.get(key, f"--{key}")
     parts = [word for word in argv if word.startswith(f"{flag}.")]
     if parts and key not in {"data.splits", "data.noise", *SECTIONS}:
-        return unexpected(parser.prog, parts, flags.values())  # a part of a setting that has none
-    if values := _given(argv, flag):
-        return _kind_error(flag, key, values[-1])
+        return argument_error(parser.prog, parts, flags.values())  # a part of a setting that has none
+    if values := _flag_values(argv, flag):
+        return _setting_type_error(flag, key, values[-1])
     if parts:
-        given = {name: _given(argv, name) for name in (word.partition("=")[0] for word in parts)}
-        return _kind_error(flag, key, {name.removeprefix(f"{flag}."): v[-1] for name, v in given.items() if v})
+        given = {name: _flag_values(argv, name) for name in (word.partition("=")[0] for word in parts)}
+        return _setting_type_error(flag, key, {name.removeprefix(f"{flag}."): v[-1] for name, v in given.items() if v})
     return UserError(f"{message}; see {parser.prog} --help")
 
 
-def _kind_error(name: str, key: str, value: Any) -> UserError:
+def _setting_type_error(name: str, key: str, value: Any) -> UserError:
     """Say which kind a setting must have; the user calls it `name`."""
     if key in SECTIONS:
         return UserError(
-            f"{name} is {brief(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
+            f"{name} is {truncate(value)}; it must hold settings, such as {key}.{[*get_type_hints(SECTIONS[key])][-1]}"
         )
     section, _, field = key.rpartition(".")
-    hint = get_type_hints(SECTIONS[section])[field] if section else TYPES.get(key, bool)
+    hint = get_type_hints(SECTIONS[section])[field] if section else TOP_LEVEL_TYPES.get(key, bool)
     kinds = get_args(hint) if get_origin(hint) in (Union, UnionType, Literal) else [hint]
     described = [TYPE_NAMES.get(kind) or TYPE_NAMES.get(get_origin(kind) or kind) for kind in kinds]
     names = [word or getattr(kind, "__name__", str(kind)) for word, kind in zip(described, kinds, strict=True)]
     quotes = "; YAML takes on, off, yes and no for truth values, put them in quotes" if isinstance(value, bool) else ""
-    return UserError(f"{name} is {brief(value)}; it must be {' or '.join(names)}{quotes}")
+    return UserError(f"{name} is {truncate(value)}; it must be {' or '.join(names)}{quotes}")
 
 
-def run_config(settings: Namespace) -> RunConfig:
+def build_run_config(settings: Namespace) -> RunConfig:
     """Check the parsed settings as a whole, and return them.
 
     Raises:
@@ -300,7 +300,7 @@ def run_config(settings: Namespace) -> RunConfig:
     for section in SECTIONS:
         for name, value in settings[section].items():
             if isinstance(value, int) and abs(value) > INT32:
-                raise UserError(f"{section}.{name} is {brief(value)}; it must fit into 32 bits")
+                raise UserError(f"{section}.{name} is {truncate(value)}; it must fit into 32 bits")
     for name in ("limit_val_batches", "val_check_interval"):
         limit = settings.trainer[name]
         if limit is not None and not limit > 0:
@@ -333,7 +333,7 @@ def saved_settings(run: Path) -> dict[str, Any]:
     Raises:
         UserError: They cannot be read, or set `data.cache_dir`: a stranger's run must not choose where files go.
     """
-    path = run / CONFIG
+    path = run / CONFIG_FILE
     try:
         settings = read_settings(path)
         where = settings["data"].pop("cache_dir", None)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from minitrans.pages.charts import make_panels
 
-MOST_DOTS = 60  # a line with no more values has a dot at each
+MAX_DOTS = 60  # a line with no more values has a dot at each
 PANELS = {
     "loss": {"train_loss": "training, with label smoothing", "val_loss": "valid, without"},
     "BLEU": {"val_bleu": "valid, greedy"},
@@ -36,7 +36,7 @@ def training_curve(metrics: Path, kept: int) -> Figure:
         panel.axvline(kept, color="gray", linestyle="--")
         for column, label in columns.items():
             if points := lines[column]:
-                panel.plot(*zip(*points, strict=True), label=label, marker="." if len(points) <= MOST_DOTS else "")
+                panel.plot(*zip(*points, strict=True), label=label, marker="." if len(points) <= MAX_DOTS else "")
         panel.set_title(title, loc="left")
         panel.set(xlim=(0, None), ylim=(0, None))
         panel.legend()

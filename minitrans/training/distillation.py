@@ -31,7 +31,7 @@ from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.decoding import token_log_probs
-from minitrans.model.loss import ROWS
+from minitrans.model.loss import CHUNK_ROWS
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
@@ -44,9 +44,9 @@ SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whate
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
 MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
-SAMPLE_TOP = 10  # likeliest tokens from which those of new sources are drawn
+SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
-LENGTH_PENALTY = {"forward": 3.0, "backward": 1.0}
+LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
 VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `choose_by_agreement`
 BATCH_TOKENS = 4096  # in a batch to score
 
@@ -80,22 +80,22 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = config_to_train_on(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
-            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTY[direction])
+            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
             translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
-    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTY)]
+    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
     for seed in SEEDS:
         yield from train_unless_done(
-            config_to_train_on(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
 
     copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
     for seed in SEEDS:
         teacher = replace(config, run_dir=folder / f"backward{seed}")
-        sample = partial(Translator.sample, top=SAMPLE_TOP, seed=seed)
+        sample = partial(Translator.sample, top=SAMPLING_TOP_K, seed=seed)
         translate(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
     students = [Translator.load(folder / f"student{seed}", compiled=config.compiled) for seed in SEEDS]
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
@@ -113,7 +113,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
-    model = config_to_train_on(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
 
 
@@ -132,14 +132,16 @@ def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sou
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD_WEIGHT * log_probs(teacher, targets, given)
+    likes += BACKWARD_WEIGHT * sentence_log_probs(teacher, targets, given)
     likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
 
 
 @torch.inference_mode()
-def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> npt.NDArray[np.float64]:
+def sentence_log_probs(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str]
+) -> npt.NDArray[np.float64]:
     """The log-probability of each target, EOS included, as the translation of its source; what is too long is cut."""
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
@@ -153,13 +155,13 @@ def log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[
         real = batch.tgt_out != tokenizer.pad_id
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
             hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]
-            chunks = zip(hidden.split(ROWS), batch.tgt_out[real].split(ROWS), strict=True)
+            chunks = zip(hidden.split(CHUNK_ROWS), batch.tgt_out[real].split(CHUNK_ROWS), strict=True)
             log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
         totals[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()
     return totals
 
 
-def config_to_train_on(
+def derive_run_config(
     config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
 ) -> RunConfig:
     """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""

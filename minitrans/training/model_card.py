@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from minitrans.text.lines import visible
+from minitrans.text.lines import escape_controls
 from minitrans.training.config import RunConfig
 from minitrans.translate.bundle import Bundle, count_parameters
 from minitrans.translate.scoring import Scores
@@ -20,9 +20,9 @@ def model_card(config: RunConfig, bundle: Bundle, scores: Mapping[str, Scores], 
     ]
     return f"""# {bundle.source} -> {bundle.target}
 
-A translation Transformer trained with minitrans on `{visible(config.data.path)}`.
+A translation Transformer trained with minitrans on `{escape_controls(config.data.path)}`.
 
-    minitrans translate {visible(str(config.run_dir))} "..."
+    minitrans translate {escape_controls(str(config.run_dir))} "..."
 
 - Parameters: {count_parameters(sizes):,} ({sizes.n_layers} + {sizes.n_layers} layers, d_model {sizes.d_model}, \
 {sizes.n_heads} heads of {sizes.head_size}, d_ff {sizes.d_ff}, {sizes.vocab_size:,} pieces, \

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from minitrans.data.batching import Batch
-from minitrans.data.distributed import gather, n_processes, rank, sum_over_processes
+from minitrans.data.distributed import all_gather, n_processes, rank, sum_over_processes
 from minitrans.errors import UserError
-from minitrans.model.loss import BatchLoss
+from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 
@@ -58,7 +58,7 @@ class TranslationModule(LightningModule):
 
     train_loss: Tensor
 
-    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLoss) -> None:
+    def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLossFn) -> None:
         super().__init__()
         self.model = model
         self.config = config
@@ -120,7 +120,7 @@ class TranslationModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
-        checkpoint["rng_states"] = gather(rng_states())
+        checkpoint["rng_states"] = all_gather(rng_states())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of the random numbers.

@@ -19,7 +19,7 @@ def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, 
     Raises:
         UserError: The device has no such arithmetic.
     """
-    device = _device(accelerator)
+    device = _resolve_accelerator(accelerator)
     if setting == "fp16" and device == "cpu":
         raise UserError("training.precision is fp16, which works only on a GPU; choose auto, bf16 or fp32")
     if setting != "auto":
@@ -40,7 +40,7 @@ def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, 
             return "fp32", f"the safe one on {device}"
 
 
-def _device(accelerator: str) -> str:
+def _resolve_accelerator(accelerator: str) -> str:
     """The device that Lightning chooses for auto or gpu; any other name as it is."""
     if accelerator not in ("auto", "gpu"):
         return accelerator

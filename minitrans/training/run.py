@@ -23,36 +23,36 @@ from torch.distributed import DistError
 
 from minitrans.data.corpus import load_corpus, train_tokenizer
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.errors import UserError, brief
+from minitrans.errors import UserError, truncate
 from minitrans.files import write_file
 from minitrans.model.transformer import Transformer
 from minitrans.pages.charts import chart_as_svg
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.callbacks import (
-    MovingAverage,
-    StepMetrics,
+    StepMetricsLogger,
     StopIfNotFinite,
     TrainingProgress,
-    ValidationTranslations,
+    ValidationScorer,
+    WeightMovingAverage,
 )
 from minitrans.training.checkpoints import (
-    CheckpointFiles,
     Checkpoints,
+    SafeCheckpointIO,
     StopSignals,
+    ckpt_step,
     newest_checkpoint,
     read_checkpoint,
-    step_of,
 )
 from minitrans.training.config import FROM_TOKENIZER, RunConfig, check_memory
 from minitrans.training.curve import training_curve
 from minitrans.training.model_card import model_card
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
-from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, hold_run
+from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
 from minitrans.translate.confidence import choose_threshold
-from minitrans.translate.scoring import Scores, by_line, score
+from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
 
 GRACE_SECONDS = 10.0  # seconds that the first process of a training has to report an error and end the others
@@ -72,7 +72,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     """
     _quieten_logs()
     with contextlib.ExitStack() as held:
-        is_there = _is_first_process() and hold_run(config, held)
+        is_there = _is_first_process() and lock_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
         check_memory(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
         checkpoint = newest_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
@@ -82,7 +82,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         init_from = None if config.resume else config.training.init_from
         start = None if init_from is None else load_bundle(Path(init_from))
         corpus = load_corpus(config.data)
-        tokenizer = _find_tokenizer(config, start, corpus)
+        tokenizer = _load_or_train_tokenizer(config, start, corpus)
         model = _make_model(config, tokenizer, start)
         data = TranslationDataModule(config.data, tokenizer, model.config.max_len, config.seed, corpus)
         trainer.precision_plugin.convert_module(model)  # as it will be when it is trained
@@ -99,7 +99,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         best = read_checkpoint(config.run_dir / CHECKPOINTS / BEST)
         module.load_state_dict(best["state_dict"])
         model.to("cpu", torch.float32).eval()
-        bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _find_words(config, data))
+        bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _collect_training_words(config, data))
         bundle, scores = _evaluate(config, bundle, data)
         curve = training_curve(config.run_dir / METRICS, kept=best["global_step"])
         write_file(config.run_dir / CURVE, chart_as_svg(curve))
@@ -114,7 +114,7 @@ def _is_first_process() -> bool:
     return rank == 0 and LightningEnvironment().node_rank() == 0
 
 
-def _find_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict) -> Tokenizer:
+def _load_or_train_tokenizer(config: RunConfig, start: Bundle | None, corpus: DatasetDict) -> Tokenizer:
     """The run's own if it is resumed, that of the run whose weights it starts from, or a new one."""
     if config.resume:
         return load_tokenizer(config.run_dir)
@@ -139,7 +139,7 @@ def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -
     return model
 
 
-def _find_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
+def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> dict[str, int] | None:
     """The words that training has shown, including those of the run it started from; None if not all are known.
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
@@ -163,7 +163,7 @@ def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) ->
         translations = translator.translations(sources)
         scores[split] = score([t.text for t in translations], references, bundle.target)
         if split == "valid":
-            bundle = replace(bundle, threshold=choose_threshold(translations, by_line(references)))
+            bundle = replace(bundle, threshold=choose_threshold(translations, references_by_line(references)))
     return bundle, scores
 
 
@@ -172,28 +172,28 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision, reason = choose_precision(config.training.precision, config.trainer["accelerator"])
-    translations, signals = ValidationTranslations(config.compiled), StopSignals()
+    translations, signals = ValidationScorer(config.compiled), StopSignals()
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     callbacks: list[Callback] = [
         translations,  # before the averaging, see there
-        MovingAverage(config.training.ema_decay),
+        WeightMovingAverage(config.training.ema_decay),
         early,
         TrainingProgress(translations, f"precision: {precision} ({reason})"),
         StopIfNotFinite(run_dir / CHECKPOINTS),
-        StepMetrics(run_dir / METRICS, every=50 if log_every is None else log_every),
+        StepMetricsLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
         signals,
         Checkpoints(run_dir / CHECKPOINTS, config.training, early, signals),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
-        run_dir, name="", version=TENSORBOARD, purge_step=step_of(checkpoint) if checkpoint else None
+        run_dir, name="", version=TENSORBOARD, purge_step=ckpt_step(checkpoint) if checkpoint else None
     )
     try:
         trainer = Trainer(
-            **config.trainer | {"log_every_n_steps": 0},  # `StepMetrics` does it
+            **config.trainer | {"log_every_n_steps": 0},  # `StepMetricsLogger` does it
             precision=TRAINER_PRECISIONS[precision],
             logger=[CSVLogger(run_dir, name="", version=""), tensorboard],
             callbacks=callbacks,
-            plugins=[CheckpointFiles()],
+            plugins=[SafeCheckpointIO()],
             default_root_dir=run_dir,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,
@@ -220,7 +220,7 @@ def _check_devices(settings: dict[str, Any]) -> None:
     gpus = 0 if settings["accelerator"] == "cpu" else torch.cuda.device_count()
     most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")
     if n_devices > most:
-        raise UserError(f"trainer.devices is {brief(devices)}; this machine has {most} {kind}")
+        raise UserError(f"trainer.devices is {truncate(devices)}; this machine has {most} {kind}")
 
 
 def _fit(

@@ -10,21 +10,21 @@ import yaml
 from minitrans.errors import UserError
 from minitrans.files import lock, write_file
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.training.config import CONFIG, RunConfig, saved_settings
-from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, save_words
+from minitrans.training.config import CONFIG_FILE, RunConfig, saved_settings
+from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, save_words
 
 CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"
 MARK_FILE = ".minitrans"  # marks a folder as a run's, and is locked during training
 # All other files that a training writes into it. Files with other names are not ours.
 RUN_FILES = [
-    *(CONFIG, TOKENIZER, WEIGHTS, SIZES, WORDS, CARD, CURVE, METRICS),
+    *(CONFIG_FILE, TOKENIZER, WEIGHTS, METADATA, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
     *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
 ]
 
 
-def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
+def lock_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     """Tell whether there is a run already; if so, lock it until `held` ends, and remove its unfinished files.
 
     Raises:
@@ -59,14 +59,14 @@ def hold_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
 def _check_resumed(config: RunConfig) -> None:
     """Refuse to resume a run if there is nothing to resume or its settings differ."""
     run_dir, now = config.run_dir, yaml.safe_load(config.yaml_text)
-    for part in (CONFIG, TOKENIZER):
+    for part in (CONFIG_FILE, TOKENIZER):
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
     before = saved_settings(run_dir)
     for name in ("seed", "model", "tokenizer", "data", "training", "compiled"):
         if before.get(name) != now[name]:
             raise UserError(
-                f"{run_dir / CONFIG} and the settings given differ in {name}; "
+                f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "
                 "resume with the run's own settings, or train a new run"
             )
 
@@ -86,13 +86,13 @@ def begin_run(
         except OSError as error:
             raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
         held.enter_context(lock(run_dir / MARK_FILE))
-        if (run_dir / CONFIG).exists():
+        if (run_dir / CONFIG_FILE).exists():
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
     _remove(run_dir, RUN_FILES)
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (run_dir / folder).rmdir()
-    write_file(run_dir / CONFIG, config.yaml_text)
+    write_file(run_dir / CONFIG_FILE, config.yaml_text)
     tokenizer.save(run_dir / TOKENIZER)
     if words is not None:
         save_words(run_dir, words)

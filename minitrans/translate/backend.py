@@ -19,16 +19,18 @@ from minitrans.model import loss
 from minitrans.model.decoding import CachedStepper, Stepper
 from minitrans.model.transformer import Transformer
 
-Mode = Literal["auto", "off", "require"]  # compiled code: if it proves itself; never; always, or an error
+CompiledMode = Literal["auto", "off", "require"]  # compiled code: if it proves itself; never; always, or an error
 T = TypeVar("T")
 
 logger = logging.getLogger("minitrans")
 
 PLAIN_NAME, COMPILED_NAME = "PyTorch", "compiled C++"
-_computes: dict[str, str] = {}  # by the kind of work, what does it in this process
+_backend_by_work: dict[str, str] = {}  # by the kind of work, what does it in this process
 
 
-def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype: torch.dtype) -> loss.BatchLoss:
+def make_batch_loss(
+    model: Transformer, mode: CompiledMode, device: torch.device, dtype: torch.dtype
+) -> loss.BatchLossFn:
     """Return the function that computes the loss of a model's batches in training.
 
     Args:
@@ -44,7 +46,7 @@ def make_batch_loss(model: Transformer, mode: Mode, device: torch.device, dtype:
     return compiled_loss or partial(loss.batch_loss, model)
 
 
-def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
+def make_stepper(model: Transformer, mode: CompiledMode) -> Stepper[Any]:
     """Return what computes a model's decoding steps: a `CachedStepper`, or compiled code with a copy of the weights.
 
     Args:
@@ -57,33 +59,33 @@ def make_stepper(model: Transformer, mode: Mode) -> Stepper[Any]:
     return _try_compiled(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
 
 
-def can_verify_compiled(mode: Mode) -> bool:
+def can_verify_compiled(mode: CompiledMode) -> bool:
     """Whether compiled code is to be verified: where it is there and can be compiled.
 
     Raises:
         UserError: The mode is "require", and it is not there or cannot be compiled.
     """
     both = f"{PLAIN_NAME} and {COMPILED_NAME}"
-    return _try_compiled(mode, "verification", lambda compiled: compiled.can_be_compiled(), both) or False
+    return _try_compiled(mode, "verification", lambda compiled: compiled.can_compile_libraries(), both) or False
 
 
-def who_computes() -> str:
+def describe_backends() -> str:
     """For each kind of work that has been asked for in this process, what does it; the last answer counts."""
-    return ", ".join(f"{work} in {who}" for work, who in _computes.items())
+    return ", ".join(f"{work} in {who}" for work, who in _backend_by_work.items())
 
 
-def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str = COMPILED_NAME) -> T | None:
+def _try_compiled(mode: CompiledMode, work: str, use: Callable[[Any], T], admitted: str = COMPILED_NAME) -> T | None:
     """What `use` gets from compiled code; None if that is off, missing or refuses. `admitted` names what then works."""
-    _computes[work] = PLAIN_NAME
+    _backend_by_work[work] = PLAIN_NAME
     if mode == "off":
-        say_once(logging.INFO, f"{work} in {PLAIN_NAME}: compiled code is off")
+        log_once(logging.INFO, f"{work} in {PLAIN_NAME}: compiled code is off")
         return None
     try:
         compiled = import_module("minitrans.compiled")
         try:
             function = use(compiled)
-            _computes[work] = admitted
-            say_once(logging.INFO, f"{work} in {admitted}")
+            _backend_by_work[work] = admitted
+            log_once(logging.INFO, f"{work} in {admitted}")
             return function
         except compiled.NotAdmittedError as refusal:
             reason, level = str(refusal), logging.INFO if refusal.expected else logging.WARNING
@@ -93,11 +95,11 @@ def _try_compiled(mode: Mode, work: str, use: Callable[[Any], T], admitted: str 
         reason, level = "the folder minitrans/compiled is not there", logging.INFO
     if mode == "require":
         raise UserError(f"compiled code is required, and may not do the {work}: {reason}; give auto or off")
-    say_once(level, f"{work} takes the plain and slower path: {reason}")
+    log_once(level, f"{work} takes the plain and slower path: {reason}")
     return None
 
 
 @functools.cache
-def say_once(level: int, message: str) -> None:
+def log_once(level: int, message: str) -> None:
     """Log a message the first time in this process."""
     logger.log(level, message)

@@ -19,10 +19,10 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text import reading
 from minitrans.text.tokenizer import Tokenizer
 
-WEIGHTS, SIZES, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
+WEIGHTS, METADATA, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # Limits of what no weight confirms: the table of positions, and the small files.
-POSITIONS = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
-_MAX_TOKENIZER_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
+MAX_TABLE_NUMEL = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
+_MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
         sizes["words"] = len(bundle.words)
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
-    write_file(folder / SIZES, json.dumps(sizes, indent=2) + "\n")
+    write_file(folder / METADATA, json.dumps(sizes, indent=2) + "\n")
 
 
 def save_words(folder: Path, words: Iterable[str]) -> None:
@@ -89,7 +89,7 @@ def save_words(folder: Path, words: Iterable[str]) -> None:
     write_file(folder / WORDS, "".join(f"{word}\n" for word in words))
 
 
-def save_reader(folder: Path, bundle: Bundle) -> None:
+def save_reader_module(folder: Path, bundle: Bundle) -> None:
     """Write the reader of sources into an exported folder: its code, and the settings for `reading.load_reader`.
 
     Raises:
@@ -101,7 +101,7 @@ def save_reader(folder: Path, bundle: Bundle) -> None:
         "signs": bundle.tokenizer.signs,
         "known": None,
     }
-    if bundle.words is not None and bundle.tokenizer.reader.sets_aside:
+    if bundle.words is not None and bundle.tokenizer.reader.uses_placeholders:
         settings["known"] = [*bundle.words]
     write_file(folder / reading.SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
@@ -114,10 +114,10 @@ def load_bundle(folder: Path) -> Bundle:
     """
     if not os.path.isdir(folder):  # unlike Path.is_dir, false for a name that is too long
         raise UserError(f"{folder} is not a folder; give the run folder that `minitrans train` wrote")
-    missing = [name for name in (SIZES, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
+    missing = [name for name in (METADATA, WEIGHTS, TOKENIZER) if not (folder / name).is_file()]
     if missing:
         raise UserError(f"{folder} holds no finished run: {', '.join(missing)} is missing; train it first")
-    config, source, target, n_words, threshold, digests = _load_sizes(folder / SIZES)
+    config, source, target, n_words, threshold, digests = _load_metadata(folder / METADATA)
     tokenizer = load_tokenizer(folder)
     for name in ("vocab_size", "pad_id", "bos_id", "eos_id"):
         of_model, of_tokenizer = getattr(config, name), getattr(tokenizer, name)
@@ -130,7 +130,7 @@ def load_bundle(folder: Path) -> Bundle:
     model = _load_model(folder / WEIGHTS, config)
     for name in (WEIGHTS, TOKENIZER):
         if digests[name] != _sha256(folder / name):
-            raise UserError(f"{folder / name} does not have the sha256 that {SIZES} gives; copy or train it again")
+            raise UserError(f"{folder / name} does not have the sha256 that {METADATA} gives; copy or train it again")
     return Bundle(model, tokenizer, source, target, words, threshold)
 
 
@@ -163,11 +163,11 @@ def load_words(folder: Path) -> dict[str, int]:
 
 
 def _check_size(path: Path) -> None:
-    if (size := path.stat().st_size) > _MAX_TOKENIZER_BYTES:
-        raise UserError(f"{path} is damaged ({size} bytes, more than {_MAX_TOKENIZER_BYTES}); train the run again")
+    if (size := path.stat().st_size) > _MAX_SMALL_FILE_BYTES:
+        raise UserError(f"{path} is damaged ({size} bytes, more than {_MAX_SMALL_FILE_BYTES}); train the run again")
 
 
-def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
+def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
     """Sizes, languages, how many words are listed, the threshold, hashes."""
     _check_size(path)
     try:
@@ -178,7 +178,7 @@ def _load_sizes(path: Path) -> tuple[TransformerConfig, str, str, int | None, Th
             value = getattr(config, name)
             if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
                 raise TypeError(f"{name} is {value!r}")
-        if config.max_len * config.d_model > POSITIONS:
+        if config.max_len * config.d_model > MAX_TABLE_NUMEL:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
         threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
         if threshold and not (
@@ -215,7 +215,9 @@ def _load_model(path: Path, config: TransformerConfig) -> Transformer:
                 expected = {name: list(p.shape) for name, p in model.named_parameters()}
                 wrong = sorted(name for name in {*shapes, *expected} if shapes.get(name) != expected.get(name))
             if wrong:
-                raise UserError(f"{path} does not fit {SIZES}: {wrong[0]} differs; the files come from different runs")
+                raise UserError(
+                    f"{path} does not fit {METADATA}: {wrong[0]} differs; the files come from different runs"
+                )
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     parameter.copy_(file.get_tensor(name))

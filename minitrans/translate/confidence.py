@@ -10,7 +10,7 @@ from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Translation
 
 MIN_EXACT_MATCH_SHARE = 0.5  # if at least this share of translations equals a reference, all others are called wrong
-LOW_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
+MIN_CORRECT_CHRF = 40.0  # if a smaller share does, only those others with a lower sentence chrF are
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     """Choose the score that best tells wrong translations from right ones.
 
     A translation that equals no reference is wrong. If more than half equal none, that says little, and only those with
-    a sentence chrF below LOW_CHRF are wrong. The score maximises the share of wrong translations that are marked plus
-    the share of right ones that are not; it does not depend on how many are wrong, which differs from text to text.
-    A translation of unknown words is marked whatever its score.
+    a sentence chrF below MIN_CORRECT_CHRF are wrong. The score maximises the share of wrong translations that are
+    marked plus the share of right ones that are not; it does not depend on how many are wrong, which differs from text
+    to text. A translation of unknown words is marked whatever its score.
 
     Args:
         translations: Of a validation set, with scores of length penalty 1.
@@ -48,8 +48,8 @@ def choose_threshold(translations: Sequence[Translation], references: Sequence[S
     Source: Youden 1950, the index J.
     """
     equal = [t.text in right for t, right in zip(translations, references, strict=True)]
-    chrf = None if np.mean(equal) >= MIN_EXACT_MATCH_SHARE else LOW_CHRF
-    wrong = _mistranslated(translations, references, chrf)
+    chrf = None if np.mean(equal) >= MIN_EXACT_MATCH_SHARE else MIN_CORRECT_CHRF
+    wrong = _error_labels(translations, references, chrf)
     scores = np.array([-np.inf if t.unknown else t.score for t in translations])
     candidates = np.unique(scores[np.isfinite(scores)])
     if not candidates.size:
@@ -70,7 +70,7 @@ def score_unsure(
         references: All right translations of each, clean.
         threshold: Says which are wrong.
     """
-    wrong, unsure = _mistranslated(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
+    wrong, unsure = _error_labels(translations, references, threshold.chrf), np.array([t.unsure for t in translations])
     both = (wrong & unsure).sum()
     return UnsureScores(
         unsure=100 * float(unsure.mean()),
@@ -80,7 +80,7 @@ def score_unsure(
     )
 
 
-def _mistranslated(
+def _error_labels(
     translations: Sequence[Translation], references: Sequence[Sequence[str]], chrf: float | None
 ) -> "np.typing.NDArray[np.bool_]":
     """Which translations equal no reference, and have a sentence chrF below `chrf` if that is given."""

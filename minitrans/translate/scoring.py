@@ -66,18 +66,18 @@ def score(
     if not references or {len(translations), *map(len, others)} != {len(references)}:
         raise ValueError(f"cannot score {len(translations)} translations against {len(references)} references")
     bleu, chrf = _metrics(target, tokenize)
-    equal = sum(t in right for t, right in zip(translations, by_line(references, others), strict=True))
+    equal = sum(t in right for t, right in zip(translations, references_by_line(references, others), strict=True))
     return Scores(
-        bleu=bleu.corpus_score(translations, _streams(references, others)).score,
+        bleu=bleu.corpus_score(translations, _reference_streams(references, others)).score,
         bleu_signature=str(bleu.get_signature()),
-        chrf=chrf.corpus_score(translations, _streams(references, others)).score,
+        chrf=chrf.corpus_score(translations, _reference_streams(references, others)).score,
         chrf_signature=str(chrf.get_signature()),
         exact_match=100 * equal / len(references),
         sentences=len(references),
     )
 
 
-def by_line(references: Sequence[str], others: Sequence[Sequence[str]] = ()) -> list[list[str]]:
+def references_by_line(references: Sequence[str], others: Sequence[Sequence[str]] = ()) -> list[list[str]]:
     """The references of each line, clean: one at least, and those of the others that are not blank."""
     rows = zip(references, *others, strict=True)
     return [[clean(first), *filter(None, map(clean, further))] for first, *further in rows]
@@ -108,7 +108,7 @@ def compare(
     scores = [score(translations, references, target, tokenize, others) for translations in systems]
     bleu, chrf = _metrics(target, tokenize)
     named = [(str(i), translations) for i, translations in enumerate(systems)]
-    streams = _streams(references, others)
+    streams = _reference_streams(references, others)
     signatures, columns = PairedTest(named, {"BLEU": bleu, "chrF2": chrf}, streams, test_type="bs")()
     bleus, chrfs = (cast(list[Result], columns[name]) for name in ("BLEU", "chrF2"))
     return [
@@ -134,7 +134,7 @@ def mean_and_std(scores: Sequence[Scores]) -> dict[str, dict[str, float]]:
     }
 
 
-def _streams(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]]) -> list[Sequence[str]]:
     """All references as sacreBLEU takes them, with None for a missing one, although its annotations lack that."""
     return [references, *([line if clean(line) else cast(str, None) for line in lines] for lines in others)]
 

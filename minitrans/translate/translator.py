@@ -25,8 +25,8 @@ from minitrans.model.decoding import (
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
 from minitrans.text.reading import KeptParts, words
-from minitrans.text.words import changes_numbers
-from minitrans.translate.backend import Mode, make_stepper
+from minitrans.text.words import has_changed_numbers
+from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
 
 MIN_BATCH_ROWS = 8  # of a batch, about, when batches are made smaller so that there are more of them
@@ -35,7 +35,7 @@ logger = logging.getLogger("minitrans")
 Output = TypeVar("Output")
 
 
-class Attention(NamedTuple):
+class AttentionWeights(NamedTuple):
     """Where each of a model's L layers, with H heads each, looked while it translated a line.
 
     Row t of `decoder` and `cross` is the step that read `target[t]` and wrote `target[t + 1]`. The weights are of the
@@ -69,14 +69,14 @@ class Translation(NamedTuple):
         attention: Where the model looked; None where it was not asked for, and for a line of no or several sentences.
         unknown: The words of the line that training never showed and the translation does not copy, see
             `Translator.unknown`.
-        unsure: Whether it is probably wrong: there are such words; or it changes a number, see `changes_numbers`; or
+        unsure: Whether it is probably wrong: there are such words; or it changes a number (`has_changed_numbers`); or
             the mean log-probability of its tokens, which is its score with length penalty 1, is below the run's
             threshold, if that has one.
     """
 
     text: str
     score: float
-    attention: Attention | None = None
+    attention: AttentionWeights | None = None
     unknown: tuple[str, ...] = ()
     unsure: bool = False
 
@@ -105,7 +105,7 @@ class Translator:
         split_sentences: Whether lines are cut into sentences by `text.sentences` too; False unless it is set.
     """
 
-    def __init__(self, bundle: Bundle, compiled: Mode = "off") -> None:
+    def __init__(self, bundle: Bundle, compiled: CompiledMode = "off") -> None:
         """Take the bundle as it is, and find what computes its steps.
 
         Args:
@@ -118,12 +118,12 @@ class Translator:
         """
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
-        self._reader = bundle.tokenizer.reader_of(bundle.words)
+        self._reader = bundle.tokenizer.make_reader(bundle.words)
         self.split_sentences = False
 
     @classmethod
     def load(
-        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: Mode = "off"
+        cls, run: str | Path, device: str = "cpu", dtype: torch.dtype = torch.float32, compiled: CompiledMode = "off"
     ) -> "Translator":
         """Load a trained run folder.
 
@@ -162,7 +162,7 @@ class Translator:
         Returns:
             As many translations, in the same order; none holds a line break.
         """
-        sources = self._sources(lines, first_line)
+        sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         return self._texts(sources, [[best.ids for best, *_ in each] for each in hypotheses])
 
@@ -182,10 +182,10 @@ class Translator:
         With `attention` it has the attention weights too, from one more pass over source and translation. The other
         arguments are those of `translate`.
         """
-        sources = self._sources(lines, first_line)
+        sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best = [[ranked[0] for ranked in each] for each in hypotheses]
-        weights: Sequence[Attention | None] = [None] * len(lines)
+        weights: Sequence[AttentionWeights | None] = [None] * len(lines)
         if attention:
             alone = [each[0] if len(each) == 1 else Source([], KeptParts({})) for each in sources]
             weights = self._attention(alone, [each[0].ids for each in best], batch_tokens)
@@ -208,7 +208,7 @@ class Translator:
         The arguments are those of `translate`. A blank line has one translation, the empty one, with a score of 0. Of
         translations with the same text, only the best is returned.
         """
-        sources = self._sources(lines, first_line)
+        sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
         best: list[dict[str, Translation]] = [{} for _ in hypotheses]
         for ranks, each, line, source in zip(best, hypotheses, lines, sources, strict=True):
@@ -232,8 +232,8 @@ class Translator:
 
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
-        sources, draw = self._sources(lines, first_line), partial(sample, top=top, seed=seed)
-        return self._texts(sources, self._decode(sources, batch_tokens, use_cache, draw, []))
+        sources, draw = self._encode_sources(lines, first_line), partial(sample, top=top, seed=seed)
+        return self._texts(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.words`.
@@ -245,7 +245,7 @@ class Translator:
         if known is None:
             return ()
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
-        named = {word for name in names if self._reader.sets_aside for word in words(name)}
+        named = {word for name in names if self._reader.uses_placeholders for word in words(name)}
         unknown = dict.fromkeys(word for word in words(line) if word not in known)
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
@@ -259,14 +259,14 @@ class Translator:
         sentences = split_sentences(text, self.bundle.source)
         return [part for sentence in sentences for part in self._reader.sentences(sentence)]
 
-    def count_pieces(self, line: str) -> int:
+    def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
         return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
 
     def _texts(self, sources: Sequence[Sequence[Source]], target_ids: Sequence[Sequence[list[int]]]) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
-        return [self._reader.write_line(texts, [("", source.kept) for source in line]) for line in sources]
+        return [self._reader.postprocess_line(texts, [("", source.kept) for source in line]) for line in sources]
 
     def _translation(
         self,
@@ -274,7 +274,7 @@ class Translator:
         hypotheses: Sequence[Hypothesis],
         line: str,
         sources: Sequence[Source],
-        attention: Attention | None,
+        attention: AttentionWeights | None,
         length_penalty: float,
     ) -> Translation:
         """The hypotheses for the sentences of a line as one text, and whether it is probably wrong."""
@@ -283,7 +283,7 @@ class Translator:
         threshold, unknown = self.bundle.threshold, self.unknown(line, text)
         low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
         lost = any(value not in text for source in sources for value in source.kept.places.values())
-        unsure = bool(unknown) or lost or changes_numbers(line, text) or low
+        unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
         return Translation(text, score, attention, unknown, unsure)
 
     def _search(
@@ -296,9 +296,9 @@ class Translator:
                 return [[hypothesis] for hypothesis in greedy_decode(stepper, src_ids, length_penalty)]
             return beam_search(stepper, src_ids, beam, length_penalty)
 
-        return self._decode(lines, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
+        return self._decode_batches(lines, batch_tokens // beam, use_cache, search, [Hypothesis([], 0.0, 0.0, 1)])
 
-    def _decode(
+    def _decode_batches(
         self,
         lines: list[list[Source]],
         batch_tokens: int,
@@ -314,7 +314,7 @@ class Translator:
             tokens = sum(map(len, sources))
             least = MIN_BATCH_ROWS * tokens // max(1, len(sources))
             batch_tokens = min(batch_tokens, max(least, tokens // (4 * threads)))
-        batches = [*self._batches(sources, batch_tokens)][::-1]  # the longest first
+        batches = [*self._batch_indices(sources, batch_tokens)][::-1]  # the longest first
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
@@ -325,25 +325,27 @@ class Translator:
         return [[next(in_order) for _ in line] for line in lines]
 
     @torch.no_grad()
-    def _attention(self, read: list[Source], targets: list[list[int]], batch_tokens: int) -> list[Attention | None]:
+    def _attention(
+        self, read: list[Source], targets: list[list[int]], batch_tokens: int
+    ) -> list[AttentionWeights | None]:
         """The weights of one full pass over each source that is not empty and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
         sources = [source.ids for source in read]
-        weights: list[Attention | None] = [None] * len(sources)
-        for rows in self._batches(sources, batch_tokens):
+        weights: list[AttentionWeights | None] = [None] * len(sources)
+        for rows in self._batch_indices(sources, batch_tokens):
             written = [
                 [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
             ]
             memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
             tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
             _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-            among, within, across = layer_weights(encoder, decoder)
+            among, within, across = stack_weights(encoder, decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
                 s, t = len(sources[i]), len(ids)
                 target = [tokenizer.bos_id, *ids]
                 pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
                 source, written_as = ([read[i].kept.places.get(piece, piece) for piece in side] for side in pieces)
-                weights[i] = Attention(
+                weights[i] = AttentionWeights(
                     source=source,
                     target=written_as,
                     source_ids=sources[i],
@@ -359,7 +361,7 @@ class Translator:
         ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
+    def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
         """The sentences of each line as the model is to see them, never more of one than it can take."""
         if isinstance(lines, str):
             raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
@@ -374,7 +376,7 @@ class Translator:
         return sources
 
     @staticmethod
-    def _batches(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
+    def _batch_indices(sources: list[list[int]], batch_tokens: int) -> Iterator[list[int]]:
         """Indices of the sources that are not empty, short ones first, in batches of rows x longest <= batch_tokens."""
         rows: list[int] = []
         for i in sorted((i for i, ids in enumerate(sources) if ids), key=lambda i: len(sources[i])):
@@ -386,7 +388,7 @@ class Translator:
             yield rows
 
 
-def layer_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
+def stack_weights(encoder: Sequence[LayerTrace], decoder: Sequence[LayerTrace]) -> tuple[Tensor, ...]:
     """What `stack_layers` makes of the encoder's self-attention, the decoder's, and cross-attention."""
     kinds = [x.self_weights for x in encoder], [x.self_weights for x in decoder], [x.cross_weights for x in decoder]
     return tuple(map(stack_layers, kinds))

@@ -65,7 +65,7 @@ class Workers:
         chunk_size = max(1, -(-len(lines) // len(self._pools)))
         starts = range(0, len(lines), chunk_size)
         futures = (
-            pool.submit(_work, work, lines[start : start + chunk_size], first_line + start)
+            pool.submit(_run_in_worker, work, lines[start : start + chunk_size], first_line + start)
             for pool, start in zip(self._pools, starts, strict=False)
         )
         return [result for results in _results(futures) for result in results]
@@ -87,7 +87,7 @@ def _results(futures: Iterable[Future[T]]) -> list[T]:
         raise UserError("a worker process has died, perhaps because memory ran out; use fewer --processes") from error
 
 
-_translator: Translator  # of a worker
+_worker_translator: Translator  # of a worker
 
 
 def _init_worker(end: Connection, threads: int) -> None:
@@ -102,9 +102,9 @@ def _init_worker(end: Connection, threads: int) -> None:
 
 
 def _load(load: Callable[[], Translator]) -> None:
-    global _translator
-    _translator = load()
+    global _worker_translator
+    _worker_translator = load()
 
 
-def _work(work: ChunkFunction[T], lines: Sequence[str], first_line: int) -> list[T]:
-    return list(work(_translator, lines, first_line))
+def _run_in_worker(work: ChunkFunction[T], lines: Sequence[str], first_line: int) -> list[T]:
+    return list(work(_worker_translator, lines, first_line))

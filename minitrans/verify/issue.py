@@ -13,17 +13,17 @@ from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, tokens_of_length
 from minitrans.cachecheck.hugging_face import HFModel, architectures
-from minitrans.cachecheck.measure import MIN_FAULT, Report, number, tolerance_of
+from minitrans.cachecheck.measure import MIN_FAULT, Report, dtype_tolerance, number
 from minitrans.cachecheck.protocol import ModelAndTokens
-from minitrans.cachecheck.runner import cases_for
+from minitrans.cachecheck.runner import cases_by_dtype
 
-SECONDS = 300  # that a program may take
-SMALL_MODEL = """\
+TIMEOUT_SECONDS = 300  # that a program may take
+SMALL_MODEL_TEMPLATE = """\
 config = transformers.AutoConfig.for_model("{name}", **{settings})
 model = transformers.{auto}.from_config(config, dtype={dtype}).eval()
 for parameter in model.parameters():
     parameter.add_(0.1 * torch.randn_like(parameter))"""
-PROGRAM_BEGINNING = """\
+PREAMBLE_TEMPLATE = """\
 import torch
 import transformers
 
@@ -33,7 +33,7 @@ torch.set_grad_enabled(False)
 tokens = torch.tensor({tokens})
 expected = model({source}tokens, use_cache=False).logits
 """
-IN_CHUNKS_CODE = """\
+CHUNKED_PASS_TEMPLATE = """\
 cache, logits = None, []
 for piece in tokens.split({chunks}, 1):
     output = model({source}piece, {cache}=cache, use_cache=True)
@@ -41,7 +41,7 @@ for piece in tokens.split({chunks}, 1):
     logits.append(output.logits)
 logits = torch.cat(logits, 1)
 """
-DROPPED_DRAFT_CODE = """\
+DRAFT_ROLLBACK_TEMPLATE = """\
 cache = transformers.DynamicCache(config=model.config)
 cache.activate_past_recording()
 model(tokens[:, :{before}], past_key_values=cache)
@@ -50,12 +50,12 @@ cache.crop(-{draft})
 logits = model(tokens[:, {before}:], past_key_values=cache).logits
 expected = expected[:, {before}:]
 """
-PADDED_CODE = """\
+LEFT_PADDING_TEMPLATE = """\
 mask = torch.tensor([[0] * 3 + [1] * tokens.size(1)])
 padded = torch.cat([tokens[:, :1].expand(1, 3), tokens], 1)
 logits = model(padded, attention_mask=mask{positions}).logits[:, 3:]
 """
-PROGRAM_END = """\
+PRINT_ERRORS_TEMPLATE = """\
 print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
 """
 
@@ -74,12 +74,12 @@ def issue(report: Report, model: HFModel, name: str) -> str:
                 f"{platform.python_version()}, {platform.system()} {platform.machine()}")  # fmt: skip
     if not failed:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
-    case = next(iter(cases_for(model).values()))
+    case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
     wrong = any(result.failure.measured > MIN_FAULT for result in failed.values())
-    limit = MIN_FAULT if wrong else tolerance_of(case.model.dtype)
+    limit = MIN_FAULT if wrong else dtype_tolerance(case.model.dtype)
     programs = candidate_programs(case, model, name, failed.keys(), limit)
-    shown = ((program, differences(program, limit)) for program in programs)
+    shown = ((program, failing_program_output(program, limit)) for program in programs)
     program, printed = next(((program, printed) for program, printed in shown if printed), ("", ""))
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
@@ -105,26 +105,26 @@ def candidate_programs(
         default = type(hf_model.config)().to_dict()
         own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}
-        made = SMALL_MODEL.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
+        made = SMALL_MODEL_TEMPLATE.format(name=hf_model.config.model_type, settings=settings, auto=auto, dtype=dtype)
     source = f"torch.tensor({case.src_ids[:1].tolist()}), decoder_input_ids=" if model.has_source else ""
 
     def whole(tokens: Tensor, rest: str, **fields: object) -> str:
-        text = PROGRAM_BEGINNING + rest + PROGRAM_END
+        text = PREAMBLE_TEMPLATE + rest + PRINT_ERRORS_TEMPLATE
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
     case = case.rows(slice(1))
-    if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_difference(case, limit)):
+    if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
         cache = getattr(model, "cache_name", "past_key_values")
-        yield whole(difference[0], IN_CHUNKS_CODE, chunks=difference[1], cache=cache)
+        yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
-        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DROPPED_DRAFT_CODE, before=DRAFT_LENGTH, draft=3)
+        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DRAFT_ROLLBACK_TEMPLATE, before=DRAFT_LENGTH, draft=3)
     given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
     for id_, positions in (("padding.left", given), ("padding.left-mask-alone", "")):
         if id_ in failed:
-            yield whole(tokens_of_length(case, 5), PADDED_CODE, positions=positions)
+            yield whole(tokens_of_length(case, 5), LEFT_PADDING_TEMPLATE, positions=positions)
 
 
-def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
+def shortest_failing_input(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
     most = 3 * max(case.model.spans, default=DRAFT_LENGTH) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
@@ -136,10 +136,10 @@ def shortest_difference(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor
     return None
 
 
-def differences(program: str, limit: float) -> str:
+def failing_program_output(program: str, limit: float) -> str:
     """What a program prints, if it runs and one of its numbers is NaN or above a limit; otherwise nothing."""
     try:
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=SECONDS)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired:
         return ""
     numbers = [float(x) for x in re.findall(r"nan|inf|[\d.]+(?:e[-+]\d+)?", done.stdout)]

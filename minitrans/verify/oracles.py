@@ -91,7 +91,7 @@ def torch_transformer(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tu
     stacks = {n: w for n, w in model.state_dict().items() if n.startswith(("encoder.", "decoder."))}
     module.load_state_dict(as_torch_state(stacks))
     src, tgt = (
-        table(ids) * math.sqrt(c.d_model) + _positions(ids.size(1), c.d_model).to(dtype)
+        table(ids) * math.sqrt(c.d_model) + _sinusoidal_table(ids.size(1), c.d_model).to(dtype)
         for table, ids in ((model.src_embedding, src_ids), (model.tgt_embedding, tgt_in))
     )
     padded = src_ids == c.pad_id  # theirs: True = may NOT attend
@@ -122,7 +122,7 @@ def as_torch_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return result
 
 
-def _positions(n: int, d_model: int) -> Tensor:
+def _sinusoidal_table(n: int, d_model: int) -> Tensor:
     """Sines and cosines of Vaswani et al. 2017, section 3.5, as one complex exponential: float64 (n, D)."""
     rates = torch.tensor([10000.0 ** (-2 * (i // 2) / d_model) for i in range(d_model)], dtype=torch.float64)
     waves = torch.exp(1j * torch.arange(n, dtype=torch.float64)[:, None] * rates)

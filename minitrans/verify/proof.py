@@ -8,15 +8,17 @@ from minitrans.cachecheck.measure import LOWER_DTYPES, Caught, Check, Report
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.errors import nearest_name_error
 from minitrans.model.transformer import Transformer
-from minitrans.translate.backend import Mode, can_verify_compiled
+from minitrans.translate.backend import CompiledMode, can_verify_compiled
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 COMPILED_PREFIX = "compiled."  # what the ids of checks and sabotages of compiled code begin with
 
 
-def run(model: Transformer | None = None, subject: ModelAndPairs | None = None, compiled: Mode = "auto") -> Report:
+def run(
+    model: Transformer | None = None, subject: ModelAndPairs | None = None, compiled: CompiledMode = "auto"
+) -> Report:
     """Measure every claim.
 
     Args:
@@ -33,12 +35,12 @@ def run(model: Transformer | None = None, subject: ModelAndPairs | None = None, 
     """
     chosen = checks_for(compiled)  # first, because it may raise
     if subject is None:
-        subject = random_subject(fresh_model() if model is None else model)
+        subject = model_and_random_pairs(fresh_model() if model is None else model)
     subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
     return Report([check.run(subjects) for check in chosen])
 
 
-def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
+def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
     """Apply every sabotage to the live code, one at a time, and run all checks on a fresh model made under it, float64.
 
     Args:
@@ -48,11 +50,11 @@ def self_test(compiled: Mode = "auto") -> Iterator[Caught]:
         For each sabotage the checks that noticed it; by then the code has been restored.
     """
     checks = checks_for(compiled)
-    before = {check.id: check.run(fresh_subjects()) for check in checks}
-    yield from catch_faults(checks, sabotages_for(compiled), fresh_subjects, before)
+    before = {check.id: check.run(fresh_models_by_dtype()) for check in checks}
+    yield from catch_faults(checks, sabotages_for(compiled), fresh_models_by_dtype, before)
 
 
-def run_sabotaged(id_: str, compiled: Mode = "auto") -> Report:
+def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
     """Apply one sabotage, and measure every claim on a fresh model made under it, float64.
 
     Raises:
@@ -61,23 +63,23 @@ def run_sabotaged(id_: str, compiled: Mode = "auto") -> Report:
     known = {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
     if id_ not in known:
         raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    results = known[id_].results(checks_for(compiled), fresh_subjects)
+    results = known[id_].results(checks_for(compiled), fresh_models_by_dtype)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
-    return Report(results, [caught], all_catch=False)
+    return Report(results, [caught], all_must_catch=False)
 
 
-def fresh_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
+def fresh_models_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
-    return {torch.float64: random_subject(fresh_model())}
+    return {torch.float64: model_and_random_pairs(fresh_model())}
 
 
-def checks_for(compiled: Mode) -> list[Check]:
+def checks_for(compiled: CompiledMode) -> list[Check]:
     """The checks, without those of compiled code where it is not measured."""
     measured = can_verify_compiled(compiled)
     return [check for check in CHECKS if measured or not check.id.startswith(COMPILED_PREFIX)]
 
 
-def sabotages_for(compiled: Mode) -> list[Sabotage]:
+def sabotages_for(compiled: CompiledMode) -> list[Sabotage]:
     """The sabotages, without those of compiled code where it is not measured."""
     measured = can_verify_compiled(compiled)
     return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED_PREFIX)]

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, number, tolerance_of
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, dtype_tolerance, number
 
 LEGEND = (
     "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "
     "the other columns as the one at their head. docs/verification.md says who chose these limits, and how."
 )
-NARROW_COLUMNS = 120  # columns: below, an id in a column of its own leaves too little for the claim
+NARROW_TERMINAL_WIDTH = 120  # columns: below, an id in a column of its own leaves too little for the claim
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -22,7 +22,7 @@ def print_report(report: Report, console: Console) -> None:
 
     On a narrow one, a check's id stands above its claim.
     """
-    narrow = console.width < NARROW_COLUMNS
+    narrow = console.width < NARROW_TERMINAL_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     if not narrow:
         table.add_column("check", no_wrap=True)
@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
     table.add_column("at most", justify="right", no_wrap=True)
     lower = [dtype_name(dtype) for dtype in LOWER_DTYPES]
     for dtype in LOWER_DTYPES:
-        table.add_column(f"{dtype_name(dtype)}\n<= {number(tolerance_of(dtype))}", justify="right", no_wrap=True)
+        table.add_column(f"{dtype_name(dtype)}\n<= {number(dtype_tolerance(dtype))}", justify="right", no_wrap=True)
     table.add_column("")
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)
@@ -71,7 +71,7 @@ def print_sabotages(report: Report, console: Console) -> None:
     console.print(table)
     every = f"checks that caught none: {', '.join(blind)}" if blind else "every check caught at least one"
     line = f"\n{len(sabotages)} sabotage{'s' if len(sabotages) != 1 else ''}, {n_caught} caught"
-    line += f"; {every}" if report.all_catch else ""
+    line += f"; {every}" if report.all_must_catch else ""
     console.print(line, highlight=False)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from minitrans.cachecheck.self_test import Fault
 from minitrans.errors import UserError
 
-MODULES = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # a sabotage's module, by the beginning of its id
+MODULE_BY_PREFIX = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by the beginning of an id
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Sabotage(Fault):
     probe: Sequence[str] = ()
 
     @contextmanager
-    def applied(self) -> Iterator[Callable[[Any], Any]]:
+    def apply_fault(self) -> Iterator[Callable[[Any], Any]]:
         """Give the code the fault until the block ends; a subject made in the block has it already.
 
         Raises:
@@ -55,11 +55,11 @@ class Sabotage(Fault):
                         raise UserError(f"{gone}; edit verify/sabotages.toml too")
                     source = source.replace(right, wrong)
                 stack.callback(setattr, function, "__code__", function.__code__)
-                function.__code__ = edited_function(function, source)
+                function.__code__ = compile_edited_function(function, source)
             yield lambda subject: subject
 
 
-def edited_function(function: FunctionType, source: str) -> CodeType:
+def compile_edited_function(function: FunctionType, source: str) -> CodeType:
     """Compile a function's edited source, with the free variables that the function has, such as `__class__`."""
     name, free = function.__name__, ", ".join(function.__code__.co_freevars)
     around = f"def around({free}):\n global {name}\n{textwrap.indent(source, ' ')}"
@@ -72,7 +72,7 @@ def edited_function(function: FunctionType, source: str) -> CodeType:
 def load_sabotages() -> list[Sabotage]:
     """Read the sabotages, without those whose module is not installed."""
     table = tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8"))
-    there = {kind: find_spec(module) is not None for kind, module in MODULES.items()}
+    there = {kind: find_spec(module) is not None for kind, module in MODULE_BY_PREFIX.items()}
     return [Sabotage(id_, **fields) for id_, fields in table.items() if there.get(id_.split(".")[0], True)]
 
 

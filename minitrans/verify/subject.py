@@ -16,11 +16,11 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.verify.adapter import TransformerAdapter, case_of
+from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
 
 N_PAIRS = 12  # real sentence pairs for the full passes
 MAX_DECODE_LINES = 600  # most sentences that are decoded, because they are decoded without a cache too
-DECODE_ROWS = 100  # sentences decoded together
+DECODE_BATCH_SIZE = 100  # sentences decoded together
 
 # The running example of texts on attention; the corpus in this repository has these sentences too.
 RUNNING_EXAMPLE = {
@@ -63,7 +63,7 @@ class ModelAndPairs:
 
     def case(self) -> ModelAndTokens[DecoderCache]:
         """Model and sentence pairs, for what is measured on anyone's model."""
-        return case_of(self.model, self.src_ids, self.tgt_in)
+        return model_and_tokens(self.model, self.src_ids, self.tgt_in)
 
     def noise(self, *shape: int, seed: int) -> Tensor:
         """Numbers of unit variance in the model's dtype, the same in all dtypes but for rounding."""
@@ -84,7 +84,7 @@ def fresh_model(seed: int = 6) -> Transformer:
 
     Numbers keep their size on the way through it, so that rounding errors do not grow. Only the last norm is large, and
     with it the differences between the model's choices: decoding ends early, late and not at all.
-    No two of its sizes are equal, nor equal to one of `random_subject`, so that a swapped axis cannot pass.
+    No two of its sizes are equal, nor equal to one of `model_and_random_pairs`, so that a swapped axis cannot pass.
     """
     config = TransformerConfig(
         vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_model=12, n_heads=3, d_ff=14, n_layers=2, max_len=32
@@ -99,7 +99,7 @@ def fresh_model(seed: int = 6) -> Transformer:
     return model
 
 
-def random_subject(model: Transformer, seed: int = 1) -> ModelAndPairs:
+def model_and_random_pairs(model: Transformer, seed: int = 1) -> ModelAndPairs:
     """Random sentences, no longer than the model takes; a float64 copy of the model is taken."""
     generator, ordinary = torch.Generator().manual_seed(seed), torch.tensor(TransformerAdapter(model).ordinary)
 
@@ -108,10 +108,10 @@ def random_subject(model: Transformer, seed: int = 1) -> ModelAndPairs:
         return ordinary[torch.randint(len(ordinary), (n,), generator=generator)].tolist()
 
     sources, targets = [ids(n) for n in (7, 3, 6, 1, 4)], [ids(n) for n in (4, 8, 5, 9, 2)]
-    return make_subject(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
+    return make_model_and_pairs(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
 
 
-def subject_of_run(run: Path, data: str | None = None) -> ModelAndPairs:
+def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
     """A trained run: its weights, its tokenizer, validation text for the full passes, and test sentences to decode.
 
     Args:
@@ -121,13 +121,13 @@ def subject_of_run(run: Path, data: str | None = None) -> ModelAndPairs:
     Raises:
         UserError: The run or its corpus cannot be read.
     """
-    from minitrans.data.corpus import run_corpus  # only here, because it takes seconds to import
+    from minitrans.data.corpus import load_run_corpus  # only here, because it takes seconds to import
 
     bundle = load_bundle(run)
-    corpus = run_corpus(run, data)
+    corpus = load_run_corpus(run, data)
     tests = [name for name in corpus if name not in ("train", "valid")] or ["valid"]
     known = set(zip(corpus["train"]["source"], corpus["train"]["target"], strict=True))
-    return subject_of_text(
+    return model_and_text_pairs(
         bundle,
         list(zip(corpus["valid"]["source"], corpus["valid"]["target"], strict=True)),
         [line for name in tests for line in corpus[name]["source"]],
@@ -135,7 +135,7 @@ def subject_of_run(run: Path, data: str | None = None) -> ModelAndPairs:
     )
 
 
-def subject_of_text(
+def model_and_text_pairs(
     bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], examples: Sequence[tuple[str, str]]
 ) -> ModelAndPairs:
     """Real sentences for a trained model.
@@ -149,26 +149,26 @@ def subject_of_text(
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
-    sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encoded(tokenizer, chosen), strict=True))
-    reader = tokenizer.reader_of(bundle.words)
-    read = [text for line in decode_lines for text, _ in reader.read_line(line)]
+    sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encode_pairs(tokenizer, chosen), strict=True))
+    reader = tokenizer.make_reader(bundle.words)
+    read = [text for line in decode_lines for text, _ in reader.preprocess_line(line)]
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MAX_DECODE_LINES))]
-    batches = [lines[i : i + DECODE_ROWS] for i in range(0, len(lines), DECODE_ROWS)]
-    subject = make_subject(bundle.model, sources, targets, batches)
+    batches = [lines[i : i + DECODE_BATCH_SIZE] for i in range(0, len(lines), DECODE_BATCH_SIZE)]
+    subject = make_model_and_pairs(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
     if src_ids.size(1) <= longest:  # all sentences may be equally long, and there must be padding
         src_ids = F.pad(src_ids, (0, 1), value=pad_id)
-    return replace(subject, src_ids=src_ids, examples=_encoded(tokenizer, examples), piece=bundle.tokenizer.piece)
+    return replace(subject, src_ids=src_ids, examples=_encode_pairs(tokenizer, examples), piece=bundle.tokenizer.piece)
 
 
-def _encoded(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
+def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
     """The piece ids of pairs, read as training reads them."""
     sides = tokenizer.reader.read_pairs([source for source, _ in pairs], [target for _, target in pairs])
     return list(zip(*map(tokenizer.encode_batch, sides), strict=True))
 
 
-def make_subject(
+def make_model_and_pairs(
     model: Transformer,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],

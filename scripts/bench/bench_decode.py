@@ -43,8 +43,8 @@ from typing import Any, NamedTuple, cast
 import bench_train
 import torch
 from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
-from budget import Budget, in_fresh_process
-from instruction_sets import hold_to
+from budget import TimeBudget, in_fresh_process
+from instruction_sets import restart_with_instruction_set
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -58,17 +58,17 @@ from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.translate.translator import Source, Translator
 
-TRAINING_STEPS = 100, 300  # at least and at most
-TRAINING_TOKENS = 1024  # in a batch
-TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
-LONG = 8.0  # seconds; where "no cache" takes longer, it is timed once
+MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
+TRAINING_BATCH_TOKENS = 1024  # in a batch
+MIN_MAX_TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
+MAX_NO_CACHE_SECONDS = 8.0  # seconds; where "no cache" takes longer, it is timed once
 BEAM = 5
-HF_ROWS = 64  # sentences in a batch of Hugging Face
+HF_BATCH_SIZE = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
-CT2_TOKENS = 1024  # in a batch of CTranslate2: its fastest of 512, 1,024, 2,048, 4,096 and 8,192
+CT2_BATCH_TOKENS = 1024  # in a batch of CTranslate2: its fastest of 512, 1,024, 2,048, 4,096 and 8,192
 LENGTHS = (8, 16, 32, 64, 128, 256)
 LENGTH_ROWS = 16  # sentences of each length
-TOLERATED = 0.01  # share of the outputs that may differ in float32, by rounding where two tokens are equally likely
+MAX_DIFFERENT_SHARE = 0.01  # of the outputs in float32: rounding decides where two tokens are equally likely
 
 Ids = list[list[int]]
 Timings = dict[str, "Timing"]
@@ -101,7 +101,7 @@ def pad(sources: Ids, rows: Sequence[int], pad_id: int) -> Tensor:
     return pad_sequence([torch.tensor(sources[i]) for i in rows], batch_first=True, padding_value=pad_id)
 
 
-class Ours:
+class Minitrans:
     """Our translator between ids: compiled, "plain" or with "no cache"."""
 
     def __init__(self, model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> None:
@@ -123,7 +123,7 @@ class HuggingFace:
 
     def __init__(self, model: Transformer) -> None:
         self.config = model.config
-        self.model = m2m100_with(model)
+        self.model = convert_to_m2m100(model)
 
     @torch.inference_mode()
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
@@ -131,8 +131,8 @@ class HuggingFace:
         c = self.config
         outputs: Ids = [[]] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-        for first in range(0, len(order), HF_ROWS):
-            rows = order[first : first + HF_ROWS]
+        for first in range(0, len(order), HF_BATCH_SIZE):
+            rows = order[first : first + HF_BATCH_SIZE]
             src_ids = pad(sources, rows, c.pad_id)
             generated = self.model.generate(
                 input_ids=src_ids,
@@ -142,7 +142,7 @@ class HuggingFace:
                 max_new_tokens=length_limit(src_ids.size(1), c.max_len),
             )
             for i, ids in zip(rows, generated[:, 1:].tolist(), strict=True):
-                outputs[i] = cut(ids, len(sources[i]), c)
+                outputs[i] = truncate_output(ids, len(sources[i]), c)
         return outputs
 
 
@@ -169,20 +169,20 @@ class CTranslate2:
             min_decoding_length=0,
             max_decoding_length=length_limit(max(lengths), self.config.max_len),
             max_input_length=0,
-            max_batch_size=min(tokens_per_thread, max(CT2_TOKENS, 8 * max(lengths))),
+            max_batch_size=min(tokens_per_thread, max(CT2_BATCH_TOKENS, 8 * max(lengths))),
             batch_type="tokens",
         )
         hypotheses = ([int(piece) for piece in result.hypotheses[0]] for result in results)
-        return [cut(ids, len(source), self.config) for ids, source in zip(hypotheses, sources, strict=True)]
+        return [truncate_output(ids, len(source), self.config) for ids, source in zip(hypotheses, sources, strict=True)]
 
 
-def cut(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
+def truncate_output(ids: list[int], src_len: int, config: TransformerConfig) -> list[int]:
     """An output up to its end, and up to the limit that ours has."""
     end = next((i for i, id_ in enumerate(ids) if id_ in (config.eos_id, config.pad_id)), len(ids))
     return ids[: min(end, length_limit(src_len, config.max_len))]
 
 
-def m2m100_with(model: Transformer) -> Any:
+def convert_to_m2m100(model: Transformer) -> Any:
     """M2M100 that computes what our model does."""
     c = model.config
     m2m100: Any = bench_train.m2m100_model(c, "sdpa")[0]
@@ -218,11 +218,11 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
     """A decoder by its name."""
     match name.split(", "):
         case ["minitrans", "float32"]:
-            return Ours(model, "compiled")
+            return Minitrans(model, "compiled")
         case ["minitrans", "bfloat16"]:
-            return Ours(deepcopy(model), "compiled", torch.bfloat16)
+            return Minitrans(deepcopy(model), "compiled", torch.bfloat16)
         case ["minitrans", mode]:
-            return Ours(model, mode)
+            return Minitrans(model, mode)
         case ["Hugging Face", _]:
             return HuggingFace(model)
         case [_, compute_type]:
@@ -231,18 +231,18 @@ def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]
 
 
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
-BF16, NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
-NAMES = (OURS, BF16, "minitrans, plain", NO_CACHE, HF, CT2, "CTranslate2, int8")
+BF16, OURS_NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
+CONTENDER_NAMES = (OURS, BF16, "minitrans, plain", OURS_NO_CACHE, HF, CT2, "CTranslate2, int8")
 PEERS = (("hf", HF), ("ct2", CT2))
-BY_BEAMS = (OURS, HF, CT2)
-BY_LENGTH = (OURS, "minitrans, plain", NO_CACHE, HF, CT2)
+BEAM_CONTENDERS = (OURS, HF, CT2)
+LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
 
 
-def trained_model(folder: Path, budget: Budget) -> tuple[Transformer, Ids]:
+def trained_model(folder: Path, budget: TimeBudget) -> tuple[Transformer, Ids]:
     """A model of a short training, and its training sources, with EOS."""
-    workload = make_workload(bench_train.Settings(batch_tokens=TRAINING_TOKENS), folder)
+    workload = make_workload(bench_train.Settings(batch_tokens=TRAINING_BATCH_TOKENS), folder)
     bench = Bench(bench_train.Contender(bench_train.OURS, bench_train.precisions()[-1]), workload.config)
-    steps = budget.repeat("training", 0.2, *TRAINING_STEPS)
+    steps = budget.repeat("training", 0.2, *MIN_MAX_TRAINING_STEPS)
     for _, batch in zip(steps, cycle(workload.data.train_dataloader()), strict=False):
         bench.step(batch)
     model = cast(TranslationModule, bench._module).model
@@ -261,7 +261,7 @@ class Timing(NamedTuple):
     seconds: list[float]
     outputs: Ids
 
-    def faster_than(self, other: "Timing") -> float:
+    def speedup_over(self, other: "Timing") -> float:
         """The ratio of the speeds."""
         return sum(other.seconds) / sum(self.seconds)
 
@@ -280,7 +280,7 @@ def measure(
     first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
-    quick = [name for name in decoders if name != NO_CACHE or sum(seconds[name][0]) < LONG]
+    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < MAX_NO_CACHE_SECONDS]
     for name in quick:
         seconds[name].clear()
     for _ in rounds:
@@ -313,7 +313,7 @@ def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Pat
     return peak_of_process()
 
 
-def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Budget) -> None:
+def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
     """Measure everything; `result` gets what `--json` prints, as soon as it is measured."""
     result["left_out"] = bench_train.left_out([BF16])
     if settings.run is None:
@@ -325,15 +325,15 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
     sources = sources[: settings.sentences]
     missing = {one["name"] for one in result["left_out"]}
-    decoders = {name: contender(name, model, folder) for name in NAMES if name not in missing}
+    decoders = {name: contender(name, model, folder) for name in CONTENDER_NAMES if name not in missing}
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
     def add_ratios(kind: str, timings: Timings) -> None:
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
-        result.update({f"ratio_to_{key}_{kind}": timings[OURS].faster_than(timings[peer]) for key, peer in PEERS})
+        result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEERS})
 
-    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *TURNS)):
+    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
         add_ratios("batched", batched)
         result["contenders"] = [
             {
@@ -351,26 +351,26 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
     rows = {row["name"]: row for row in result["contenders"]}
     lengths = map(len, sources), map(len, batched[OURS].outputs)
     result["mean_length"] = dict(zip(("source", "target"), map(statistics.fmean, lengths), strict=True))
-    by_beams = {name: decoders[name] for name in BY_BEAMS}
-    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *TURNS), BEAM):
+    by_beams = {name: decoders[name] for name in BEAM_CONTENDERS}
+    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *MIN_MAX_TURNS), BEAM):
         add_ratios("beams", beams)
-        for name in BY_BEAMS:
+        for name in BEAM_CONTENDERS:
             rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
     one_by_one = [[source] for source in sources[: settings.single]]
-    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *TURNS)):
+    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
         add_ratios("single", single)
         for name, (seconds, _) in single.items():
             percentiles = statistics.quantiles(seconds, n=100)
             rows[name]["single_sentences_per_second"] = len(seconds) / sum(seconds)
             rows[name]["latency_ms"] = {f"p{p}": 1000 * percentiles[p - 1] for p in (50, 95, 99)}
     for name in rows:
-        budget.note(f"memory of {name}")
+        budget.announce(f"memory of {name}")
         rows[name]["peak_mb"] = peak_memory(name, model, sources, folder)
     for length in LENGTHS:
-        result["lengths"].append(of_length(length, model.config, folder, budget))
+        result["lengths"].append(compare_at_length(length, model.config, folder, budget))
 
 
-def of_length(length: int, config: TransformerConfig, folder: Path, budget: Budget) -> dict[str, Any]:
+def compare_at_length(length: int, config: TransformerConfig, folder: Path, budget: TimeBudget) -> dict[str, Any]:
     """Speeds for sources and targets of one length, and how many outputs are not ours."""
     torch.manual_seed(length)
     model = Transformer(TransformerConfig(**asdict(config) | {"max_len": length})).eval()
@@ -380,25 +380,25 @@ def of_length(length: int, config: TransformerConfig, folder: Path, budget: Budg
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
-    decoders = {name: contender(name, model, here) for name in BY_LENGTH}
-    turns = budget.repeat(f"length {length}", 0.1, *TURNS)
+    decoders = {name: contender(name, model, here) for name in LENGTH_CONTENDERS}
+    turns = budget.repeat(f"length {length}", 0.1, *MIN_MAX_TURNS)
     rounds, timings = list(enumerate(measure(decoders, [ids.tolist()], turns), 1))[-1]
     return {
         "length": length,
         "rounds": rounds,
-        "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in BY_LENGTH},
-        "different": {name: timings[name].different(timings[OURS]) for name in BY_LENGTH},
+        "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in LENGTH_CONTENDERS},
+        "different": {name: timings[name].different(timings[OURS]) for name in LENGTH_CONTENDERS},
     }
 
 
-def wrong(result: dict[str, Any]) -> list[str]:
+def differing_contenders(result: dict[str, Any]) -> list[str]:
     """The contenders in float32 that decode something else than ours does."""
     different = {row["name"]: row["different"] for row in result["contenders"] if "float32" in row["name"]}
     for length in result["lengths"]:
         for name, n in length["different"].items():
             different[name] = different.get(name, 0) + n
     outputs = result["sentences"] + LENGTH_ROWS * len(result["lengths"])
-    return [name for name, n in different.items() if n > TOLERATED * outputs]
+    return [name for name, n in different.items() if n > MAX_DIFFERENT_SHARE * outputs]
 
 
 def print_comparison(result: dict[str, Any]) -> None:
@@ -431,10 +431,14 @@ def print_comparison(result: dict[str, Any]) -> None:
     print("rounds:", ", ".join(f"{n} {kind}" for kind, n in result["rounds"].items()), end="\n\n")
     if result["lengths"]:
         rows = [
-            [str(row["length"]), *(f"{row['tokens_per_second'][name]:,.0f}" for name in BY_LENGTH), str(row["rounds"])]
+            [
+                str(row["length"]),
+                *(f"{row['tokens_per_second'][name]:,.0f}" for name in LENGTH_CONTENDERS),
+                str(row["rounds"]),
+            ]
             for row in result["lengths"]
         ]
-        print(table(["tokens/s at length", *BY_LENGTH, "rounds"], rows), end="\n\n")
+        print(table(["tokens/s at length", *LENGTH_CONTENDERS, "rounds"], rows), end="\n\n")
     for key, peer in PEERS:
         ratios = (f"{kind} {result[f'ratio_to_{key}_{kind}']:.2f}" for kind in result["rounds"])
         print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
@@ -448,7 +452,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):
-            hold_to(isa)
+            restart_with_instruction_set(isa)
         as_json = values.pop("json")
         settings = Settings(**values)
         for library in ("transformers", "ctranslate2"):
@@ -461,14 +465,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         machine = describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")}
         result: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
-            with Budget("bench_decode", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
+            with TimeBudget("bench_decode", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
                 compare(settings, Path(folder), result, budget)
             result["interrupted"] = False
     except UserError as error:
         print(f"bench_decode.py: error: {error}", file=sys.stderr)
         return 2
-    code = bench_train.finish(result, as_json, print_comparison)
-    different = [] if result["interrupted"] else wrong(result)
+    code = bench_train.print_result(result, as_json, print_comparison)
+    different = [] if result["interrupted"] else differing_contenders(result)
     for name in different:
         print(f"bench_decode: {name} decodes something else than {OURS}: the speeds do not compare", file=sys.stderr)
     return code or bool(different)

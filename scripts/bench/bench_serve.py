@@ -19,14 +19,14 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from minitrans.cli.arguments import Parser, count
+from minitrans.cli.arguments import Parser, positive_int
 from minitrans.text.lines import read_lines
 from minitrans.translate.translator import Translator
 
-MOST = 100_000  # requests of a client
+MAX_CLIENT_REQUESTS = 100_000  # requests of a client
 
 
-class Served(NamedTuple):
+class ServerProcess(NamedTuple):
     """A server's process, its port, and the languages it is asked for."""
 
     process: subprocess.Popen[str]
@@ -49,7 +49,7 @@ class Reply(NamedTuple):
 
 
 @contextlib.contextmanager
-def served(run: Path, *flags: str) -> Iterator[Served]:
+def running_server(run: Path, *flags: str) -> Iterator[ServerProcess]:
     """A server on a free port, which is told to stop at the end."""
     sizes = json.loads((run / "model.json").read_text())
     command = [sys.executable, "-m", "minitrans", "serve", str(run), "--port", "0", *flags]
@@ -58,23 +58,23 @@ def served(run: Path, *flags: str) -> Iterator[Served]:
             assert process.stderr is not None
             address_line = next(line for line in process.stderr if "http://" in line)
             port = int(address_line.partition("127.0.0.1:")[2].split()[0])
-            yield Served(process, port, {name: sizes[name] for name in ("source", "target")})
+            yield ServerProcess(process, port, {name: sizes[name] for name in ("source", "target")})
         finally:
             process.terminate()
 
 
-def repeated(ask: Callable[[str], Reply], lines: Sequence[str], seconds: float) -> list[Reply]:
+def ask_repeatedly(ask: Callable[[str], Reply], lines: Sequence[str], seconds: float) -> list[Reply]:
     """What is answered to one line after the other in that time."""
     end = time.monotonic() + seconds
     replies = []
-    for line in islice(cycle(lines), MOST):
+    for line in islice(cycle(lines), MAX_CLIENT_REQUESTS):
         replies.append(ask(line))
         if time.monotonic() > end:
             break
     return replies
 
 
-def load(server: Served, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
+def load(server: ServerProcess, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
     """What so many clients are answered; each begins at another line."""
     replies: list[Reply] = []
 
@@ -89,7 +89,7 @@ def load(server: Served, lines: Sequence[str], n_clients: int, seconds: float) -
                 text = json.loads(answer.read()).get("translatedText", "")
                 return Reply(line, answer.status, text, time.perf_counter() - start)
 
-            replies.extend(repeated(ask, [*lines[first:], *lines[:first]], seconds))
+            replies.extend(ask_repeatedly(ask, [*lines[first:], *lines[:first]], seconds))
 
     threads = [threading.Thread(target=client, args=(number,)) for number in range(n_clients)]
     for thread in threads:
@@ -99,7 +99,7 @@ def load(server: Served, lines: Sequence[str], n_clients: int, seconds: float) -
     return replies
 
 
-def faults(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
+def wrong_replies(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
     """Those that are neither 429 nor the right translation."""
     return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.line])]
 
@@ -116,8 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("bench_serve", __doc__ or "")
     parser.add_argument("run", metavar="RUN", type=Path, help="run folder")
     parser.add_argument("--source", metavar="F", required=True, help="file of sentences")
-    parser.add_argument("--clients", type=count, nargs="+", default=[1, 8, 64], help="how many at a time")
-    parser.add_argument("--seconds", type=count, default=20, help="for each number of clients")
+    parser.add_argument("--clients", type=positive_int, nargs="+", default=[1, 8, 64], help="how many at a time")
+    parser.add_argument("--seconds", type=positive_int, default=20, help="for each number of clients")
     args = parser.parse(sys.argv[1:] if argv is None else argv)
     lines = [line for line in read_lines(args.source) if line.strip()]
     translator = Translator.load(args.run, compiled="auto")
@@ -128,12 +128,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Reply(line, 200, translator.translate([line])[0], time.perf_counter() - start)
 
     print("| clients | sentences/s | p50, ms | p99, ms | memory, MB |\n|---|---|---|---|---|")
-    print(row("plain loop", repeated(ask, lines, args.seconds), args.seconds), flush=True)
+    print(row("plain loop", ask_repeatedly(ask, lines, args.seconds), args.seconds), flush=True)
     wrong: list[Reply] = []
-    with served(args.run) as server:
+    with running_server(args.run) as server:
         for n in args.clients:
             replies = load(server, lines, n, args.seconds)
-            wrong += faults(replies, right)
+            wrong += wrong_replies(replies, right)
             print(row(str(n), replies, args.seconds, f"{server.memory():.0f}"), flush=True)
     print(f"{len(wrong)} wrong answers", *wrong[:1])
     return 1 if wrong else 0

@@ -54,13 +54,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from budget import Budget, in_fresh_process
-from instruction_sets import INSTRUCTION_SETS, hold_to, used
+from budget import TimeBudget, in_fresh_process
+from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, used
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from minitrans.cli.arguments import Parser, bounded_number, count
+from minitrans.cli.arguments import Parser, bounded_number, positive_int
 from minitrans.cli.process import keep_freed_memory
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus
@@ -82,12 +82,12 @@ SMOOTHING = 0.1
 CLIP = 1.0
 WARMUP = 3  # steps that are not measured
 MEMORY_STEPS = 3
-STEPS = 3, 10  # of each contender in a round, at least and at most
-ROUNDS = 3, 5  # whose median is taken
+MIN_MAX_STEPS = 3, 10  # of each contender in a round, at least and at most
+MIN_MAX_ROUNDS = 3, 5  # whose median is taken
 LIGHTNING_STEPS = 5, 200
 LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
 
-OURS, TORCH, PLAIN = "minitrans", "nn.Transformer", "plain formulas"
+OURS, NN_TRANSFORMER, PLAIN_FORMULAS = "minitrans", "nn.Transformer", "plain formulas"
 M2M100 = ("M2M100 sdpa", "M2M100 eager")
 PRECISIONS = ("fp32", "bf16")
 
@@ -156,7 +156,7 @@ class NumberTokenizer(Tokenizer):
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = range(4)
         self.reader = Reader(plain=False)
 
-    def reader_of(self, words: Iterable[str] | None) -> Reader:
+    def make_reader(self, words: Iterable[str] | None) -> Reader:
         """Return what leaves sources as they are."""
         return self.reader
 
@@ -250,19 +250,19 @@ def make_workload(settings: Settings, folder: Path) -> Workload:
     except ValueError as error:
         raise UserError(str(error)) from error
     data = TranslationDataModule(data_config, tokenizer, config.max_len, SEED)
-    return Workload(config, data, list(islice(forever(data), STEPS[1])))
+    return Workload(config, data, list(islice(endless_batches(data), MIN_MAX_STEPS[1])))
 
 
-def forever(data: TranslationDataModule) -> Iterable[Batch]:
+def endless_batches(data: TranslationDataModule) -> Iterable[Batch]:
     """The batches of one epoch after another."""
     while True:
         yield from data.train_dataloader()
 
 
-Loss = Callable[[Batch], Tensor]
+LossFunction = Callable[[Batch], Tensor]
 
 
-def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
+def our_model(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     """Our module, and its training step as far as the loss, in the arithmetic that is set around."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
     training, model = TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING), Transformer(config)
@@ -270,7 +270,7 @@ def our_model(config: TransformerConfig) -> tuple[nn.Module, Loss]:
     return module, lambda batch: module.training_step(batch, 0)
 
 
-def with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, Loss]:
+def with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     """A model that gives logits, with the loss as the books have it."""
     return model, lambda batch: cross_entropy(model(batch.src_ids, batch.tgt_in), batch, config.pad_id)
 
@@ -320,7 +320,7 @@ class TorchTransformer(nn.Module):
         return self.dropout(x + self.positions[: ids.size(1)])
 
 
-def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, Loss]:
+def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, LossFunction]:
     """M2M100 at the same sizes, and its loss; `attention` is sdpa or eager."""
     from transformers import M2M100Config, M2M100ForConditionalGeneration
 
@@ -358,10 +358,10 @@ def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, 
     return model, loss
 
 
-BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, Loss]]] = {
+BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, LossFunction]]] = {
     OURS: our_model,
-    PLAIN: lambda config: with_cross_entropy(Transformer(config), config),
-    TORCH: lambda config: with_cross_entropy(TorchTransformer(config), config),
+    PLAIN_FORMULAS: lambda config: with_cross_entropy(Transformer(config), config),
+    NN_TRANSFORMER: lambda config: with_cross_entropy(TorchTransformer(config), config),
     M2M100[0]: lambda config: m2m100_model(config, "sdpa"),
     M2M100[1]: lambda config: m2m100_model(config, "eager"),
 }
@@ -389,10 +389,10 @@ class Bench:
         """Make the model, from the same seed for everybody."""
         self.contender = contender
         torch.manual_seed(SEED)
-        with self._arithmetic():
+        with self._autocast():
             self._module, self._loss = BUILDERS[contender.name](config)
         self._module.train()
-        kind = {"foreach": False, "fused": False} if contender.name == PLAIN else {"fused": True}
+        kind = {"foreach": False, "fused": False} if contender.name == PLAIN_FORMULAS else {"fused": True}
         self._optimizer = torch.optim.AdamW(
             self._module.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.0, **kind
         )
@@ -401,14 +401,14 @@ class Bench:
     def step(self, batch: Batch) -> float:
         """Train on a batch, and return the loss before the step."""
         self._optimizer.zero_grad()
-        with self._arithmetic():
+        with self._autocast():
             loss = self._loss(batch)
         loss.backward()
         nn.utils.clip_grad_norm_(self._module.parameters(), CLIP)
         self._optimizer.step()
         return loss.item()
 
-    def _arithmetic(self) -> torch.autocast:
+    def _autocast(self) -> torch.autocast:
         return torch.autocast("cpu", torch.bfloat16, enabled=self.contender.precision == "bf16")
 
 
@@ -434,7 +434,7 @@ def time_steps(
         yield {contender: statistics.median(times) for contender, times in seconds.items()}
 
 
-def fastest(contenders: Sequence[Contender], workload: Workload, budget: Budget) -> Bench:
+def fastest(contenders: Sequence[Contender], workload: Workload, budget: TimeBudget) -> Bench:
     """Warm the contenders up, and return the one that is the fastest in a short trial."""
     benches = [Bench(contender, workload.config) for contender in contenders]
     times: dict[Contender, float] = {}
@@ -474,11 +474,11 @@ def peak_of_process() -> float:
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
 
-class EnoughError(Exception):
+class AllStepsMeasuredError(Exception):
     """All steps asked for have been measured."""
 
 
-class StepsInTurn(Callback):
+class BareLoopTimer(Callback):
     """Makes each step of the Trainer without it as well, and keeps the times of both apart.
 
     The bare loop is the first on a batch and the second on the next: the second is the faster one, for it finds the
@@ -511,7 +511,7 @@ class StepsInTurn(Callback):
                 self.bare.append(time.perf_counter() - began)
             self._waiting.clear()
         if done == self.steps:
-            raise EnoughError
+            raise AllStepsMeasuredError
         self._left = time.perf_counter()
 
 
@@ -527,7 +527,7 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     Returns:
         Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
     """
-    rounds = ROUNDS[0]
+    rounds = MIN_MAX_ROUNDS[0]
     n_steps = WARMUP + rounds * steps
     settings = {
         "run-dir": folder / "run",
@@ -548,12 +548,12 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     config.run_dir.mkdir()
     model = Transformer(workload.config)
     trainer = run._make_trainer(config, None)
-    in_turn = StepsInTurn(Bench(Contender(OURS, precision), workload.config), n_steps)
+    in_turn = BareLoopTimer(Bench(Contender(OURS, precision), workload.config), n_steps)
     trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     batch_loss = make_batch_loss(model, "require", torch.device("cpu"), dtype)
     module = TranslationModule(model, config.training, batch_loss)
-    with contextlib.suppress(EnoughError):
+    with contextlib.suppress(AllStepsMeasuredError):
         run._fit(trainer, module, workload.data, config, None)
 
     bare, whole = (np.reshape(times[WARMUP:], (rounds, steps)).mean(1) for times in (in_turn.bare, in_turn.trainer))
@@ -574,7 +574,7 @@ def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[st
         For some steps the loss of each, before the step is taken.
     """
     benches = {
-        "plain": Bench(Contender(PLAIN, "fp32"), workload.config),
+        "plain": Bench(Contender(PLAIN_FORMULAS, "fp32"), workload.config),
         **{precision: Bench(Contender(OURS, precision), workload.config) for precision in precisions()},
     }
     for step, batch in zip(steps, cycle(workload.batches), strict=False):
@@ -613,12 +613,12 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> float:
+def mean_target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> float:
     """Mean number of real target tokens in a batch."""
     return statistics.fmean(int((batch.tgt_out != config.pad_id).sum()) for batch in batches)
 
 
-def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Budget) -> None:
+def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
     """Measure everything at one size.
 
     Args:
@@ -627,16 +627,23 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
         result: Gets what `--json` prints, as soon as it is measured.
         budget: How long it may take.
     """
-    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, TORCH, "M2M100"))
+    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
     result["contenders"] = []
     workload = make_workload(settings, folder)
     m2m100 = [fastest([Contender(name, p) for name in M2M100], workload, budget) for p in precisions()]
-    benches = [*(Bench(Contender(name, p), workload.config) for name in (OURS, TORCH) for p in precisions()), *m2m100]
-    for steps in budget.repeat(f"warming {len(benches)} contenders up", 0.2, *STEPS):  # oneDNN compiles every new shape
+    benches = [
+        *(Bench(Contender(name, p), workload.config) for name in (OURS, NN_TRANSFORMER) for p in precisions()),
+        *m2m100,
+    ]
+    for steps in budget.repeat(
+        f"warming {len(benches)} contenders up", 0.2, *MIN_MAX_STEPS
+    ):  # oneDNN compiles every new shape
         list(time_steps(benches, workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
-    tokens = target_tokens(batches, workload.config)
-    for rounds, seconds in enumerate(time_steps(benches, batches, budget.repeat("timing steps", 0.4, *ROUNDS)), 1):
+    tokens = mean_target_tokens(batches, workload.config)
+    for rounds, seconds in enumerate(
+        time_steps(benches, batches, budget.repeat("timing steps", 0.4, *MIN_MAX_ROUNDS)), 1
+    ):
         best = min(precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
         own = seconds[Contender(OURS, best)]
         result["rounds"], result["steps"] = rounds, steps
@@ -653,13 +660,13 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Bu
             for bench in benches
         ]
         result["ratio_to_best_peer"] = min(s for contender, s in seconds.items() if contender.name != OURS) / own
-        result["ratio_to_nn_transformer_fp32"] = seconds[Contender(TORCH, "fp32")] / own
+        result["ratio_to_nn_transformer_fp32"] = seconds[Contender(NN_TRANSFORMER, "fp32")] / own
     for bench, row in zip(benches, result["contenders"], strict=True):
-        budget.note(f"measuring the memory of {bench.contender}")
+        budget.announce(f"measuring the memory of {bench.contender}")
         row["peak_mb"] = peak_memory(bench.contender, workload)
-    budget.note("timing Lightning")
+    budget.announce("timing Lightning")
     in_time = 0.5 * budget.left() / (2 * own) - WARMUP
-    n_steps = min(max(int(in_time / ROUNDS[0]), LIGHTNING_STEPS[0]), LIGHTNING_STEPS[1])
+    n_steps = min(max(int(in_time / MIN_MAX_ROUNDS[0]), LIGHTNING_STEPS[0]), LIGHTNING_STEPS[1])
     result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
     result["lightning_efficiency"] = result["lightning"]["efficiency"]
     result["losses"] = []
@@ -682,21 +689,23 @@ def sweep(settings: Settings, result: dict[str, Any]) -> None:
             varied = replace(settings, **{name: value})  # type: ignore[arg-type]
             if name == "d_model":
                 varied = replace(varied, d_ff=2 * value)
-            budget = Budget(f"bench_train: {name} {value}", settings.minutes)
+            budget = TimeBudget(f"bench_train: {name} {value}", settings.minutes)
             with budget, tempfile.TemporaryDirectory() as folder:
-                result["sweep"].append({"setting": name, "value": value} | duel(varied, Path(folder), budget))
+                result["sweep"].append(
+                    {"setting": name, "value": value} | compare_with_m2m100(varied, Path(folder), budget)
+                )
 
 
-def duel(settings: Settings, folder: Path, budget: Budget) -> dict[str, Any]:
+def compare_with_m2m100(settings: Settings, folder: Path, budget: TimeBudget) -> dict[str, Any]:
     """Measure ours and M2M100, each in its faster arithmetic, at one size."""
     workload = make_workload(settings, folder)
     own = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
     peer = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
-    for steps in budget.repeat("warming up", 0.2, *STEPS):
+    for steps in budget.repeat("warming up", 0.2, *MIN_MAX_STEPS):
         list(time_steps([own, peer], workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
-    *_, seconds = time_steps([own, peer], batches, budget.repeat("timing steps", 0.8, *ROUNDS))
-    tokens = target_tokens(batches, workload.config)
+    *_, seconds = time_steps([own, peer], batches, budget.repeat("timing steps", 0.8, *MIN_MAX_ROUNDS))
+    tokens = mean_target_tokens(batches, workload.config)
     row: dict[str, Any] = {"ratio": seconds[peer.contender] / seconds[own.contender]}
     for name, bench in (("ours", own), ("m2m100", peer)):
         spent = seconds[bench.contender]
@@ -758,7 +767,7 @@ def print_comparison(result: dict[str, Any]) -> None:
     if result.get("losses"):
         names = [name for name in PRECISIONS if name in result["losses"][0]]
         losses = [[str(row["step"]), *(f"{row[name]:.6f}" for name in ("plain", *names))] for row in result["losses"]]
-        print(table(["loss at step", PLAIN, *(f"{OURS} {name}" for name in names)], losses), end="\n\n")
+        print(table(["loss at step", PLAIN_FORMULAS, *(f"{OURS} {name}" for name in names)], losses), end="\n\n")
     print(f"time of a step, the best peer over ours: {result['ratio_to_best_peer']:.2f}")
     print(f"time of a step, nn.Transformer in fp32 over ours: {result['ratio_to_nn_transformer_fp32']:.2f}")
     if lightning := result.get("lightning"):
@@ -794,7 +803,7 @@ def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
     """Add a flag for each field of a dataclass of settings, and one that holds all contenders to an instruction set."""
     parser.add_argument("--isa", choices=INSTRUCTION_SETS, help="the highest instruction set, of all contenders")
     for field in fields(settings):
-        kind = {int: count, float: bounded_number(float, 0)}.get(type(field.default), str)
+        kind = {int: positive_int, float: bounded_number(float, 0)}.get(type(field.default), str)
         flag = f"--{field.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
 
@@ -814,7 +823,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):
-            hold_to(isa)
+            restart_with_instruction_set(isa)
         as_json, sweeping = values.pop("json"), values.pop("sweep")
         settings = Settings(**values)
         if sweeping and settings.data:
@@ -831,16 +840,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             if sweeping:
                 sweep(settings, result)
             else:
-                with Budget("bench_train", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
+                with TimeBudget("bench_train", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
                     compare(settings, Path(folder), result, budget)
             result["interrupted"] = False
     except UserError as error:
         print(f"bench_train: error: {error}", file=sys.stderr)
         return 2
-    return finish(result, as_json, print_sweep if sweeping else print_comparison)
+    return print_result(result, as_json, print_sweep if sweeping else print_comparison)
 
 
-def finish(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:
+def print_result(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any]], None]) -> int:
     """Print what was measured, however little; return the exit code."""
     if as_json:
         print(json.dumps(result))

@@ -11,13 +11,13 @@ from time import monotonic
 from types import TracebackType
 from typing import ParamSpec, Self, TypeVar
 
-PROGRESS = 15.0  # seconds between two lines of progress
+PROGRESS_INTERVAL = 15.0  # seconds between two lines of progress
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Budget:
+class TimeBudget:
     """A number of minutes; inside `with`, progress is told every few seconds, however long a measurement takes."""
 
     def __init__(self, name: str, minutes: float) -> None:
@@ -27,28 +27,28 @@ class Budget:
         self._done = threading.Event()
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._tell, daemon=True).start()
+        threading.Thread(target=self._print_progress, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._done.set()
 
-    def _tell(self) -> None:
-        while not self._done.wait(PROGRESS):
-            self.note(self._what)
+    def _print_progress(self) -> None:
+        while not self._done.wait(PROGRESS_INTERVAL):
+            self.announce(self._what)
 
     def left(self) -> float:
         """Seconds that are left."""
         return max(0.0, self._end - monotonic())
 
-    def note(self, what: str) -> None:
+    def announce(self, what: str) -> None:
         """Say on standard error what is being measured from now on."""
         self._what = what
         print(f"{self._name}: {what}; at most {self.left():.0f} s left", file=sys.stderr, flush=True)
 
     def repeat(self, what: str, fraction: float, least: int, most: int) -> Iterator[int]:
         """Count from 1 while one more turn, as long as the mean of those before, fits into a share of what is left."""
-        self.note(what)
+        self.announce(what)
         began = monotonic()
         end = began + fraction * self.left()
         for done in count(1):

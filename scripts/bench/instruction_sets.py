@@ -34,7 +34,7 @@ INSTRUCTION_SETS = {
 }
 
 
-def hold_to(name: str) -> None:
+def restart_with_instruction_set(name: str) -> None:
     """Start this program again under the variables of an instruction set, unless it has them."""
     environment = os.environ | INSTRUCTION_SETS[name].environment
     if environment != os.environ:

@@ -19,31 +19,31 @@ from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-DATA = Path(__file__).parents[2] / "data" / "en-zh"
-HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
-FILLERS = 11  # sentences made of a line with slots
-COPIES = 24  # of a line with numbers
-TIMES = {"formula": 15, "word": 8, "line": 3}  # that train has each line without slots: no other line teaches it
-WRITTEN_OUT = 3  # of so many contracted sentences one stands there written out too: do not
-FORMULAS = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
-WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # kept out of train, but for the last
+CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
+N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
+SENTENCES_PER_LINE = 11  # sentences made of a line with slots
+SENTENCES_PER_DIGITS = 24  # of a line with numbers
+REPEATS = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+WRITE_OUT_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
+FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
+HAND_WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
 FEWEST_USES = 2  # lines that still have a word when a line with it is left out
 
 SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
-STOPS = ".?!"
-STOP = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
-IN_CHINESE = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
+SENTENCE_END_MARKS = ".?!"
+SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
+CHINESE_COLUMN_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
 AGREEMENT_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
 WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
-MADE_UP = 15  # a row with a made-up name is drawn once in so many times
+MADE_UP_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
 
-SHORT = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
+CONTRACTED_VERBS = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
 CONTRACTIONS = (
     (r"\b([Ll])et's\b", r"\1et us"),
     (r"\b([Ii]t|[Tt]here|[Hh]e|[Ss]he)'s (?=(?:been|got)\b)", r"\1 has "),
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
-    *((rf"'{short}\b", f" {full}") for short, full in SHORT.items()),
+    *((rf"'{short}\b", f" {full}") for short, full in CONTRACTED_VERBS.items()),
 )
 NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
@@ -83,8 +83,8 @@ class Pair(NamedTuple):
 
 
 Splits = dict[str, Sequence[tuple[str, ...]]]  # English and its right translations
-WordsOfKind = dict[str, list[dict[str, str]]]
-PairsOfLine = dict[Line, list[Pair]]
+WordsByKind = dict[str, list[dict[str, str]]]
+PairsByLine = dict[Line, list[Pair]]
 
 
 class Draw:
@@ -132,9 +132,9 @@ def check_chinese(where: str, zh: str, en: str) -> None:
             raise TableError(f"{where}: the Chinese has {run!r}, neither full-width nor copied from the English")
 
 
-def read_words(folder: Path) -> WordsOfKind:
+def read_words(folder: Path) -> WordsByKind:
     """Read the word tables: for each kind its rows, which give a text to each column."""
-    kinds: WordsOfKind = {}
+    kinds: WordsByKind = {}
     for path in sorted(folder.glob("*.tsv")):
         (_, header), *table = list(read_table(path)) or [(1, [])]
         kinds[path.stem] = []
@@ -143,8 +143,8 @@ def read_words(folder: Path) -> WordsOfKind:
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
             marks = {text: [sign for sign in text if sign in WILDCARDS] for text in row.values()}
-            english = [text for column, text in row.items() if not IN_CHINESE.match(column)]
-            for text in (text for column, text in row.items() if IN_CHINESE.match(column)):
+            english = [text for column, text in row.items() if not CHINESE_COLUMN_PATTERN.match(column)]
+            for text in (text for column, text in row.items() if CHINESE_COLUMN_PATTERN.match(column)):
                 check_chinese(f"{path}:{number}", text, " ".join(english))
                 if marks[text] not in (marks[each] for each in english):
                     raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
@@ -159,13 +159,13 @@ def slots(text: str, chinese: bool) -> list[Slot]:
     return [Slot(kind, number, column or ("zh" if chinese else "en")) for kind, number, column in SLOT.findall(text)]
 
 
-def check_line(where: str, line: Line, kinds: WordsOfKind) -> None:
+def check_line(where: str, line: Line, kinds: WordsByKind) -> None:
     """Refuse a line with an unknown slot, with a slot on one side alone, or with wrong Chinese."""
     names = {slot[:2] for slot in slots(line.english, False)}
     for text, chinese in line.sides():
         for slot in slots(text, chinese):
             columns = kinds.get(slot.kind, [{}])[0]
-            if slot.column not in columns or bool(IN_CHINESE.match(slot.column)) != chinese:
+            if slot.column not in columns or bool(CHINESE_COLUMN_PATTERN.match(slot.column)) != chinese:
                 side = "Chinese" if chinese else "English"
                 raise TableError(f"{where}: no {side} words for {{{slot.kind}{slot.number}.{slot.column}}}")
         if alone := names ^ {slot[:2] for slot in slots(text, chinese)}:
@@ -176,7 +176,7 @@ def check_line(where: str, line: Line, kinds: WordsOfKind) -> None:
             check_chinese(where, rest, line.english)
 
 
-def read_phrases(folder: Path, kinds: WordsOfKind) -> list[Line]:
+def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
     """Read the phrasebook."""
     known: dict[str, Line] = {}
     for path in sorted(folder.glob("*.tsv")):
@@ -189,7 +189,7 @@ def read_phrases(folder: Path, kinds: WordsOfKind) -> list[Line]:
             if first := known.get(line.english):
                 raise TableError(f"{where}: the same English is in {first.file}:{first.number}")
             known[line.english] = line
-    return sorted(known.values(), key=lambda line: line.file != FORMULAS)  # what these say is said so
+    return sorted(known.values(), key=lambda line: line.file != FORMULAS_FILE)  # what these say is said so
 
 
 def without_contractions(en: str) -> str:
@@ -202,7 +202,7 @@ def without_contractions(en: str) -> str:
 
 def key(en: str) -> str:
     """Reduce an English text to what its variants have in common: its words, small and written out."""
-    text = without_contractions(STOP.sub(" ", en.replace("’", "'")).lower())
+    text = without_contractions(SENTENCE_END_PATTERN.sub(" ", en.replace("’", "'")).lower())
     return " ".join(re.sub(r"[^\w\s]", "", text.replace("can not", "cannot")).split())
 
 
@@ -218,33 +218,33 @@ def values(en: str) -> set[str]:
 
 def keys(en: str) -> set[str]:
     """Give the keys of all sentences, and of all sentences in a row, of a text."""
-    parts = [part for part in STOP.split(en) if part]
+    parts = [part for part in SENTENCE_END_PATTERN.split(en) if part]
     return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
 class Filler:
     """Fills the slots of lines with words, more often with those that the lines without slots use often."""
 
-    def __init__(self, draw: Draw, kinds: WordsOfKind, lines: Sequence[Line]) -> None:
+    def __init__(self, draw: Draw, kinds: WordsByKind, lines: Sequence[Line]) -> None:
         self._draw = draw
         self.kinds = kinds
         said = "".join(f" {key(line.english)} " for line in lines if "{" not in line.english)
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
             weights = [1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows]
-            made_up = [sum(weights) // MADE_UP if "~" in row["en"] else 0 for row in rows]
+            made_up = [sum(weights) // MADE_UP_ONE_IN if "~" in row["en"] else 0 for row in rows]
             self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
 
     def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
         bounds = self._bounds[kind]
         for _ in range(1000):
-            row = self._drawn(self.kinds[kind][bisect.bisect(bounds, self._draw.below(bounds[-1]))])
+            row = self._fill_wildcards(self.kinds[kind][bisect.bisect(bounds, self._draw.below(bounds[-1]))])
             if not any(row[column] == other[column] for other in others for column in columns):
                 return row
         raise TableError(f"{kind}.tsv:1: too few words for a line with two slots")
 
-    def _drawn(self, row: dict[str, str]) -> dict[str, str]:
+    def _fill_wildcards(self, row: dict[str, str]) -> dict[str, str]:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
         for mark in WILDCARDS:
             while any(mark in text for text in row.values()):
@@ -265,7 +265,7 @@ class Filler:
             return SLOT.sub(lambda _: next(words), text)
 
         en, *zh = (put(text, chinese) for text, chinese in line.sides())
-        if en[-1] in STOPS:
+        if en[-1] in SENTENCE_END_MARKS:
             en = en[0].upper() + en[1:]
         return Pair(line, en, tuple(dict.fromkeys(zh)), frozenset((kind, row["en"]) for (kind, _), row in rows.items()))
 
@@ -275,26 +275,30 @@ class Filler:
             pair.en: pair
             for pair in (
                 self.fill(line)
-                for _ in range((COPIES if line.file.startswith("digits") else FILLERS) if "{" in line.english else 1)
+                for _ in range(
+                    (SENTENCES_PER_DIGITS if line.file.startswith("digits") else SENTENCES_PER_LINE)
+                    if "{" in line.english
+                    else 1
+                )
             )
         }
-        for pair in [pair for pair in pairs.values() if not self._draw.below(WRITTEN_OUT)]:
+        for pair in [pair for pair in pairs.values() if not self._draw.below(WRITE_OUT_ONE_IN)]:
             en = without_contractions(pair.en)
             pairs.setdefault(en, pair._replace(en=en))
         return list(pairs.values())
 
 
-def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsOfKind, left_out: set[str]) -> list[Pair]:
+def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsByKind, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
     uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
     for rows in kinds.values():
         texts = (" ".join(row.values()) for row in rows)
         uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in words(text))
     chosen: list[Pair] = []
-    for line in draw.shuffled(line for line in lines if line.file != FORMULAS and "{" not in line.english):
+    for line in draw.shuffled(line for line in lines if line.file != FORMULAS_FILE and "{" not in line.english):
         own = words(line.english)
-        fits = line.english[-1] in STOPS and all(uses[word] > FEWEST_USES for word in own)
-        if fits and left_out.isdisjoint(keys(line.english)) and len(chosen) < 2 * HELD_OUT:
+        fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > FEWEST_USES for word in own)
+        if fits and left_out.isdisjoint(keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
             left_out.add(key(line.english))
             chosen.append(Pair(line, line.english, line.chinese))
@@ -308,25 +312,25 @@ def hold_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: 
         pair = filler.fill(line)
         many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= FEWEST_ROWS)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
-        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < HELD_OUT * 1.3:
+        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
             left_out.add(key(pair.en))
             chosen.append(pair._replace(words=frozenset([draw.pick(fitting)])))
     return chosen
 
 
-def repeat(draw: Draw, base: PairsOfLine, formulas: Set[str]) -> list[tuple[str, str]]:
+def make_train_split(draw: Draw, base: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, those without slots several times."""
     pairs = list(chain.from_iterable(base.values()))
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
     again: list[tuple[str, str]] = []
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
-        formula = pair.line.file == FORMULAS or key(pair.en) in formulas
+        formula = pair.line.file == FORMULAS_FILE or key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (TIMES[kind] - 1)
+        again += [(pair.en, pair.zh[0])] * (REPEATS[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
-def make_corpus(lines: Sequence[Line], kinds: WordsOfKind, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
+def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
     """Make all splits; train has no key and no value of `kept_out`, and keeps the texts whose key is in `formulas`."""
     draw = Draw(seed)
     filler = Filler(draw, kinds, lines)
@@ -335,14 +339,14 @@ def make_corpus(lines: Sequence[Line], kinds: WordsOfKind, kept_out: Set[str], f
     compositional = hold_out_words(draw, lines, filler, left_out)
     left_out -= formulas
     not_shown = {pair.line: pair.words for pair in compositional}
-    base: PairsOfLine = collections.defaultdict(list)
+    base: PairsByLine = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
         if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en) | values(pair.en)):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
     fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
-    train = repeat(draw, base, formulas)
-    splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:HELD_OUT]}
+    train = make_train_split(draw, base, formulas)
+    splits = {"valid": tests[::2], "test": tests[1::2], "test_compositional": fair[:N_HELD_OUT]}
     return {"train": train, **{split: [(pair.en, *pair.zh) for pair in pairs] for split, pairs in splits.items()}}
 
 
@@ -356,7 +360,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
 
 
-def show(name: str, lines: Sequence[Line], kinds: WordsOfKind, seed: int) -> None:
+def show(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
     draw, chosen = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:
@@ -374,12 +378,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, metavar="S", help="seed of the random choices (default: 1)")
     arguments = parser.parse_args(argv)
     try:
-        kinds = read_words(DATA / "words")
-        lines = read_phrases(DATA / "phrasebook", kinds)
+        kinds = read_words(CORPUS_DIR / "words")
+        lines = read_phrases(CORPUS_DIR / "phrasebook", kinds)
         if arguments.show:
             show(arguments.show, lines, kinds, arguments.seed)
         else:
-            texts = {name: (DATA / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in WRITTEN}
+            texts = {
+                name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN
+            }
             *kept_out, formulas = (set(map(key, each)) for each in texts.values())
             kept_out.append(values(" ".join(texts["values"])))
             write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))

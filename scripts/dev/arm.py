@@ -26,9 +26,9 @@ TOOLS = {  # and the packages of Debian that have them
     "debootstrap": "debootstrap",
     "dpkg-deb": "dpkg",
 }
-RELEASE, VERSION = "bookworm", "3.11"  # of Debian, and of its Python
-TORCH = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
-SCRIPTS = {
+DEBIAN_RELEASE, PYTHON_VERSION = "bookworm", "3.11"  # of Debian, and of its Python
+TORCH_VERSION = "2.10.0"  # that of constraints.txt wants CUDA's libraries on ARM
+WRAPPER_SCRIPTS = {
     # A cross compiler knows no native processor. This one has no SVE: code for that has not been run.
     "c++": """#!/bin/sh
 for word; do
@@ -43,10 +43,11 @@ exec aarch64-linux-gnu-g++ "$@"
 unset CXX
 arm='{ARM}'
 export PATH="$arm/bin:$PATH" XDG_CACHE_HOME="$arm/cache" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" "$arm/root/usr/bin/python{VERSION}" "$@"
+exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \
+    "$arm/root/usr/bin/python{PYTHON_VERSION}" "$@"
 """,
 }
-EXCERPTS = {"everyday": 100, "train": 1000, "valid": 10}  # lines of each
+EXCERPT_LINES = {"everyday": 100, "train": 1000, "valid": 10}  # lines of each
 TRAIN = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
 TRAIN += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
 TRAIN += " --trainer.val_check_interval 20 --compiled "
@@ -68,15 +69,15 @@ def missing() -> str:
 def set_up() -> None:
     """Make build/arm: a virtual environment of a Python for ARM."""
     shutil.rmtree(ARM, ignore_errors=True)
-    root, packages = ARM / "root", ARM / "lib" / f"python{VERSION}" / "site-packages"
+    root, packages = ARM / "root", ARM / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
     packages.mkdir(parents=True)
     chosen = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1", "--download-only"]
-    subprocess.run(["debootstrap", *chosen, RELEASE, root], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["debootstrap", *chosen, DEBIAN_RELEASE, root], check=True, stdout=subprocess.DEVNULL)
     for package in root.glob("var/cache/apt/archives/*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
     versions = ARM / "versions.txt"
-    versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH}", (ROOT / "constraints.txt").read_text()))
-    options = ["--no-deps", "--only-binary=:all:", f"--python-version={VERSION}", f"--target={packages}"]
+    versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH_VERSION}", (ROOT / "constraints.txt").read_text()))
+    options = ["--no-deps", "--only-binary=:all:", f"--python-version={PYTHON_VERSION}", f"--target={packages}"]
     options += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
     environment = os.environ | {"PIP_CONSTRAINT": ""}
     pip = [sys.executable, "-m", "pip", "install", "--quiet", *options, f"--requirement={versions}"]
@@ -84,7 +85,7 @@ def set_up() -> None:
     (packages / "minitrans.pth").write_text(f"{ROOT}\n")
     (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
     (ARM / "bin").mkdir()
-    for name, script in SCRIPTS.items():  # python is the last one: where it is, all is
+    for name, script in WRAPPER_SCRIPTS.items():  # python is the last one: where it is, all is
         path = ARM / "bin" / name
         path.write_text(script)
         path.chmod(0o755)
@@ -93,7 +94,7 @@ def set_up() -> None:
 def passes(check: str, run: Path) -> bool:
     """Run one of the checks, and show what it says."""
     with tempfile.TemporaryDirectory() as made:
-        for name, lines in ((f"{split}.{lang}", n) for split, n in EXCERPTS.items() for lang in ("en", "zh")):
+        for name, lines in ((f"{split}.{lang}", n) for split, n in EXCERPT_LINES.items() for lang in ("en", "zh")):
             with open(ROOT / "data" / "en-zh" / name, encoding="utf-8") as whole:
                 Path(made, name).write_text("".join(islice(whole, lines)), encoding="utf-8")
         arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]

@@ -14,7 +14,7 @@ from pathlib import Path
 from minitrans.text.lines import read_lines
 from minitrans.translate.translator import Translator
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
+CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
 
 
 def ascii_runs(chinese: str) -> list[str]:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", type=Path, help="run folder")
     translator = Translator.load(parser.parse_args(argv).run, compiled="auto")
     for name in ("values", "names"):
-        sources, *references = map(read_lines, (DATA / f"{name}.en", *sorted(DATA.glob(f"{name}.zh*"))))
+        sources, *references = map(read_lines, (CORPUS_DIR / f"{name}.en", *sorted(CORPUS_DIR.glob(f"{name}.zh*"))))
         wrong = [
             f"{source}\t{output}"
             for source, output, *right in zip(sources, translator.translate(sources), *references, strict=True)

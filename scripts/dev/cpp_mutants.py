@@ -20,19 +20,19 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path("minitrans/compiled")
 TESTS = ROOT / "tests/compiled"
-REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
+MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 COMPILE = ["c++", "-std=c++17", "-O1", "-march=native", "-fopenmp", "-fPIC", "-c"]
 TIME_LIMIT = 300  # seconds for compiling and all tests; the unmutated code needs thirty
 
 # What each token is replaced by. Binary operators have spaces around them, pointers and templates have none.
-TOKENS = {
+TOKEN_REPLACEMENTS = {
     " + ": " -", " - ": " +", " * ": " + /", " / ": " *", " % ": " /", " < ": " <= >", " <= ": " <", " > ": " >= <",
     " >= ": " >", " == ": " !=", " != ": " ==", " && ": " ||", " || ": " &&", " += ": " -= =", " -= ": " +=",
     " *= ": " +=", " /= ": " *=", " << ": " >>", " >> ": " <<", "std::max": "std::min", "std::min": "std::max",
     "true": "false", "false": "true", "LEFT": "RIGHT", "RIGHT": "LEFT", "++": "--",
 }  # fmt: skip
 _TOKEN = re.compile("|".join(rf"(?<!\w){re.escape(token)}(?!\w)" if token[0].isalpha() else re.escape(token)
-                             for token in sorted(TOKENS, key=len, reverse=True)))  # fmt: skip
+                             for token in sorted(TOKEN_REPLACEMENTS, key=len, reverse=True)))  # fmt: skip
 _INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _FLOAT = re.compile(r"(?<![\w.])\d+\.\d+")
 _STATEMENT = re.compile(r"^ *(?:(?:for|if) \(.*\) )?([\w*][^;{}]*;)$", re.MULTILINE)  # alone on its line, or at its end
@@ -81,7 +81,7 @@ def code_alone(source: str) -> str:
 def changes(code: str) -> Iterator[tuple[int, int, str]]:
     """What may be replaced, from where to where, and by what."""
     for match in _TOKEN.finditer(code):
-        for other in TOKENS[match[0]].split():
+        for other in TOKEN_REPLACEMENTS[match[0]].split():
             yield *match.span(), f" {other} " if match[0][0] == " " else other
     for match in _INTEGER.finditer(code):
         yield from ((*match.span(), str(int(match[0]) + by)) for by in (1, -1))
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"\r{killed + missed} of {arguments.sample}", end="", file=sys.stderr, flush=True)
     total = killed + missed
     print(f"score {killed / max(1, total):.1%} ({killed} killed of {total})")
-    return int(killed < REQUIRED * total)
+    return int(killed < MIN_SCORE * total)
 
 
 if __name__ == "__main__":

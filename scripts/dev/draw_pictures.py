@@ -19,7 +19,7 @@ OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 SENTENCE = "I saw a saw."
 PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
 PAD, BOS, EOS = 0, 1, 2
-STEP = 3  # which step of the translation is shown beside the full pass, from 0
+SHOWN_STEP = 3  # which step of the translation is shown beside the full pass, from 0
 
 TEMPLATES = Environment(
     loader=FileSystemLoader(Path(__file__).with_name("pictures")),
@@ -60,7 +60,7 @@ def masks() -> str:
     return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
 
 
-def cross_attention(traced: TracedTranslation) -> str:
+def draw_cross_attention(traced: TracedTranslation) -> str:
     """Where the decoder's last layer looked while it translated."""
     weights = traced.attention.cross[-1].mean(0)
     return TEMPLATES.get_template("cross-attention.svg").render(
@@ -74,10 +74,10 @@ def cross_attention(traced: TracedTranslation) -> str:
     )
 
 
-def cached_step(traced: TracedTranslation) -> str:
+def draw_cached_step(traced: TracedTranslation) -> str:
     """One step from the cache, and the same row of the full masked pass."""
-    step, length = traced.steps[STEP], len(traced.steps)
-    assert step.held == STEP
+    step, length = traced.steps[SHOWN_STEP], len(traced.steps)
+    assert step.held == SHOWN_STEP
     assert step.source_kept
     return TEMPLATES.get_template("cached-step.svg").render(
         pieces=labels(traced.attention.target[:-1]),
@@ -85,12 +85,12 @@ def cached_step(traced: TracedTranslation) -> str:
         causal=causal_mask(length, length, 0)[0, 0].tolist(),
         full=traced.attention.decoder[-1].mean(0).tolist(),
         cached=traced.cached_decoder[-1].mean(0).tolist(),
-        t=STEP,
+        t=SHOWN_STEP,
         difference=step.weights,
     )
 
 
-def who_computes() -> str:
+def draw_who_computes() -> str:
     """Which code runs when."""
     return TEMPLATES.get_template("who-computes.svg").render()
 
@@ -108,9 +108,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     (traced,) = trace_translations(Translator.load(args.run), [SENTENCE])
     pictures = {
         "masks": masks(),
-        "cross-attention": cross_attention(traced),
-        "cached-step": cached_step(traced),
-        "who-computes": who_computes(),
+        "cross-attention": draw_cross_attention(traced),
+        "cached-step": draw_cached_step(traced),
+        "who-computes": draw_who_computes(),
     }
     OUTPUT.mkdir(exist_ok=True)
     for name, picture in pictures.items():

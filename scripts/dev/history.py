@@ -29,15 +29,15 @@ import yaml
 from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
-from minitrans.cachecheck.measure import number, tolerance_of
+from minitrans.cachecheck.measure import dtype_tolerance, number
 
-BUGS = Path(__file__).with_name("history_bugs.yaml")
+BUGS_FILE = Path(__file__).with_name("history_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "docs" / "history.md"
 TRACKER = "https://github.com/huggingface/transformers/issues/"
-VOCABULARY = 53
-SPANS = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
-NAMED = "this looks like: "
+VOCAB_SIZE = 53
+SPAN_SETTINGS = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
+PATTERN_PREFIX = "this looks like: "
 
 
 class Bug(NamedTuple):
@@ -66,7 +66,7 @@ class Bug(NamedTuple):
     missed: str = ""
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """What a check said; `measured` is None where it was not offered."""
 
     measured: float | None
@@ -76,10 +76,10 @@ class Found(NamedTuple):
     @property
     def wrong(self) -> bool:
         """Whether it failed by more than rounding in float32, which parts of some models compute in."""
-        return not self.passed and self.measured is not None and not self.measured <= tolerance_of(torch.float32)
+        return not self.passed and self.measured is not None and not self.measured <= dtype_tolerance(torch.float32)
 
 
-class AnyRelease(CachedModel[list[Any]]):
+class AnyReleaseModel(CachedModel[list[Any]]):
     """A model of any release: no more is asked of its interface than has been there for years."""
 
     def __init__(self, model: Any, cache: str = "", *, mask_alone: bool = False, records: bool = False) -> None:
@@ -91,14 +91,16 @@ class AnyRelease(CachedModel[list[Any]]):
         self.dtype = next(model.parameters()).dtype
         self.has_source = config.is_encoder_decoder
         self.takes_mask = not self.has_source and "attention_mask" in self._takes
-        self.ordinary, self.first = range(3, VOCABULARY), 2 if self.has_source else None
+        self.ordinary, self.first = range(3, VOCAB_SIZE), 2 if self.has_source else None
         self.max_len = getattr(config, "max_position_embeddings", None)
         config = getattr(config, "decoder", config)
-        self.spans = sorted({span for name in SPANS if isinstance(span := getattr(config, name, None), int) and span})
+        self.spans = sorted(
+            {span for name in SPAN_SETTINGS if isinstance(span := getattr(config, name, None), int) and span}
+        )
         self.variants = {
-            "static": lambda: AnyRelease(model, "StaticCache"),
-            "mask alone": lambda: AnyRelease(model, cache, mask_alone=True),
-            "rollback": lambda: AnyRelease(model, cache, records=True),
+            "static": lambda: AnyReleaseModel(model, "StaticCache"),
+            "mask alone": lambda: AnyReleaseModel(model, cache, mask_alone=True),
+            "rollback": lambda: AnyReleaseModel(model, cache, records=True),
         }
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -174,12 +176,12 @@ class AnyRelease(CachedModel[list[Any]]):
         return super().embedding() if self.has_source else self.model.get_input_embeddings()
 
 
-def read_bugs(path: Path = BUGS) -> list[Bug]:
+def read_bugs(path: Path = BUGS_FILE) -> list[Bug]:
     """The list."""
     return [Bug(**bug) for bug in yaml.safe_load(path.read_text(encoding="utf-8"))["bugs"]]
 
 
-def measure(bug: Bug) -> dict[str, Found]:
+def measure(bug: Bug) -> dict[str, Outcome]:
     """What each check says of a small random model in the release that is imported."""
     import transformers
 
@@ -187,22 +189,22 @@ def measure(bug: Bug) -> dict[str, Found]:
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    config = transformers.CONFIG_MAPPING[bug.architecture](**{"vocab_size": VOCABULARY, **ids, **bug.settings})
+    config = transformers.CONFIG_MAPPING[bug.architecture](**{"vocab_size": VOCAB_SIZE, **ids, **bug.settings})
     auto = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
     model = auto.from_config(config).to(getattr(torch, bug.dtype))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
-    checks = run(AnyRelease(model, bug.cache)).checks
+    checks = run(AnyReleaseModel(model, bug.cache)).checks
     worst = {
         r.id: r.failure.measured if r.failed else max(m.measured for m in r.by_dtype.values())
         for r in checks
         if r.offered
     }
-    return {r.id: Found(worst.get(r.id), r.passed, r.detail) for r in checks}
+    return {r.id: Outcome(worst.get(r.id), r.passed, r.detail) for r in checks}
 
 
-def measured_in(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[str, Found]]:
+def measure_in_release(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[str, Outcome]]:
     """The same of each bug in a release, which is installed where it is not yet."""
     folder = releases / release
     if not (folder / "installed").exists():
@@ -213,30 +215,32 @@ def measured_in(release: str, bugs: Sequence[Bug], releases: Path) -> list[dict[
     command = [sys.executable, __file__, "--measure", json.dumps([bug._asdict() for bug in bugs])]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     print(release, file=sys.stderr)
-    return [{id_: Found(*each) for id_, each in checks.items()} for checks in json.loads(done.stdout.splitlines()[-1])]
+    return [
+        {id_: Outcome(*each) for id_, each in checks.items()} for checks in json.loads(done.stdout.splitlines()[-1])
+    ]
 
 
-def catching(bad: Mapping[str, Found], mended: Mapping[str, Found]) -> list[str]:
+def catching(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[str]:
     """The checks that fail where the bug is, and pass where it is mended."""
     return [
         id_ for id_, check in bad.items() if check.wrong and mended[id_].measured is not None and not mended[id_].wrong
     ]
 
 
-def row(bug: Bug, bad: Mapping[str, Found], mended: Mapping[str, Found]) -> str:
+def row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> str:
     """A line of the table."""
     issues = ", ".join(f"[#{issue}]({TRACKER}{issue})" for issue in bug.issues)
     start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.mended} |"
     by = catching(bad, mended)
     if not by:
         return f"{start} no | {bug.missed} | – | – | {left(mended)} |"
-    named = dict.fromkeys(bad[id_].detail.split(NAMED)[1] for id_ in by if NAMED in bad[id_].detail)
+    named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
     deviations = " | ".join(number(results[by[0]].measured) for results in (bad, mended))
     return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {left(mended)} |"
 
 
-def left(mended: Mapping[str, Found]) -> str:
+def left(mended: Mapping[str, Outcome]) -> str:
     """What fails on the mended release too."""
     return ", ".join(f"`{id_}` {number(check.measured)}" for id_, check in mended.items() if check.wrong) or "nothing"
 
@@ -256,7 +260,7 @@ left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/h
 """
 
 
-def document(rows: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> str:
+def document(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> str:
     """The page."""
     caught = [mended for _, bad, mended in rows if catching(bad, mended)]
     counts = {"n": len(rows), "n_caught": len(caught), "n_clean": sum(left(mended) == "nothing" for mended in caught)}
@@ -264,7 +268,7 @@ def document(rows: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]
     return head + "".join(f"{row(*each)}\n" for each in rows)
 
 
-def questions(rows: Sequence[tuple[Bug, Mapping[str, Found], Mapping[str, Found]]]) -> Iterator[str]:
+def unexpected(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> Iterator[str]:
     """What is missed without a reason, or has one without being missed."""
     for bug, bad, mended in rows:
         if bool(catching(bad, mended)) == bool(bug.missed):
@@ -286,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     releases = sorted({release for bug in bugs for release in (bug.bad, bug.mended)})
     bugs_by_release = [[bug for bug in bugs if release in (bug.bad, bug.mended)] for release in releases]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        answers = list(pool.map(measured_in, releases, bugs_by_release, [arguments.releases] * len(releases)))
+        answers = list(pool.map(measure_in_release, releases, bugs_by_release, [arguments.releases] * len(releases)))
     said = {
         (release, *bug.issues): checks
         for release, those, answer in zip(releases, bugs_by_release, answers, strict=True)
@@ -297,7 +301,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(*(row(*each) for each in rows), sep="\n")
     else:
         arguments.output.write_text(document(rows), encoding="utf-8")
-    open_ = list(questions(rows))
+    open_ = list(unexpected(rows))
     print(*open_, sep="\n", end="\n" * bool(open_))
     return int(bool(open_))
 

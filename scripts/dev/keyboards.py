@@ -32,17 +32,17 @@ from minitrans.text.lines import read_lines
 from minitrans.text.reading import words
 from minitrans.translate.translator import Translator
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "en-zh"
-WORDS = 300
+CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
+N_SINGLE_WORDS = 300
 EMOJI = ("😊", "😂", "❤️", "👍", "🙏", "😭", "😍", "🎉", "😅", "🔥", "👋🏽", "🤷‍♀️")
-KEYS = (  # each letter key of a QWERTY keyboard, and those around it
+KEYS_AND_NEIGHBOURS = (  # each letter key of a QWERTY keyboard, and those around it
     "qwa wqeas ewrsd retdf tryfg ytugh uyihj iuojk oipkl pol aqwsz sawedzx dsferxc fdgrtcv gfhtyvb hgjyubn jhkuinm"
     " kjliom lkop zasx xzcsd cxvdf vcbfg bvngh nbmhj mnjk"
 )
-NEAR = {keys[0]: keys[1:] for keys in f"{KEYS} {KEYS.upper()}".split()}
+NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS_AND_NEIGHBOURS.upper()}".split()}
 
 
-class Typed(NamedTuple):
+class TypedLine(NamedTuple):
     """A line as it is typed, and what its translation has before and after the reference: any one of `after`."""
 
     line: str
@@ -59,85 +59,87 @@ class Outcome(NamedTuple):
     unsure: bool
 
 
-Kind = Callable[[str, Random], Typed | None]  # None, or the line as it was, where it does not apply
-Lines = dict[str, list[str]]  # each with its references
+TypingNoise = Callable[[str, Random], TypedLine | None]  # None, or the line as it was, where it does not apply
+ReferencesByLine = dict[str, list[str]]  # each with its references
 
 
-def bare(text: str) -> str:
+def normalize(text: str) -> str:
     """What a text says: no punctuation, blanks, skin tones, variation selectors or joiners, and in lower case."""
     seen = re.sub(r"[\s\ufe00-\ufe0f]", "", text)
     return "".join(c for c in seen if not re.match("P|Sk|Cf", unicodedata.category(c))).lower()
 
 
-def ended(line: str, mark: str) -> Typed:
+def with_end_mark(line: str, mark: str) -> TypedLine:
     """A line with another end mark; where it has none, with one."""
-    return Typed(re.sub(r"[.!?]*$", mark, line, count=1))
+    return TypedLine(re.sub(r"[.!?]*$", mark, line, count=1))
 
 
-def typing_error(change: Callable[[str, str, Random], str]) -> Kind:
+def typing_error(change: Callable[[str, str, Random], str]) -> TypingNoise:
     """A kind that changes two letters, different ones, inside a word of four or more.
 
     In shorter words an error often makes another right word: he of she, is of it.
     """
 
-    def kind(line: str, rng: Random) -> Typed | None:
+    def kind(line: str, rng: Random) -> TypedLine | None:
         spans = [word.span() for word in re.finditer("[A-Za-z]{4,}", line)]
         places = [i for start, end in spans for i in range(start, end - 1) if line[i] != line[i + 1]]
         if not places:
             return None
         i = rng.choice(places)
-        return Typed(line[:i] + change(line[i], line[i + 1], rng) + line[i + 2 :])
+        return TypedLine(line[:i] + change(line[i], line[i + 1], rng) + line[i + 2 :])
 
     return kind
 
 
-def second_sentence(lines: Lines) -> Kind:
+def second_sentence(lines: ReferencesByLine) -> TypingNoise:
     """A kind that writes another one of some lines after a line with an end mark."""
 
-    def kind(line: str, rng: Random) -> Typed | None:
+    def kind(line: str, rng: Random) -> TypedLine | None:
         others = [other for other in lines if other != line]
         if not others or line[-1] not in ".!?":
             return None
         other = rng.choice(others)
-        return Typed(f"{line} {other}", after=lines[other])
+        return TypedLine(f"{line} {other}", after=lines[other])
 
     return kind
 
 
-ALONE: dict[str, Kind] = {  # for words alone too
-    "lower case": lambda line, _: Typed(line.lower()),
-    "capitals": lambda line, _: Typed(line.upper()),
-    "no end mark": lambda line, _: ended(line, ""),
-    "!! or ??": lambda line, rng: ended(line, rng.choice((2, 3)) * ("?" if line.endswith("?") else "!")),
-    "blank before end mark": lambda line, _: Typed(re.sub(r"([.!?]+)$", r" \1", line)),
-    "ellipsis": lambda line, _: ended(line, "…"),
-    "emoji after": lambda line, rng: Typed(f"{line} {(mark := rng.choice(EMOJI))}", after=[mark]),
-    "- before": lambda line, _: Typed(f"- {line}"),
-    "quotation marks": lambda line, rng: Typed(rng.choice(("“{}”", '"{}"')).format(line)),
+WORD_NOISES: dict[str, TypingNoise] = {  # for words alone too
+    "lower case": lambda line, _: TypedLine(line.lower()),
+    "capitals": lambda line, _: TypedLine(line.upper()),
+    "no end mark": lambda line, _: with_end_mark(line, ""),
+    "!! or ??": lambda line, rng: with_end_mark(line, rng.choice((2, 3)) * ("?" if line.endswith("?") else "!")),
+    "blank before end mark": lambda line, _: TypedLine(re.sub(r"([.!?]+)$", r" \1", line)),
+    "ellipsis": lambda line, _: with_end_mark(line, "…"),
+    "emoji after": lambda line, rng: TypedLine(f"{line} {(mark := rng.choice(EMOJI))}", after=[mark]),
+    "- before": lambda line, _: TypedLine(f"- {line}"),
+    "quotation marks": lambda line, rng: TypedLine(rng.choice(("“{}”", '"{}"')).format(line)),
 }
-KINDS: dict[str, Kind] = {
-    **ALONE,
-    "capitals": lambda line, _: Typed(line.upper() if " " in line else line),
-    "title case": lambda line, _: Typed(" ".join(word[:1].upper() + word[1:] for word in line.split(" "))),
-    "stop for ?": lambda line, _: ended(line, ".") if line.endswith("?") else None,
-    "three stops": lambda line, _: ended(line, "..."),
-    "curly apostrophes": lambda line, _: Typed(line.replace("'", "’")),
-    "no apostrophes": lambda line, _: Typed(line.replace("'", "")),
-    "number before": lambda line, rng: Typed(f"{(n := rng.randint(1, 9))}. {line}", before=str(n)),
-    "more blanks": lambda line, rng: Typed(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
-    "no blank after comma": lambda line, _: Typed(line.replace(", ", ",")),
+SENTENCE_NOISES: dict[str, TypingNoise] = {
+    **WORD_NOISES,
+    "capitals": lambda line, _: TypedLine(line.upper() if " " in line else line),
+    "title case": lambda line, _: TypedLine(" ".join(word[:1].upper() + word[1:] for word in line.split(" "))),
+    "stop for ?": lambda line, _: with_end_mark(line, ".") if line.endswith("?") else None,
+    "three stops": lambda line, _: with_end_mark(line, "..."),
+    "curly apostrophes": lambda line, _: TypedLine(line.replace("'", "’")),
+    "no apostrophes": lambda line, _: TypedLine(line.replace("'", "")),
+    "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", before=str(n)),
+    "more blanks": lambda line, rng: TypedLine(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
+    "no blank after comma": lambda line, _: TypedLine(line.replace(", ", ",")),
 }
-TYPING: dict[str, Kind] = {
+TYPING_ERROR_NOISES: dict[str, TypingNoise] = {
     "letters swapped": typing_error(lambda letter, after, _: after + letter),
     "letter left out": typing_error(lambda letter, after, _: after),
     "letter doubled": typing_error(lambda letter, after, _: 2 * letter + after),
-    "neighbouring key": typing_error(lambda letter, after, rng: rng.choice(NEAR[letter]) + after),
+    "neighbouring key": typing_error(lambda letter, after, rng: rng.choice(NEIGHBOURS_BY_KEY[letter]) + after),
 }
 
 
-def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict[str, list[Outcome]]:
+def translate_noisy(
+    translator: Translator, kinds: Mapping[str, TypingNoise], lines: ReferencesByLine
+) -> dict[str, list[Outcome]]:
     """What a run makes of the lines that each kind changes, all translated at once."""
-    typed: list[tuple[str, Typed, list[str]]] = []
+    typed: list[tuple[str, TypedLine, list[str]]] = []
     for name, kind in kinds.items():
         for line, references in lines.items():
             sentence = kind(line, Random(f"{name}: {line}"))
@@ -146,30 +148,30 @@ def see(translator: Translator, kinds: Mapping[str, Kind], lines: Lines) -> dict
     seen: dict[str, list[Outcome]] = {name: [] for name in kinds}
     outputs = translator.translations([sentence.line for _, sentence, _ in typed])
     for (name, sentence, references), output in zip(typed, outputs, strict=True):
-        right = {bare(sentence.before + reference + after) for reference in references for after in sentence.after}
-        seen[name].append(Outcome(sentence.line, output.text, bare(output.text) in right, output.unsure))
+        right = {normalize(sentence.before + reference + after) for reference in references for after in sentence.after}
+        seen[name].append(Outcome(sentence.line, output.text, normalize(output.text) in right, output.unsure))
     return seen
 
 
-def read_sets(*names: str) -> Lines:
+def read_sets(*names: str) -> ReferencesByLine:
     """The sentences of some sets of data/en-zh."""
-    lines: Lines = {}
+    lines: ReferencesByLine = {}
     for name in names:
-        texts = map(read_lines, (DATA / f"{name}.en", *sorted(DATA.glob(f"{name}.zh*"))))
+        texts = map(read_lines, (CORPUS_DIR / f"{name}.en", *sorted(CORPUS_DIR.glob(f"{name}.zh*"))))
         for line, *references in zip(*texts, strict=True):
             lines.setdefault(line, []).extend(filter(None, references))
     return lines
 
 
-def read_words() -> Lines:
+def read_words() -> ReferencesByLine:
     """The single words of the phrasebook that training has most often, as they are first written there."""
     entries: dict[str, tuple[str, list[str]]] = {}
-    for row in chain.from_iterable(map(read_lines, sorted(DATA.glob("phrasebook/*.tsv")))):
+    for row in chain.from_iterable(map(read_lines, sorted(CORPUS_DIR.glob("phrasebook/*.tsv")))):
         line, *references = row.split("\t")
         if references and len(words(line)) == 1 and not re.search("[{ ]", line):
             entries.setdefault(words(line)[0], (line, []))[1].extend(references)
-    often = Counter(chain.from_iterable(map(words, read_lines(DATA / "train.en"))))
-    return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:WORDS])
+    often = Counter(chain.from_iterable(map(words, read_lines(CORPUS_DIR / "train.en"))))
+    return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:N_SINGLE_WORDS])
 
 
 def percent(which: Sequence[bool]) -> str:
@@ -193,18 +195,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     lines = read_sets("everyday", "everyday_dev")
     outputs = translator.translations([*lines])
     lines = {line: lines[line] for line, output in zip(lines, outputs, strict=True) if output.text in lines[line]}
-    seen = see(translator, {**KINDS, **TYPING, "second sentence": second_sentence(lines)}, lines)
+    seen = translate_noisy(
+        translator, {**SENTENCE_NOISES, **TYPING_ERROR_NOISES, "second sentence": second_sentence(lines)}, lines
+    )
     print(f"{len(lines)} of {len(outputs)} sentences are right as they stand\n")
     print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
     for name, sentences in seen.items():
         print(row(name, sentences))
         for wrong in [each for each in sentences if not each.right][: args.examples]:
             print(f"    {wrong.line}\t{wrong.output}")
-        if name == [*TYPING][-1]:
-            print(row("typing errors", [each for name in TYPING for each in seen[name]]))
+        if name == [*TYPING_ERROR_NOISES][-1]:
+            print(row("typing errors", [each for name in TYPING_ERROR_NOISES for each in seen[name]]))
     print(row("all", [*chain.from_iterable(seen.values())]))
-    noises: dict[str, Kind] = {"clean": lambda line, _: Typed(line), **ALONE}
-    formulas, alone = (see(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_words()))
+    noises: dict[str, TypingNoise] = {"clean": lambda line, _: TypedLine(line), **WORD_NOISES}
+    formulas, alone = (
+        translate_noisy(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_words())
+    )
     print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
     for name in noises:
         cells = (f"{percent([each.right for each in of[name]]):>10} of {len(of[name]):<3}" for of in (formulas, alone))

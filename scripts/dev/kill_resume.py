@@ -19,7 +19,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from minitrans.cli.arguments import count
+from minitrans.cli.arguments import positive_int
 
 CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
 COMPARED = ("model.safetensors", "metrics.csv")
@@ -28,9 +28,9 @@ COMPARED = ("model.safetensors", "metrics.csv")
 def main(argv: Sequence[str] | None = None) -> int:
     """Return 0 if every run ended with the same weights and the same metrics, else 1."""
     parser = argparse.ArgumentParser(prog="kill_resume.py", description=__doc__.partition("\n")[0])
-    parser.add_argument("--runs", type=count, default=20, help="runs to kill")
-    parser.add_argument("--kills", type=count, default=3, help="most kills in one run")
-    parser.add_argument("--steps", type=count, default=300, help="optimizer steps of a run")
+    parser.add_argument("--runs", type=positive_int, default=20, help="runs to kill")
+    parser.add_argument("--kills", type=positive_int, default=3, help="most kills in one run")
+    parser.add_argument("--steps", type=positive_int, default=300, help="optimizer steps of a run")
     parser.add_argument("--seed", type=int, default=1, help="decides when they are killed")
     parser.add_argument("flags", nargs="*", metavar="-- FLAG", help="of `minitrans train`")
     args = parser.parse_args(argv)

@@ -28,7 +28,7 @@ PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-
 PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
 TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
 TRAIN += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
-BFLOAT16 = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
+BFLOAT16_COMPILER = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
 SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
@@ -41,13 +41,13 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "clang++": ("", {"CXX": "clang++"}),
     "clang++ -O1": ("", {"CXX": "clang++ -O1"}),
     **INSTRUCTION_SETS,
-    "bfloat16 in software": ("avx512bw", {"CXX": BFLOAT16}),
-    "amx in software": ("avx512bw", {"CXX": f"{BFLOAT16} -mamx-tile -mamx-bf16"}),
+    "bfloat16 in software": ("avx512bw", {"CXX": BFLOAT16_COMPILER}),
+    "amx in software": ("avx512bw", {"CXX": f"{BFLOAT16_COMPILER} -mamx-tile -mamx-bf16"}),
     "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZE}", "ASAN_OPTIONS": "detect_leaks=0"}),
 }
 
 
-def preloaded(setting: str, folder: Path) -> dict[str, str]:
+def preload_environment(setting: str, folder: Path) -> dict[str, str]:
     """The libraries that a setting wants to be loaded before all others."""
     if setting == "amx in software":
         library = folder / "tile_unit.so"
@@ -96,7 +96,7 @@ def failures(setting: str, brief: bool) -> list[str]:
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        environment = {**os.environ, **SETTINGS[setting][1], **preloaded(setting, folder)}
+        environment = {**os.environ, **SETTINGS[setting][1], **preload_environment(setting, folder)}
         for name, command in commands(setting, brief, folder).items():
             ended = subprocess.run(
                 [sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

@@ -38,7 +38,7 @@ import torch
 from hypothesis import HealthCheck, Phase, settings
 
 ROOT = Path(__file__).resolve().parents[2]
-REQUIRED = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
+MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
 
 
 def modules_of(folder: str, names: str) -> list[str]:
@@ -46,8 +46,8 @@ def modules_of(folder: str, names: str) -> list[str]:
     return [f"{folder}.{name}" for name in names.split()]
 
 
-MODEL = modules_of("model", "masks cache dropout attention layers transformer loss decoding sampling")
-AROUND = [
+MODEL_MODULES = modules_of("model", "masks cache dropout attention layers transformer loss decoding sampling")
+OTHER_MODULES = [
     *modules_of("translate", "backend bundle translator"),
     *modules_of("export", "ctranslate2 transformers"),
     *modules_of("compiled", "plan probe training stepper library"),
@@ -57,8 +57,8 @@ AROUND = [
     *modules_of("server", "queue app"),
 ]
 SAMPLE = 40  # mutants of each module around the model
-PROOF = "test_verify_checks.py"  # the checks of `verify` as tests
-LONGEST = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
+VERIFY_TESTS_FILE = "test_verify_checks.py"  # the checks of `verify` as tests
+MAX_TEST_SECONDS = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
     "mutants",
@@ -172,7 +172,7 @@ EQUIVALENT = {
         "for table in (self.src_embedding, self.output, self.tgt_embedding):":
             "independent random draws in another order have the same distribution",
     },
-    "model.transformer.Transformer._make_positions": {
+    "model.transformer.Transformer._reset_positions": {
         "weight = self.src_embedding.weight": "all weights of a model have one dtype and one device",
         "weight = self.tgt_embedding.weight": "all weights of a model have one dtype and one device",
     },
@@ -200,7 +200,7 @@ EQUIVALENT = {
         ".encode())": "any key of the same things serves",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
-    "compiled.library._make": {
+    "compiled.library._build_cached": {
         "with tempfile.TemporaryDirectory() as folder:": "there is one file system here",
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
@@ -238,17 +238,17 @@ EQUIVALENT = {
         "return _Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
     },
     "model.loss": {
-        f"BatchLoss = Callable{kinds}": "a type does nothing when the code runs"
+        f"BatchLossFn = Callable{kinds}": "a type does nothing when the code runs"
         for kinds in ("", "[[Tensor, Tensor, Tensor], Tensor]", "[[Tensor, Tensor, float, Tensor], Tensor]",
                       "[[Tensor, Tensor, float], Tensor]")
     } | {
-        "ROWS = 513": "any number of rows gives the same sums",
-        "ROWS = 511": "any number of rows gives the same sums",
+        "CHUNK_ROWS = 513": "any number of rows gives the same sums",
+        "CHUNK_ROWS = 511": "any number of rows gives the same sums",
     },
     "model.loss.linear_cross_entropy": {
         "real = (tgt_out != pad_id).flatten().nonzero()[:, -1]": "the only element is the first and the last",
-        "chunks = zip(h.split(ROWS), y.split(ROWS))": "there is a target for each row",
-        "chunks = zip(h.split(ROWS), y.split(ROWS), strict=False)": "there is a target for each row",
+        "chunks = zip(h.split(CHUNK_ROWS), y.split(CHUNK_ROWS))": "there is a target for each row",
+        "chunks = zip(h.split(CHUNK_ROWS), y.split(CHUNK_ROWS), strict=False)": "there is a target for each row",
         "losses = [checkpoint(loss_of, *chunk, use_reentrant=False) for chunk in chunks]": "it draws no random numbers",
         "losses = [checkpoint(loss_of, *chunk, use_reentrant=False, preserve_rng_state=True) for chunk in chunks]":
             "it draws no random numbers",
@@ -264,7 +264,7 @@ EQUIVALENT = {
         "_fields_ = [('rows', c_int64), ('data', c_void_p)]": "integers and pointers are as long as each other",
     },
     "compiled.stepper": {
-        "_ARGUMENTS: dict[str, Sequence[Any]] = {'make': [_Sizes, _Model], 'free': [c_void_p], "
+        "_ARGUMENT_TYPES: dict[str, Sequence[Any]] = {'make': [_Sizes, _Model], 'free': [c_void_p], "
         f"'encode': [c_void_p, {encode}], 'step': [c_void_p, {step}]}}": "integers and pointers are passed alike"
         for encode, step in (
             ("c_void_p, c_void_p, c_void_p, c_int64",
@@ -318,11 +318,11 @@ EQUIVALENT = {
     "model.decoding.length_limit": {
         "return min(2 * src_len + 10, max_len)": "the minimum does not depend on order",
     },
-    "model.decoding.outputs_alone": {
+    "model.decoding.suppress_pad_bos": {
         "logits[..., [config.bos_id, config.pad_id]] = -torch.inf": "both columns get the same value",
     },
     "model.decoding.likeliest_token": {
-        "return outputs_alone(logits, config).argmax(1)": "dimension 1 of two is the last",
+        "return suppress_pad_bos(logits, config).argmax(1)": "dimension 1 of two is the last",
     },
     "model.decoding.token_log_probs": {
         "return log_p.gather(-1, ids[..., None])[..., -1]": "the only element is the first and the last",
@@ -426,7 +426,7 @@ OPERATORS = {
 COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 # Names that are easily taken for each other: each is replaced by the others of its group.
-FAMILIES = """
+CONFUSABLE_NAMES = """
     min max, any all, sin cos, exp log, argmax argmin, ones_like zeros_like, zeros_ ones_, float32 float64,
     xavier_uniform_ xavier_normal_, softmax log_softmax, ValueError TypeError, causal_mask padding_mask,
     q k v, query key value, k_pos q_pos, cross_k cross_v, scores filled, weight bias, w_qkv w_o, w_1 w_2, first last,
@@ -508,7 +508,9 @@ def swapped(items: Sequence[Item]) -> Iterator[list[Item]]:
 
 def confusable_names(name: str) -> set[str]:
     """The names that are easily taken for this one."""
-    return {other for family in FAMILIES.split(",") if name in family.split() for other in family.split()} - {name}
+    return {other for family in CONFUSABLE_NAMES.split(",") if name in family.split() for other in family.split()} - {
+        name
+    }
 
 
 def other_operators(op: ast.AST) -> Iterator[ast.AST]:
@@ -526,7 +528,7 @@ def bound_names(tree: ast.AST) -> Counter[str]:
     return names
 
 
-def expressions(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
+def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
     """What an expression may be replaced by."""
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
@@ -609,7 +611,7 @@ def statements(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
             yield from (changed(node, decorator_list=fewer) for fewer in without_one(decorators))
 
 
-def is_fixed(parent: ast.AST, field: str, child: object) -> bool:
+def is_not_mutated(parent: ast.AST, field: str, child: object) -> bool:
     """Whether a field is no code: an import, a text, or a type, which does nothing when the code runs."""
     match parent, child:
         case ast.Call(func=ast.Name("cast"), args=[kind, *_]), _ if child is kind:
@@ -625,7 +627,7 @@ def sites(node: ast.AST, scope: str, names: Counter[str], statement: ast.stmt | 
     """List the nodes below one that can be replaced."""
     for field, value in ast.iter_fields(node):
         for i, child in enumerate(value if isinstance(value, list) else [value]):
-            if is_fixed(node, field, child):
+            if is_not_mutated(node, field, child):
                 continue
             within = f"{scope}.{child.name}" if isinstance(child, ast.FunctionDef | ast.ClassDef) else scope
             known = names + bound_names(child) if isinstance(child, ast.FunctionDef) else names
@@ -659,7 +661,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     seen = {ast.unparse(tree)}
     for site in sites(tree, module, imported):
         before = headline(site.statement)
-        for make in (expressions, statements):
+        for make in (mutate_expression, statements):
             for other in make(site.node, site.names):
                 site.put(other)
                 mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
@@ -699,7 +701,7 @@ def install_mutant(mutant: Mutant) -> None:
     SourceFileLoader.get_code = mutated  # type: ignore[method-assign, assignment]
 
 
-class Executed:
+class ExecutedLinesPlugin:
     """A plugin of pytest: which tests execute which lines, by themselves and in their fixtures, and for how long."""
 
     def __init__(self) -> None:
@@ -746,23 +748,23 @@ class Executed:
         }
 
 
-def tests_beside(folder: str) -> list[str]:
+def folder_tests(folder: str) -> list[str]:
     """The tests of the modules in a folder: those in the folder of that name; for most, what users get wrong too."""
     return [str(ROOT / "tests" / name) for name in (folder, "test_refusals.py")[: 1 if folder == "model" else 2]]
 
 
-def note_tests(folder: str, modules: Sequence[str], results: Path) -> int:
+def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
     """Fork a child that runs a folder's quick tests and writes which of them execute the lines of some modules."""
     pid = os.fork()
     if pid:
         return pid
     try:
         silence()
-        executed = Executed()
+        executed = ExecutedLinesPlugin()
         executed.coverage.start()
         for module in modules:
             import_module(f"minitrans.{module}")
-        failed = pytest.main([*PYTEST_OPTIONS, *tests_beside(folder)], plugins=[executed])
+        failed = pytest.main([*PYTEST_OPTIONS, *folder_tests(folder)], plugins=[executed])
         executed.coverage.stop()
         tests = {module: executed.tests(module) for module in modules}
         results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
@@ -782,8 +784,8 @@ def tests_of(
 ) -> dict[str, float]:
     """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
     executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
-    quickest = sorted(executing, key=lambda test: (PROOF not in test, seconds[test]))
-    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), LONGEST)
+    quickest = sorted(executing, key=lambda test: (VERIFY_TESTS_FILE not in test, seconds[test]))
+    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), MAX_TEST_SECONDS)
     return {test: seconds[test] for test in quickest[: max(1, in_time)]}
 
 
@@ -801,10 +803,10 @@ def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
         os._exit(1)
 
 
-def warm_up(folders: Iterable[str]) -> None:
+def import_test_libraries(folders: Iterable[str]) -> None:
     """Import what the tests use of the libraries, so that no child has to."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in tests_beside(folder)}])
+        pytest.main([*PYTEST_OPTIONS, "--collect-only", *{path for folder in folders for path in folder_tests(folder)}])
     tests = str(ROOT / "tests")
     for name, module in list(sys.modules.items()):  # what helps the tests has imported of the package, too
         if name.split(".")[0] == "minitrans" or (getattr(module, "__file__", None) or "").startswith(tests):
@@ -844,13 +846,13 @@ def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
     wrong = [mutant for mutant in killed if reason(mutant)]
     for mutant in sorted(wrong, key=Mutant.place):
         print(f"not equivalent: {mutant}")
-    return int(noticed.total() < REQUIRED * total or bool(wrong))
+    return int(noticed.total() < MIN_SCORE * total or bool(wrong))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Test the tests; return 0, or 1 if they miss too much or `EQUIVALENT` is not true, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing.")
-    known = [*MODEL, *AROUND]
+    known = [*MODEL_MODULES, *OTHER_MODULES]
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
     parser.add_argument(
         "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE}, all of the model's"
@@ -864,7 +866,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     mutated, originals = [], []
     for module in modules:
         source = (ROOT / path_of(module)).read_text(encoding="utf-8")
-        mutated += sample([*mutants(module, source)], arguments.sample or (None if module in MODEL else SAMPLE))
+        mutated += sample([*mutants(module, source)], arguments.sample or (None if module in MODEL_MODULES else SAMPLE))
         everywhere = range(1, 1 + source.count("\n"))
         originals.append(Mutant(module, everywhere, "", "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
@@ -877,10 +879,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     for module in modules:
         folders[module.split(".")[0]].append(module)
     with tempfile.TemporaryDirectory() as made:
-        warm_up(folders)
+        import_test_libraries(folders)
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
         results = {folder: Path(made, f"{folder}.json") for folder in folders}
-        recorders = ((folder, partial(note_tests, folder, folders[folder], results[folder])) for folder in folders)
+        recorders = ((folder, partial(record_tests, folder, folders[folder], results[folder])) for folder in folders)
         for folder, passed in run(recorders, arguments.jobs):
             if not passed:
                 print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrans import cli
-from minitrans.cli.arguments import Parser, count
+from minitrans.cli.arguments import Parser, positive_int
 from minitrans.data.corpus import load_corpus
 from minitrans.errors import UserError
 from minitrans.files import write_file
@@ -25,10 +25,10 @@ from minitrans.training.config import RunConfig, parse_config
 from minitrans.translate.scoring import Scores, mean_and_std, score
 from minitrans.translate.translator import Translator
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-TOKENIZE = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
+CONFIGS_DIR = Path(__file__).parents[2] / "configs"
+TOKENIZER_BY_CONFIG = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
 BEAMS = (1, 5)
-SCORES = "scores.json"
+SCORES_FILE = "scores.json"
 COLUMNS = ["config", "test set", "parameters", "teachers", "training"]
 COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
 
@@ -40,11 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "configs",
         metavar="CONFIG",
         nargs="*",
-        default=[str(CONFIGS / f"{name}.yaml") for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")],
+        default=[
+            str(CONFIGS_DIR / f"{name}.yaml") for name in ("multi30k-en-de", "multi30k-en-de-lc", "tatoeba-en-zh")
+        ],
         help="YAML files of the runs",
     )
     parser.add_argument("--corpora", help="folder with a corpus named as each config; without it, as they say")
-    parser.add_argument("--seeds", type=count, default=3, metavar="N", help="runs of each")
+    parser.add_argument("--seeds", type=positive_int, default=3, metavar="N", help="runs of each")
     parser.add_argument("--runs", default="runs/results", help="where they go")
     cli.log.start_log(debug=False)
     try:
@@ -53,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         rows = []
         for config in map(Path, args.configs):
-            runs = [make_run(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
+            runs = [train_and_score(config, seed, args.corpora, folder) for seed in range(1, args.seeds + 1)]
             rows += table_rows(config, runs)
     except UserError as error:
         print(f"results.py: error: {error}", file=sys.stderr)
@@ -65,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict[str, Any]:
+def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) -> dict[str, Any]:
     """Train a model, unless it is there, and score its test sets, unless that has been done.
 
     The teachers are those of all seeds.
@@ -74,22 +76,22 @@ def make_run(config: Path, seed: int, corpora: str | None, folder: Path) -> dict
     settings = ["--config", str(config), "--seed", str(seed), "--run-dir", str(run)]
     if corpora is not None:
         settings += ["--data.path", str(Path(corpora, config.stem))]
-    if not (run / SCORES).is_file():
+    if not (run / SCORES_FILE).is_file():
         model = parse_config(settings)
         minutes = {
-            "teachers": timed(distillation.make_training_data, model, teachers, teachers),
-            "model": timed(distillation.train_final_model, model, teachers, run),
+            "teachers": run_timed_stage(distillation.make_training_data, model, teachers, teachers),
+            "model": run_timed_stage(distillation.train_final_model, model, teachers, run),
         }
-        scores = test_scores(run, model, TOKENIZE.get(config.stem))
-        write_file(run / SCORES, json.dumps({"minutes": minutes, **scores}, indent=1))
-    loaded: dict[str, Any] = json.loads((run / SCORES).read_text(encoding="utf-8"))
+        scores = score_test_sets(run, model, TOKENIZER_BY_CONFIG.get(config.stem))
+        write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))
+    loaded: dict[str, Any] = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))
     return loaded
 
 
 TrainingStage = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]
 
 
-def timed(stage: TrainingStage, model: RunConfig, teachers: Path, product: Path) -> float:
+def run_timed_stage(stage: TrainingStage, model: RunConfig, teachers: Path, product: Path) -> float:
     """Run a stage of the training; the minutes that it took, with those of before if it was interrupted.
 
     They are kept beside the folder `product` that it makes; NaN if it was killed, or made otherwise.
@@ -110,7 +112,7 @@ def timed(stage: TrainingStage, model: RunConfig, teachers: Path, product: Path)
     return minutes
 
 
-def test_scores(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
+def score_test_sets(run: Path, config: RunConfig, tokenize: str | None) -> dict[str, Any]:
     """The number of parameters, and by test set and beam the scores."""
     translator = Translator.load(run, compiled="auto")
     scores: dict[str, dict[int, Any]] = {}

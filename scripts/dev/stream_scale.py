@@ -9,7 +9,7 @@ from pathlib import Path
 
 from datasets import IterableDataset
 
-from minitrans.cli.arguments import count
+from minitrans.cli.arguments import positive_int
 from minitrans.data import stream
 from minitrans.data.readers import OpenSplit
 from minitrans.data.settings import DataConfig
@@ -39,8 +39,8 @@ def megabytes() -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print a line for each part of the stream."""
     parser = argparse.ArgumentParser(prog="stream_scale.py", description=__doc__)
-    parser.add_argument("--pairs", type=count, default=10 * MILLION, help="length of the stream")
-    parser.add_argument("--parts", type=count, default=10, help="lines to print")
+    parser.add_argument("--pairs", type=positive_int, default=10 * MILLION, help="length of the stream")
+    parser.add_argument("--parts", type=positive_int, default=10, help="lines to print")
     args = parser.parse_args(argv)
     tokenizer = Tokenizer.train(map(sentence, range(10_000)), TokenizerConfig(vocab_size=2000))
     rows = IterableDataset.from_generator(pairs, gen_kwargs={"n": args.pairs})

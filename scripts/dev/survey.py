@@ -23,11 +23,11 @@ import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
 from minitrans.cachecheck.hugging_face import architectures, small_model
-from minitrans.cachecheck.measure import Caught, Result, number, tolerance_of
+from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, number
 
-NOTES = Path(__file__).with_name("survey_notes.yaml")
+NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
-SHOWN = 5  # checks that fail which are named; of more the rest is counted
+MAX_SHOWN = 5  # checks that fail which are named; of more the rest is counted
 
 
 class Entry(NamedTuple):
@@ -70,17 +70,17 @@ class Note(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What was found of an entry; `why_not` says why there is no small model, and then there is nothing else."""
+    """What was found of an entry; `no_model_reason` says why there is no small model: then there is nothing else."""
 
     entry: Entry
     results: Sequence[Result] = ()
     caught: Sequence[Caught] = ()
-    why_not: str = ""
+    no_model_reason: str = ""
 
     @property
     def failed(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not r.failure.measured <= tolerance_of(torch.float32)]
+        return [r for r in self.results if r.failed and not r.failure.measured <= dtype_tolerance(torch.float32)]
 
 
 INTRODUCTION = """
@@ -90,7 +90,7 @@ compute in float32 whatever their dtype, and {differing} differ by more. Deviati
 float64 where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
 `scripts/dev/survey.py` makes this page again.
 """
-HEAD = """
+PROGRAM_PREAMBLE = """
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, DynamicCache, EncoderDecoderCache, StaticCache
 
@@ -114,7 +114,7 @@ def cached(model, ids, chunks, name="past_key_values", cache=None):
 torch.manual_seed(1)
 ids = torch.randint(3, 53, (3, 7))
 """
-KINDS = {
+NOTE_KINDS = {
     "theirs": "a fault of the library",
     "meant": "documented or intended",
     "ours": "a limit of the adapter or of what is asked",
@@ -140,7 +140,7 @@ def measure(entry: Entry) -> Row:
         model = small_model(entry.architecture, **entry.settings)
         return Row(entry, run(model).checks, list(self_test(model)) if entry.has_faults else [])
     except (LoadError, NotOfferedError) as error:
-        return Row(entry, why_not=str(error).rpartition("give a folder with a model: ")[2])
+        return Row(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
 
 
 def questions(row: Row) -> Iterator[tuple[str, str]]:
@@ -160,20 +160,20 @@ def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
-            id_: max((r.failure.measured for row in alike for r in row.failed if r.id == id_), key=badness)
+            id_: max((r.failure.measured for row in alike for r in row.failed if r.id == id_), key=sort_key)
             for id_ in ids
         }
-        shown = [f"`{id_}` {number(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -badness(worst[id_]))]
-        shown[SHOWN:] = [f"{len(ids) - SHOWN} more"] * (len(ids) > SHOWN)
+        shown = [f"`{id_}` {number(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
+        shown[MAX_SHOWN:] = [f"{len(ids) - MAX_SHOWN} more"] * (len(ids) > MAX_SHOWN)
         yield f"| {', '.join(row.entry.name for row in alike)} | {', '.join(shown)} | {marks} |"
 
 
-def badness(deviation: float) -> float:
+def sort_key(deviation: float) -> float:
     """What deviations are compared by: NaN is the worst."""
     return deviation if deviation == deviation else torch.inf
 
 
-def listed(rows: Iterable[Row]) -> str:
+def join_names(rows: Iterable[Row]) -> str:
     """Names in a line; with the dtype of those that do not compute in float64."""
     names = []
     for row in rows:
@@ -193,13 +193,13 @@ def reasons(rows: Iterable[Row]) -> Iterator[str]:
                 names += [row.entry.name] * (row.entry.name not in names)
     yield from ("| why | checks | architectures |", "|---|---|---|")
     for why, (checks, names) in sorted(by_reason.items(), key=lambda item: -len(item[1][1])):
-        who = ", ".join(names) if len(names) <= SHOWN else f"{len(names)}"
+        who = ", ".join(names) if len(names) <= MAX_SHOWN else f"{len(names)}"
         yield f"| {why.replace('|', '/')} | {', '.join(f'`{id_}`' for id_ in sorted(checks))} | {who} |"
 
 
 def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
     """The page."""
-    measured = [row for row in rows if not row.why_not]
+    measured = [row for row in rows if not row.no_model_reason]
     differing = [row for row in measured if row.failed]
     rounded = [row for row in measured if not row.failed and any(r.failed for r in row.results)]
     exact = [row for row in measured if not any(r.failed for r in row.results)]
@@ -209,29 +209,29 @@ def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
         differing=len(differing), faults=len(caught), faulty=sum(row.entry.has_faults for row in measured),
         caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
     )  # fmt: skip
-    lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", listed(exact)]
-    lines += ["", "## Exact but for what is computed in float32", "", listed(rounded)]
+    lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
+    lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
     lines += ["", "## Different", "", *table(differing, notes)]
     lines += ["", "## Not offered", "", "What a model cannot do is not checked; it says why in its own words.", ""]
     lines += [*reasons(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
-    lines += [f"| {row.entry.name} | {row.why_not.replace('|', '/')} |" for row in rows if row.why_not]
+    lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
     lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
-    lines += ["```python", HEAD.strip(), "```", ""]
+    lines += ["```python", PROGRAM_PREAMBLE.strip(), "```", ""]
     for i, note in enumerate(notes, 1):
-        lines += [f'<a id="note-{i}"></a>**{i}** ({KINDS[note.kind]}). {" ".join(note.words.split())}', ""]
+        lines += [f'<a id="note-{i}"></a>**{i}** ({NOTE_KINDS[note.kind]}). {" ".join(note.words.split())}', ""]
         if note.shown:
             lines += ["```python", note.shown.strip(), "```", "", "```text", printed_by(note.shown), "```", ""]
     return "\n".join(lines)
 
 
 def printed_by(program: str) -> str:
-    """What a note's program prints after HEAD."""
+    """What a note's program prints after PROGRAM_PREAMBLE."""
     with contextlib.redirect_stdout(io.StringIO()) as out, torch.no_grad():
-        exec(HEAD + program, {})
+        exec(PROGRAM_PREAMBLE + program, {})
     return out.getvalue().strip()
 
 
-def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES) -> int:
+def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> int:
     """Write the page; return 0, or 1 if it leaves a question open."""
     parser = argparse.ArgumentParser(description="Survey Hugging Face's architectures.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="entries to measure, without writing; default: all")

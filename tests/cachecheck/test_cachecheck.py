@@ -11,49 +11,49 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import MAX_LEN, Off, Toy, V, last_row
+from toy import MAX_LEN, Off, Toy, V, last_row_mask
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, number, tolerance_of
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, number
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
-from minitrans.verify.subject import fresh_model, random_subject
+from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
-BY_ID = {check.id: check for check in CHECKS}
-CACHES = "rows rollback fork caches.two caches.alternating"
-OF_CACHE = f"steps chunks lengths greedy score static weights {CACHES} batch source.padding"
-OF_FUTURE = "causal.prefix causal.values causal.gradient steps"
-LEFT_PADDING = "padding.left padding.left-mask-alone"
-DRAFTED = "generate.lookup generate.assisted"
-GENERATED = f"{DRAFTED} generate.greedy generate.ragged generate.beams"
-ANY_STEP = f"{OF_CACHE} {LEFT_PADDING} {GENERATED}"
+CHECKS_BY_ID = {check.id: check for check in CHECKS}
+CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
+CACHE_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
+CAUSAL_CHECK_IDS = "causal.prefix causal.values causal.gradient steps"
+LEFT_IDS = "padding.left padding.left-mask-alone"
+DRAFT_IDS = "generate.lookup generate.assisted"
+GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
+STEPWISE_IDS = f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
-FAULTY = {
-    "positions restart": ("positions start at 0 again at every step", OF_CACHE, ANY_STEP),
-    "mask late": ("the causal mask is one late", OF_FUTURE, None),
-    "no mask": ("there is no causal mask", OF_FUTURE, None),
+EXPECTED_BY_FAULT = {
+    "positions restart": ("positions start at 0 again at every step", CACHE_IDS, STEPWISE_IDS),
+    "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
+    "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
-    "own padding seen": ("padding is attended to", LEFT_PADDING, "generate.ragged"),
-    "padding counted": ("padding is not attended to, but counted", LEFT_PADDING, None),
+    "own padding seen": ("padding is attended to", LEFT_IDS, "generate.ragged"),
+    "padding counted": ("padding is not attended to, but counted", LEFT_IDS, None),
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone", ""),
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
     "wrong corner": (
         "a later chunk is wrong alone",
         "chunks",
-        f"{OF_CACHE} {LEFT_PADDING} {GENERATED}",
+        f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}",
     ),
-    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{OF_CACHE} {LEFT_PADDING} {GENERATED}"),
+    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}"),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
     "all rows": ("no rows are selected at all", "rows", None),
     "rows reversed": (None, "rows", "generate.beams"),
-    "drops nothing": ("no tokens are dropped at all", "rollback", DRAFTED),
-    "values dropped first": ("dropped tokens are still seen", "rollback", DRAFTED),
+    "drops nothing": ("no tokens are dropped at all", "rollback", DRAFT_IDS),
+    "values dropped first": ("dropped tokens are still seen", "rollback", DRAFT_IDS),
     "weights": (None, "weights", ""),
     "dropout": ("random numbers are drawn", "random steps", None),
     "float32": ("something inside is computed in float32", "lengths", None),
@@ -71,14 +71,16 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
     assert report.passed
     assert [result.id for result in report.checks if not result.offered] == []
     assert [result.id for result in report.checks] == [check.id for check in CHECKS]
-    covered = {id_ for id_, *_ in PARTS} | {id_ for _, ids, _ in FAULTY.values() for id_ in ids.split()}
-    assert covered == set(BY_ID)  # no check but has a fault of its own
+    covered = {id_ for id_, *_ in CHECK_PARTS} | {
+        id_ for _, ids, _ in EXPECTED_BY_FAULT.values() for id_ in ids.split()
+    }
+    assert covered == set(CHECKS_BY_ID)  # no check but has a fault of its own
     assert all(set(result.by_dtype) == {"float64", "float32", "bfloat16"} for result in report.checks[:1])
 
 
-@pytest.mark.parametrize("fault", FAULTY)
+@pytest.mark.parametrize("fault", EXPECTED_BY_FAULT)
 def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
-    words, ids, others = FAULTY[fault]
+    words, ids, others = EXPECTED_BY_FAULT[fault]
     results = failed(Toy(fault))
     for id_ in ids.split():
         assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail
@@ -88,10 +90,10 @@ def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(faul
 
 def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
     """Off in the last row, where these are the chunks so far (in a full pass there are none), and by what is said."""
-    return lambda toy, ids, c: last_row(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
+    return lambda toy, ids, c: last_row_mask(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
 
 
-def likelier(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Off:
+def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Off:
     """Another token is by far the likeliest while tokens are generated in a way; after n tokens, if that is given."""
     return lambda toy, ids, c: (
         1e3
@@ -101,22 +103,22 @@ def likelier(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int
 
 
 TOKENS = random_case(Toy()).tokens
-SECOND = random_case(Toy()).other_tokens(TOKENS[:, -1:])
-THIRD = random_case(Toy()).other_tokens(SECOND)
-ONES, SUM, UP_TO = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
+COPY_ENDS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
+COPY_2_ENDS = random_case(Toy()).other_tokens(COPY_ENDS)
+SINGLES, ENDS_SUM, SELECTIONS = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
-PARTS: list[tuple[str, str, str | Off]] = [
-    ("steps", "position 8 of row 2 is the first that differs", fed(*ONES)),
+CHECK_PARTS: list[tuple[str, str, str | Off]] = [
+    ("steps", "position 8 of row 2 is the first that differs", fed(*SINGLES)),
     ("chunks", "fed in chunks of 2 + 3", fed(2, 3)),
-    ("chunks", "as a chunk of 2 after 7 single tokens", fed(*ONES[:7], 2)),
+    ("chunks", "as a chunk of 2 after 7 single tokens", fed(*SINGLES[:7], 2)),
     ("lengths", "17 tokens, and then one by one to 20", fed(17, 1, 1, 1)),
     ("lengths", "fed one by one", fed(*[1] * 20)),
     ("lengths", "fed in chunks of 5 + 5 + 5 + 5", fed(5, 5, 5, 5)),
     ("lengths", "fed in chunks of 20", fed(20)),
-    ("greedy", "1: ", fed(*ONES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
-    ("greedy", ": ", fed(*ONES[:6], when=lambda toy, ids, c: 1e3 * torch.arange(V) * (ids[-1, -1] != TOKENS[-1, 5]))),
-    ("score", "", fed(*ONES[:8], when=lambda toy, ids, c: torch.arange(V))),
-    ("weights", "position 8 of row 2", fed(*ONES, when=lambda toy, ids, c: toy.returns_weights)),
+    ("greedy", "1: ", fed(*SINGLES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
+    ("greedy", ": ", fed(*SINGLES[:6], when=lambda t, ids, c: 1e3 * torch.arange(V) * (ids[-1, -1] != TOKENS[-1, 5]))),
+    ("score", "", fed(*SINGLES[:8], when=lambda toy, ids, c: torch.arange(V))),
+    ("weights", "position 8 of row 2", fed(*SINGLES, when=lambda toy, ids, c: toy.returns_weights)),
     ("causal.prefix", "without what follows token 1", fed(when=lambda toy, ids, c: ids.size(1) == 1)),
     ("causal.prefix", "without what follows token 8", fed(when=lambda toy, ids, c: ids.size(1) == 8)),
     ("causal.values", "with other tokens from 1 on", fed(when=lambda toy, ids, c: torch.eye(9)[:, :1] * ids[-1, 1])),
@@ -126,50 +128,50 @@ PARTS: list[tuple[str, str, str | Off]] = [
     ("reach", "8: ", "own token alone"),
     ("source.padding", "with 3 more columns of padding", fed(when=lambda toy, ids, c: c.memory[1].size(1) == 10)),
     ("source.padding", "2 of 2 tokens alone", fed(when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
-    ("source.padding", "batch, one by one", fed(*ONES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
+    ("source.padding", "batch, one by one", fed(*SINGLES, when=lambda toy, ids, c: c.memory[1].shape == (1, 2))),
     ("padding.right", "2 of 3 tokens alone and padded on the right", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
     ("padding.left", "2 of 3 tokens alone and padded on the left", fed(when=lambda toy, ids, c: ids.shape == (3, 7))),
     ("padding.left", "2 of 3 tokens in pieces of 7 and two steps", fed(7, 1, 1)),
     ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3)),
     ("padding.left", "2 of 3 tokens in pieces of 3 and two steps", fed(3, 3, 1, 1, 1)),
     ("batch", "with the rows in reverse", lambda toy, ids, c: torch.arange(len(ids))[:, None, None]),
-    ("batch", "beside rows of other tokens, full", fed(when=lambda toy, ids, c: int(ids[:, -1].sum()) != SUM)),
-    ("batch", "beside rows of other tokens, steps", fed(*ONES, when=lambda toy, ids, c: int(ids[:, -1].sum()) != SUM)),
-    ("rows", f"{UP_TO} [3, 0, 1]", fed(5, 1, 1)),
-    ("rows", f"{UP_TO} [0]", fed(5, 1, 1, 1, 1)),
-    ("rows", UP_TO, "repeated rows"),
+    ("batch", "beside rows of other tokens, full", fed(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("batch", "rows of other tokens, steps", fed(*SINGLES, when=lambda t, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
+    ("rows", f"{SELECTIONS} [3, 0, 1]", fed(5, 1, 1)),
+    ("rows", f"{SELECTIONS} [0]", fed(5, 1, 1, 1, 1)),
+    ("rows", SELECTIONS, "repeated rows"),
     ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
-    ("fork", "the cache that was copied after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: c is toy.newest)),
-    ("fork", "a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == SECOND).all()))),
-    ("fork", "a copy of a copy after 4", fed(4, *ONES[:5], when=lambda toy, ids, c: bool((ids == THIRD).all()))),
+    ("fork", "the cache that was copied after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
+    ("fork", "a copy after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_ENDS).all()))),
+    ("fork", "a copy of a copy after 4", fed(4, *SINGLES[:5], when=lambda t, ids, c: bool((ids == COPY_2_ENDS).all()))),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
     ("caches.alternating", "", lambda toy, ids, c: len(c.chunks) > 1 and c is not toy.latest),
-    ("generate.greedy", " alone, cached", likelier("cached", lambda ids: len(ids) == 1)),
-    ("generate.greedy", "position 5 of row 0", likelier("cached", lambda ids: ids.shape == (1, 5))),
-    ("generate.greedy", "position 15 of row 0", likelier("cached", lambda ids: len(ids) == 1, 15)),
-    ("generate.greedy", "prompt 2 alone, uncached", likelier("uncached", lambda ids: bool(ids[0, 1] == TOKENS[2, 1]))),
-    ("generate.lookup", " alone, lookup", likelier("lookup")),
+    ("generate.greedy", " alone, cached", offset_in("cached", lambda ids: len(ids) == 1)),
+    ("generate.greedy", "position 5 of row 0", offset_in("cached", lambda ids: ids.shape == (1, 5))),
+    ("generate.greedy", "position 15 of row 0", offset_in("cached", lambda ids: len(ids) == 1, 15)),
+    ("generate.greedy", "prompt 2 alone, uncached", offset_in("uncached", lambda ids: bool(ids[0, 1] == TOKENS[2, 1]))),
+    ("generate.lookup", " alone, lookup", offset_in("lookup")),
     ("generate.lookup", " alone, lookup", "values dropped first"),
-    ("generate.assisted", " alone, draft", likelier("draft")),
+    ("generate.assisted", " alone, draft", offset_in("draft")),
     ("generate.assisted", " alone", "values dropped first"),
-    ("generate.assisted", " alone, own draft", likelier("own draft")),
-    ("generate.ragged", " in a batch", likelier("cached", lambda ids: len(ids) == 3)),
+    ("generate.assisted", " alone, own draft", offset_in("own draft")),
+    ("generate.ragged", " in a batch", offset_in("cached", lambda ids: len(ids) == 3)),
     ("generate.ragged", " in a batch", "padding counted"),
     ("generate.ragged", " in a batch", "padding seen"),
-    ("generate.beams", "prompt ", likelier("beams")),
-    ("generate.beams", "prompt ", likelier("uncached beams")),
+    ("generate.beams", "prompt ", offset_in("beams")),
+    ("generate.beams", "prompt ", offset_in("uncached beams")),
     ("generate.beams", "prompt ", "target rows"),
     ("random", "1: ", lambda toy, ids, c: not c.chunks and torch.rand(1) < 0),
     ("random", "1: ", lambda toy, ids, c: bool(c.chunks) and torch.rand(1) < 0),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("id_", "said", "fault"), PARTS)
+@pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PARTS)
 def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Off) -> None:
-    result = BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
+    result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
     assert result.failed
     assert said in f"{number(result.measured)}: {result.detail}"
 
@@ -185,10 +187,10 @@ class LastLayerInFloat32(Toy):
 
     n_calls = 0
 
-    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+    def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         self.eager_in_float32 = self.n_calls % 4 >= 2
         self.n_calls += 1
-        return super()._weights(q, k, seen)
+        return super()._attention_weights(q, k, seen)
 
 
 @pytest.mark.parametrize("kind", [EagerInFloat32, LastLayerInFloat32])
@@ -196,7 +198,7 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     results = {result.id: result for result in check_cache(kind()).checks}
     tolerances = {id_: result.tolerance for id_, result in results.items() if result.tolerance}
     assert tolerances == dict.fromkeys(tolerances, TOLERANCE) | dict.fromkeys(
-        ["weights", *GENERATED.split()], tolerance_of(torch.float32)
+        ["weights", *GENERATE_IDS.split()], dtype_tolerance(torch.float32)
     )
     weights = results["weights"]
     assert weights.measured is not None
@@ -217,10 +219,10 @@ def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, wor
 
 def test_weights_of_0_and_1_are_no_sign_of_float32() -> None:
     class Hard(Toy):
-        def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
-            return super()._weights(q, k, seen).round()
+        def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+            return super()._attention_weights(q, k, seen).round()
 
-    assert BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == TOLERANCE
+    assert CHECKS_BY_ID["weights"].run({torch.float64: random_case(Hard())}).tolerance == TOLERANCE
 
 
 def test_rows_whose_scores_change_places_are_noticed() -> None:
@@ -245,7 +247,7 @@ def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
             return weights[tokens] + (n >= wrong_from), n
 
         pair = Functions(lambda tokens: weights[tokens], step, V, dtype=torch.float64, spans=spans)
-        return BY_ID["lengths"].run({torch.float64: random_case(pair)})
+        return CHECKS_BY_ID["lengths"].run({torch.float64: random_case(pair)})
 
     assert measured(longest).failed
     assert measured(longest + 1).passed
@@ -277,7 +279,7 @@ def test_every_fault_that_can_be_put_around_the_toy_is_caught() -> None:
     caught = {each.id: set(each.caught_by) for each in self_test(Toy())}
     assert set(caught) == {fault.id for fault in FAULTS}
     assert [caught[id_] for id_ in ("rows.swapped", "copy.shared", "draft.kept")] == [{"rows"}, {"fork"}, {"rollback"}]
-    assert caught["generated.last"] == set(GENERATED.split())
+    assert caught["generated.last"] == set(GENERATE_IDS.split())
     assert caught["padding.seen"] == {
         *("source.padding", "source.padding-token", "padding.left", "padding.left-mask-alone"),
         "generate.ragged",
@@ -349,7 +351,7 @@ def test_a_pair_of_functions_is_enough() -> None:
         check_cache(pair)
 
 
-class Unable(Toy):
+class RaisingToy(Toy):
     """It raises in its cache, as does many a model whose cache nobody has tried."""
 
     def feed(self, tokens: Tensor, cache: Any, mask: Tensor | None = None) -> list[Tensor]:
@@ -357,12 +359,12 @@ class Unable(Toy):
 
 
 def test_a_model_that_cannot_step_is_told_in_its_own_words_and_proves_nothing() -> None:
-    results = {result.id: result for result in run(Unable()).checks}
+    results = {result.id: result for result in run(RaisingToy()).checks}
     assert not results["steps"].offered
     assert results["steps"].detail == "IndexError: index out of range in self"
     assert results["causal.values"].passed
     with pytest.raises(AssertionError, match=r"\Asteps: IndexError: index out of range in self\ncausal"):
-        check_cache(Unable("no mask"))
+        check_cache(RaisingToy("no mask"))
 
 
 @pytest.mark.parametrize("calls", [[], [(27,)], [(3, 9), (3, 9)]])  # shapes of ids; those of the tokens are (3, 9)
@@ -376,7 +378,7 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
             return [super().full_pass(memory, tokens, mask)[0] + unused]
 
     other, toy = nn.Embedding(V, 1, dtype=torch.float64), Elsewhere()
-    result = BY_ID["causal.gradient"].run({toy.dtype: random_case(toy)}, may_lack=True)
+    result = CHECKS_BY_ID["causal.gradient"].run({toy.dtype: random_case(toy)}, may_lack=True)
     assert not result.offered
     assert result.detail == "the module that is said to embed the tokens is not called exactly once with them"
 
@@ -445,13 +447,13 @@ def test_the_windows_and_the_longest_position_are_crossed() -> None:
 
     model = Spy()
     model.spans = (6,)
-    assert BY_ID["lengths"].run({torch.float64: random_case(model)}).passed
+    assert CHECKS_BY_ID["lengths"].run({torch.float64: random_case(model)}).passed
     assert {8, 14, MAX_LEN} <= set(lengths)
 
 
 @pytest.mark.parametrize("id_", ["rollback", "fork", "lengths"])
 def test_our_own_model_offers_what_its_proof_does_not_ask(id_: str) -> None:
-    assert BY_ID[id_].run({torch.float64: random_subject(fresh_model()).case()}).passed
+    assert CHECKS_BY_ID[id_].run({torch.float64: model_and_random_pairs(fresh_model()).case()}).passed
 
 
 def test_it_imports_torch_alone() -> None:

@@ -13,7 +13,7 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
-from minitrans.cachecheck.measure import TOLERANCE, Report, tolerance_of
+from minitrans.cachecheck.measure import TOLERANCE, Report, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
 from minitrans.cachecheck.wrappers import FAULTS
 
@@ -24,25 +24,25 @@ Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
 ALONE = {"padding.left-mask-alone"}
-FAILING = {
+FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
     "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "gemma": ALONE,
 }  # fmt: skip
-EAGER_IN_FLOAT32 = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
+EAGER_FLOAT32_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _quiet() -> None:
+def _silence_transformers() -> None:
     hugging_face.transformers.logging.set_verbosity_error()
 
 
-@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("name", FAILING_CHECKS_BY_MODEL)
 def test_all_is_exact_but_what_is_known(name: str) -> None:
     model = hugging_face.small_model(name)
     results = {result.id: result for result in run(model).checks}
-    assert {id_ for id_, result in results.items() if result.failed} == FAILING[name]
+    assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
-    assert (results["weights"].tolerance == tolerance_of(torch.float32)) == (name in EAGER_IN_FLOAT32)
+    assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in EAGER_FLOAT32_MODELS)
     of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *ALONE}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
@@ -67,7 +67,7 @@ def test_what_a_configuration_demands_is_made_to_agree(name: str, kinds: list[st
     assert isinstance(model, hugging_face.DecoderOnly)
     assert sum(p.numel() for p in model.model.parameters()) < hugging_face.MAX_PARAMETERS
     assert not kinds or list(model.model.config.layer_types) == kinds
-    assert step_deviation(random_case(model)) <= tolerance_of(torch.float32)
+    assert step_deviation(random_case(model)) <= dtype_tolerance(torch.float32)
 
 
 def test_a_model_that_is_not_small_is_refused() -> None:
@@ -131,8 +131,8 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
 ) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "DRAFT_LENGTH", 2)
-    assert issue.shortest_difference(random_case(model), TOLERANCE) is None
-    monkeypatch.setattr(issue, "shortest_difference", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
+    assert issue.shortest_failing_input(random_case(model), TOLERANCE) is None
+    monkeypatch.setattr(issue, "shortest_failing_input", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
     checks = {"chunks"} | ({"rollback", "padding.left", "padding.left-mask-alone"} if name == "opt" else set())
     programs = [*issue.candidate_programs(random_case(model), model, name, checks, TOLERANCE)]
     assert len(programs) == n_programs
@@ -140,7 +140,7 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
         f"# {type(model.model).__name__}: no check of its cache fails"
     )
     for program in programs:
-        assert max(json.loads(issue.differences(program, -1.0))) < TOLERANCE
+        assert max(json.loads(issue.failing_program_output(program, -1.0))) < TOLERANCE
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from minitrans.cachecheck.measure import (
     NotOfferedError,
     Report,
     Result,
-    begin_group,
+    check_registrar,
     compare,
     deviation,
     dtype_name,
@@ -181,7 +181,7 @@ def test_a_check_draws_the_same_random_numbers_every_time() -> None:
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
     registry: list[Check] = []
-    chapter = begin_group("A chapter", registry)
+    chapter = check_registrar("A chapter", registry)
 
     @chapter("a", "one")
     def measure(subject: object) -> float:
@@ -198,8 +198,8 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
 # Reports
 
 
-A, B, WRONG = result("a"), result("b"), result("b", 1.0, passed=False)
-LACKING = replace(result("b", passed=False), offered=False)
+A, B, FAILED_B = result("a"), result("b"), result("b", 1.0, passed=False)
+NOT_OFFERED_B = replace(result("b", passed=False), offered=False)
 CAUGHT, ESCAPED = Caught("s", "A fault.", ["a"]), Caught("t", "Another.", [])
 
 
@@ -207,15 +207,15 @@ CAUGHT, ESCAPED = Caught("s", "A fault.", ["a"]), Caught("t", "Another.", [])
     ("report", "passed", "blind"),
     [
         (Report([A, B]), True, []),
-        (Report([A, WRONG]), False, []),
+        (Report([A, FAILED_B]), False, []),
         (Report([]), False, []),
-        (Report([A, LACKING]), True, []),
-        (Report([LACKING]), False, []),  # nothing was shown
+        (Report([A, NOT_OFFERED_B]), True, []),
+        (Report([NOT_OFFERED_B]), False, []),  # nothing was shown
         (Report([A], [CAUGHT]), True, []),
         (Report([A], [CAUGHT, ESCAPED]), False, []),
         (Report([A], []), False, ["a"]),
         (Report([A, B], [CAUGHT]), False, ["b"]),
-        (Report([A, B], [CAUGHT], all_catch=False), True, []),
+        (Report([A, B], [CAUGHT], all_must_catch=False), True, []),
     ],
 )
 def test_a_report_passes_if_all_checks_do_every_fault_is_caught_and_no_check_is_blind(

@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/your-model.md").read_text(encoding="utf-8"), re.M | re.S)
-PLUGIN = next(block for block in BLOCKS if "pytest_plugins" in block)
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/your-model.md").read_text(encoding="utf-8"), re.M | re.S)
+PLUGIN_SNIPPET = next(block for block in SNIPPETS if "pytest_plugins" in block)
 
 
 class MyDecoder(nn.Module):
     """Attention of one head, whose cache is every vector so far; it can be kept by itself, or in a buffer."""
 
-    late = 0  # by how many positions steps are off
+    position_shift = 0  # by how many positions steps are off
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,9 @@ class MyDecoder(nn.Module):
     def step(self, tokens: Tensor, cache: Any) -> tuple[Tensor, Any]:
         buffer, before = cache if isinstance(cache, tuple) else (None, cache)
         first = 0 if before is None else before.size(1)
-        x = self.tokens(tokens) + self.positions(torch.arange(first, first + tokens.size(1)) + bool(first) * self.late)
+        x = self.tokens(tokens) + self.positions(
+            torch.arange(first, first + tokens.size(1)) + bool(first) * self.position_shift
+        )
         seen = x if before is None else torch.cat([before, x], 1)
         if buffer is None:
             return self.attend(x, seen), seen
@@ -76,7 +78,7 @@ def run_snippets(blocks: list[str]) -> None:
 
 
 def test_every_snippet_passes_for_a_right_model(my_project: Any) -> None:
-    run_snippets([block for block in BLOCKS if block != PLUGIN and "hugging_face" not in block])
+    run_snippets([block for block in SNIPPETS if block != PLUGIN_SNIPPET and "hugging_face" not in block])
 
 
 def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
@@ -89,27 +91,27 @@ def test_a_cache_class_of_ones_own_is_what_is_checked(my_project: Any) -> None:
 
     wrong = 1
     my_project.MyCache, my_project.my_model = MyCache, small_model("opt").to(torch.float64).model
-    snippets = [BLOCKS[0], next(block for block in BLOCKS if "hugging_face" in block)]
+    snippets = [SNIPPETS[0], next(block for block in SNIPPETS if "hugging_face" in block)]
     run_snippets(snippets)
     wrong = 0
     with pytest.raises(AssertionError, match="positions start at 0 again"):
         run_snippets(snippets)
 
 
-@pytest.mark.parametrize("snippet", [block for block in BLOCKS if "MyDecoder" in block and block != PLUGIN])
+@pytest.mark.parametrize("snippet", [block for block in SNIPPETS if "MyDecoder" in block and block != PLUGIN_SNIPPET])
 def test_control_a_wrong_step_fails_in_every_snippet(
     my_project: Any, monkeypatch: pytest.MonkeyPatch, snippet: str
 ) -> None:
-    monkeypatch.setattr(MyDecoder, "late", 1)
+    monkeypatch.setattr(MyDecoder, "position_shift", 1)
     with pytest.raises(AssertionError, match=r"(?m)^steps: "):
-        run_snippets([BLOCKS[0].split("def test")[0], snippet])
+        run_snippets([SNIPPETS[0].split("def test")[0], snippet])
 
 
 def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     """It fails by its name, and what is not offered is skipped with the reason."""
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
-    (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.late = 1\n")
-    (tmp_path / "test_cache.py").write_text(PLUGIN)
+    (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
+    (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
     command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", "test_cache.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
     assert done.returncode == 1

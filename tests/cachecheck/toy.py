@@ -29,7 +29,7 @@ class ToyCache:
     original: "ToyCache | None" = None  # whose memory it shares
 
 
-def last_row(ids: Tensor) -> Tensor:
+def last_row_mask(ids: Tensor) -> Tensor:
     """Bool (B, 1, 1)."""
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
@@ -81,7 +81,7 @@ class Toy(CachedModel[ToyCache]):
         n = tokens.size(1)
         real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         ahead = {"mask late": 1, "no mask": n}.get(str(self.fault), 0)
-        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * last_row(tokens)
+        seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * last_row_mask(tokens)
         return self._run(tokens, self._positions(real), seen, ToyCache(memory, real=real))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> ToyCache:
@@ -156,7 +156,7 @@ class Toy(CachedModel[ToyCache]):
         self.way = way
         try:
             if way in ("lookup", "draft", "own draft"):
-                return self._with_drafts(memory, prompts, n)
+                return self._generate_with_drafts(memory, prompts, n)
             return self._search(memory, prompts, n, N_BEAMS if "beams" in way else 1, mask)
         finally:
             self.way = ""
@@ -178,7 +178,7 @@ class Toy(CachedModel[ToyCache]):
             tokens = torch.cat([tokens, new], 1)
         return tokens
 
-    def _with_drafts(self, memory: Any, prompts: Tensor, n: int) -> Tensor:
+    def _generate_with_drafts(self, memory: Any, prompts: Tensor, n: int) -> Tensor:
         tokens, new, cache, end = prompts, prompts, self.new_cache(memory, 1, MAX_LEN), prompts.size(1) + n
         while tokens.size(1) < end:
             draft = self._draft(memory, tokens)[:, : end - tokens.size(1) - 1]
@@ -225,11 +225,11 @@ class Toy(CachedModel[ToyCache]):
             k, v, own = torch.cat(cache.keys[i], 1), torch.cat(cache.values[i], 1), seen
             if self.fault == "cache cut" and len(cache.keys[i]) > 1:
                 k, v, own = k[:, -3:], v[:, -3:], seen[..., -3:]
-            looked = self._weights(x @ w[f"own.q.{i}"], k, own)
+            looked = self._attention_weights(x @ w[f"own.q.{i}"], k, own)
             weights.append(looked[:, None])
             x = x if self.fault == "own token alone" else x + looked @ v
             q, k, v = x @ w[f"source.q.{i}"], memory @ w[f"source.k.{i}"], memory @ w[f"source.v.{i}"]
-            x = x + self._weights(q, k, src_mask[:, None]) @ v
+            x = x + self._attention_weights(q, k, src_mask[:, None]) @ v
             if self.fault == "dropout":
                 x = x * (torch.rand_like(x) > 0.1)
             x = x.tanh()
@@ -238,7 +238,7 @@ class Toy(CachedModel[ToyCache]):
         self.latest = cache
         return [logits, *(weights if self.returns_weights else [])]
 
-    def _weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
+    def _attention_weights(self, q: Tensor, k: Tensor, seen: Tensor) -> Tensor:
         scores = (q @ k.mT).masked_fill(~seen, torch.finfo(q.dtype).min)
         if self.fault == "float32" or (self.eager_in_float32 and self.returns_weights):
             n = scores.size(-1)  # by which all is rounded in another way, on any processor

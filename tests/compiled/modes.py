@@ -25,7 +25,7 @@ def batch(src_lengths: Sequence[int], tgt_lengths: Sequence[int], vocab_size: in
     return src_ids, F.pad(tgt_out[:, :-1], (1, 0), value=BOS), tgt_out
 
 
-def plain_training(model: Transformer, ids: Batch) -> list[Tensor]:
+def plain_pass(model: Transformer, ids: Batch) -> list[Tensor]:
     """Real hidden states, the loss, and the gradient at every parameter; the same dropout every time."""
     torch.manual_seed(7)
     hidden = model.hidden(*ids[:2])[ids[2] != PAD]
@@ -34,7 +34,7 @@ def plain_training(model: Transformer, ids: Batch) -> list[Tensor]:
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-def compiled_training(model: Transformer, ids: Batch, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+def compiled_pass(model: Transformer, ids: Batch, dtype: torch.dtype = torch.float64) -> list[Tensor]:
     """The same by compiled code, with products in a dtype."""
     plan = read_plan(model)
     torch.manual_seed(7)
@@ -44,13 +44,13 @@ def compiled_training(model: Transformer, ids: Batch, dtype: torch.dtype = torch
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
-def assert_same_training(model: Transformer, ids: Batch, relative: float = 1e-11) -> None:
+def assert_same_pass(model: Transformer, ids: Batch, relative: float = 1e-11) -> None:
     """Each is off by no more than that share of its largest element."""
-    assert_close(compiled_training(model, ids), plain_training(model, ids), relative)
+    assert_close(compiled_pass(model, ids), plain_pass(model, ids), relative)
 
 
 @torch.no_grad()
-def worst_step(
+def worst_step_deviation(
     model: Transformer, fast: CompiledStepper, seed: int, steps: int, lengths: Sequence[int], n: int | None = None
 ) -> float:
     """The largest deviation of a log-probability from the full masked pass, of the n likeliest tokens or of all.
@@ -95,7 +95,7 @@ def set_dropout(model: Transformer, p: float, of_attention: float) -> None:
             module.dropout = of_attention
 
 
-def own_eps(model: Transformer) -> None:
+def set_distinct_eps(model: Transformer) -> None:
     """Have no two norms of a model add the same to their variances."""
     for i, module in enumerate(m for m in model.modules() if isinstance(m, nn.LayerNorm)):
         module.eps = 0.01 * (i + 1)

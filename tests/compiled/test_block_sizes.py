@@ -5,19 +5,19 @@ from typing import Any
 import pytest
 import torch
 from conftest import needs_compiled, random_model
-from modes import assert_same_training, batch, compiled_training, plain_training, scale_weights, set_dropout, worst_step
+from modes import assert_same_pass, batch, compiled_pass, plain_pass, scale_weights, set_dropout, worst_step_deviation
 
 from minitrans import compiled
 from minitrans.model.transformer import Transformer
 
 pytestmark = needs_compiled
 
-FEW = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
-MANY = [*FEW, *(n + around for n in (128, 256) for around in (-1, 0, 1))]
+SMALL_BLOCK_EDGES = [n + around for n in (16, 32, 64) for around in (-1, 0, 1)]
+ALL_BLOCK_EDGES = [*SMALL_BLOCK_EDGES, *(n + around for n in (128, 256) for around in (-1, 0, 1))]
 Case = tuple[dict[str, int], list[int], list[int]]  # sizes of a model, and lengths of sources and of targets
-SENTENCES: list[Case] = [
+LENGTH_CASES: list[Case] = [
     case
-    for n in MANY
+    for n in ALL_BLOCK_EDGES
     for case in (
         ({"max_len": 260}, [n, 3], [n - 2, n]),
         ({"max_len": 260}, [5, 2, 9], [n, 1, n]),
@@ -25,50 +25,50 @@ SENTENCES: list[Case] = [
         ({}, [1 + i % 3 for i in range(n)], [1 + i % 2 for i in range(n)]),
     )
 ]
-VOCABULARIES: list[Case] = [
+VOCABULARY_CASES: list[Case] = [
     ({"vocab_size": n, "tie_embeddings": tied}, [7, 4, 1], [9, 5, 6])
-    for n in (*MANY, 511, 512, 513)
+    for n in (*ALL_BLOCK_EDGES, 511, 512, 513)
     for tied in (True, False)
 ]
-MODELS: list[Case] = [
+MODEL_SIZE_CASES: list[Case] = [
     ({name: n}, [5, 3, 1, 9], [4, 6, 2, 5])
     for name in ("d_model", "d_head", "d_ff", "n_heads")
-    for n in (2, 7, 8, 9, *FEW)
+    for n in (2, 7, 8, 9, *SMALL_BLOCK_EDGES)
 ]
-of_all_sizes = pytest.mark.parametrize(
+parametrize_all_sizes = pytest.mark.parametrize(
     ("sizes", "src_lengths", "tgt_lengths"),
-    [*SENTENCES, *VOCABULARIES, *MODELS],
+    [*LENGTH_CASES, *VOCABULARY_CASES, *MODEL_SIZE_CASES],
     ids=lambda value: str(value) if len(value) < 5 else f"{len(value)} rows",
 )
 
 
-def lower_model(vocab_size: int) -> Transformer:
+def lower_dtype_model(vocab_size: int) -> Transformer:
     return scale_weights(
         random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140), 0.4
     )
 
 
-@of_all_sizes
+@parametrize_all_sizes
 def test_training_is_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
     model = random_model(1, **{"n_layers": 1} | sizes).train()
     set_dropout(model, 0.3, 0.2)
-    assert_same_training(model, batch(src_lengths, tgt_lengths, model.config.vocab_size), 1e-9)
+    assert_same_pass(model, batch(src_lengths, tgt_lengths, model.config.vocab_size), 1e-9)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
-    model, ids = lower_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
-    exact = plain_training(model, ids)
-    for one, other in zip(compiled_training(model.float(), ids, dtype), exact, strict=True):
+    model, ids = lower_dtype_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
+    exact = plain_pass(model, ids)
+    for one, other in zip(compiled_pass(model.float(), ids, dtype), exact, strict=True):
         assert (one.double() - other).norm() <= tolerance * other.norm() + 1e-6
 
 
 def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: int | None = None) -> None:
-    assert worst_step(model, compiled.accelerate_decoding(model), 3, n_steps, lengths, n) < 1e-9
+    assert worst_step_deviation(model, compiled.accelerate_decoding(model), 3, n_steps, lengths, n) < 1e-9
 
 
-@of_all_sizes
+@parametrize_all_sizes
 def test_steps_are_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt_lengths: list[int]) -> None:
     model = random_model(6, **sizes)
     assert_same_steps(model, src_lengths, 3)
@@ -89,9 +89,9 @@ def test_many_rows_of_many_lengths() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
 def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
-    model = lower_model(240 + n).to(dtype)
+    model = lower_dtype_model(240 + n).to(dtype)
     stepper = compiled.accelerate_decoding(model)
-    assert 0 < worst_step(model.double(), stepper, 3, 4, [n, 3]) < tolerance
+    assert 0 < worst_step_deviation(model.double(), stepper, 3, 4, [n, 3]) < tolerance
 
 
 @pytest.mark.usefixtures("_lesser_processor")

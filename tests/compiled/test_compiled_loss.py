@@ -7,15 +7,15 @@ from unittest.mock import Mock
 import pytest
 import torch
 from conftest import PAD, assert_close, needs_compiled, random_tensor
-from loss_cases import assert_equal, logits_made, plain_loss, random_case, with_gradients
+from loss_cases import assert_equal, max_logit_rows, plain_loss, random_case, with_gradients
 
 from minitrans.compiled import training
 from minitrans.compiled.training import linear_cross_entropy
-from minitrans.model.loss import ROWS
+from minitrans.model.loss import CHUNK_ROWS
 
 pytestmark = needs_compiled
 
-DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+DTYPE_PAIRS = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
 
 
 @pytest.mark.parametrize("rows", [1, 127, 128, 129, 300])
@@ -43,7 +43,7 @@ def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
     assert (sizes, target.tolist()) == ([7, 6, 11, 0.1, 1 / 7], [i for i in given[2].flatten().tolist() if i != PAD])
 
 
-@pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)
+@pytest.mark.parametrize(("dtype", "of_weight"), DTYPE_PAIRS)
 def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of_weight: torch.dtype) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
     weight = torch.tensor([[-2048.0], *[[0.0]] * 298, [2048.0]], dtype=of_weight, requires_grad=True)
@@ -57,7 +57,7 @@ def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_products_in_bfloat16_leave_a_loss_in_float32(smoothing: float) -> None:
-    hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70, 9])
     low, high = hidden.detach().bfloat16().requires_grad_(), (0.3 * weight).detach().float().requires_grad_()
     lower = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
     assert [x.dtype for x in lower] == [torch.float32, torch.bfloat16, torch.float32]
@@ -67,11 +67,11 @@ def test_products_in_bfloat16_leave_a_loss_in_float32(smoothing: float) -> None:
     assert_close(lower[1:], want[1:], 2e-2)
 
 
-@pytest.mark.parametrize(("dtype", "of_weight"), DTYPES)
+@pytest.mark.parametrize(("dtype", "of_weight"), DTYPE_PAIRS)
 def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
     dtype: torch.dtype, of_weight: torch.dtype
 ) -> None:
-    hidden, weight, tgt_out = random_case([ROWS + 3, 70])
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70])
     case = hidden.detach().to(dtype).requires_grad_(), weight.detach().to(of_weight).requires_grad_(), tgt_out
     want = with_gradients(linear_cross_entropy, *case)
     with torch.autocast("cpu", torch.bfloat16):
@@ -81,8 +81,8 @@ def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
 
 
 def test_no_logits_are_held() -> None:
-    assert logits_made(linear_cross_entropy) == 0
-    assert logits_made(plain_loss) == 3 * ROWS
+    assert max_logit_rows(linear_cross_entropy) == 0
+    assert max_logit_rows(plain_loss) == 3 * CHUNK_ROWS
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="only Linux tells how much memory is used")

@@ -22,12 +22,12 @@ pytestmark = needs_compiled
 
 Load = Callable[[], tuple[Path, bool]]
 READ_BYTES = Path.read_bytes
-WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
-NATIVE = shlex.split(os.environ.get("CXX", "c++"))
+WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
+NATIVE_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
 X86 = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, + bfloat16, + AMX
 COMPILERS = [
-    *itertools.product([NATIVE, ["clang++"]], X86 if platform.machine() == "x86_64" else []),
-    (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else NATIVE, "armv8-a"),
+    *itertools.product([NATIVE_COMPILER, ["clang++"]], X86 if platform.machine() == "x86_64" else []),
+    (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else NATIVE_COMPILER, "armv8-a"),
 ]
 
 
@@ -35,10 +35,10 @@ COMPILERS = [
 def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     if not shutil.which(compiler[0]):
         pytest.skip(f"{compiler[0]} is not here")
-    command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNINGS, "-fsyntax-only"]
-    if compiler != NATIVE and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
+    command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
+    if compiler != NATIVE_COMPILER and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h")
-    ended = subprocess.run([*command, training.SOURCE, stepper.SOURCE], capture_output=True, text=True)
+    ended = subprocess.run([*command, training.CPP_SOURCE, stepper.CPP_SOURCE], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -46,7 +46,7 @@ def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def cache(as_new: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache(uncompiled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A new one, as in a new process."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     return tmp_path / "minitrans"
@@ -128,9 +128,7 @@ def test_the_cache_is_the_users_alone(cache: Path, load: Load) -> None:
 
 @pytest.mark.parametrize("mode", [0o720, 0o702])
 @pytest.mark.parametrize("which", ["folder", "file"])
-def test_what_others_can_write_is_not_run(
-    which: str, mode: int, cache: Path, load: Load, falls_back: list[str]
-) -> None:
+def test_what_others_can_write_is_not_run(which: str, mode: int, cache: Path, load: Load, fallbacks: list[str]) -> None:
     path, _ = load()
     open_to_others = cache if which == "folder" else path
     open_to_others.chmod(mode)
@@ -191,7 +189,7 @@ def test_a_terminal_is_told_what_is_compiled_and_how_long_it_took(
     assert terminal.getvalue() == f"minitrans: compiling {source}, once on this machine ...\n"
 
 
-def compiler_that_says(text: bytes, folder: Path) -> str:
+def failing_compiler(text: bytes, folder: Path) -> str:
     """A command that fails with these words."""
     (folder / "words").write_bytes(text)
     command = folder / "compiler"
@@ -215,7 +213,7 @@ def compiler_that_says(text: bytes, folder: Path) -> str:
 def test_a_compiler_that_fails_is_quoted(
     said: bytes, reason: str, source: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CXX", command := compiler_that_says(said, tmp_path))
+    monkeypatch.setenv("CXX", command := failing_compiler(said, tmp_path))
     with pytest.raises(NotAdmittedError) as error:
         library.load_library(source, {}, {})
     assert str(error.value).startswith(f"{command} cannot compile and load {source} ({reason}")

@@ -35,7 +35,7 @@ LINEARS = {
 }
 
 
-def tensors(plan: Plan) -> list[Tensor]:
+def plan_tensors(plan: Plan) -> list[Tensor]:
     """All that are listed, in order."""
     listed = [plan.source, plan.target, plan.output]
     for stack, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
@@ -59,11 +59,11 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
             for part, end in product((f"{name}_norm", *LINEARS[name]), ("weight", "bias")):
                 names.append(f"{stack}.layers.{i}.{part}.{end}")
         names += [f"{stack}.norm.weight", f"{stack}.norm.bias"]
-    assert all(a is model.get_parameter(name) for a, name in zip(tensors(plan), names, strict=True))
+    assert all(a is model.get_parameter(name) for a, name in zip(plan_tensors(plan), names, strict=True))
     assert sorted(names) == sorted(name for name, _ in model.named_parameters(remove_duplicate=False))
 
 
-def dropping(plan: Plan) -> list[float]:
+def dropout_probabilities(plan: Plan) -> list[float]:
     """The probabilities of dropout, in order."""
     return [plan.dropout, *(p for part in (*plan.encoder, *plan.decoder) for p in (part.inside, part.end))]
 
@@ -83,10 +83,10 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
             inside = layer.ff.dropout.p if each == "ff" else getattr(layer, f"{each}_attn").dropout
             wanted += [inside, layer.dropout.p]
     assert (plan.encoder_norm.eps, plan.decoder_norm.eps) == (model.encoder.norm.eps, model.decoder.norm.eps)
-    assert dropping(plan) == wanted
+    assert dropout_probabilities(plan) == wanted
     attention = cast(DecoderLayer, model.decoder.layers[1]).cross_attn.eval()
-    assert dropping(read_plan(model)) == [p if p != attention.dropout else 0.0 for p in wanted]
-    assert dropping(read_plan(model.eval())) == [0.0] * len(wanted)
+    assert dropout_probabilities(read_plan(model)) == [p if p != attention.dropout else 0.0 for p in wanted]
+    assert dropout_probabilities(read_plan(model.eval())) == [0.0] * len(wanted)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_all_sizes_dtypes_and_devices_are_known(sizes: dict[str, Any], kind: Any
     plan = read_plan(random_model(1, **sizes).to(kind))
     dtype = torch.float64 if kind == "meta" else kind
     device = "meta" if kind == "meta" else "cpu"
-    assert {(x.dtype, x.device.type) for x in (*tensors(plan), plan.positions)} == {(dtype, device)}
+    assert {(x.dtype, x.device.type) for x in (*plan_tensors(plan), plan.positions)} == {(dtype, device)}
 
 
 # -- What is refused, and in which words ----------------------------------------------------------------------------
@@ -142,22 +142,22 @@ def subclass(name: str) -> Change:
     return change
 
 
-def normed_weight_of_old(model: Transformer) -> None:
+def apply_old_weight_norm(model: Transformer) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nn.utils.weight_norm(model.get_submodule(f"{DECODER}.cross_attn.w_o"))
 
 
-def embedding(**options: Any) -> Change:
+def replace_tgt_embedding(**options: Any) -> Change:
     return put("tgt_embedding", lambda old: nn.Embedding(11, 6, **options, _weight=old.weight))
 
 
-def scattered(model: Transformer) -> None:
+def make_weight_noncontiguous(model: Transformer) -> None:
     weight = model.get_parameter(f"{ENCODER}.ff.w_1.weight")
     weight.data = weight.data.t().contiguous().t()
 
 
-def exact_positions(model: Transformer) -> None:
+def make_positions_float64(model: Transformer) -> None:
     model.float()
     model.positions = model.positions.double()
 
@@ -166,8 +166,8 @@ def larger_vocabulary(model: Transformer) -> None:
     model.src_embedding.weight = model.tgt_embedding.weight = model.output.weight = nn.Parameter(torch.ones(12, 6))
 
 
-ON_CPU = "src_embedding.weight torch.float64 on cpu"
-REFUSED: list[tuple[Change, str]] = [
+SRC_EMBEDDING_TEXT = "src_embedding.weight torch.float64 on cpu"
+REFUSED_CHANGES: list[tuple[Change, str]] = [
     # types
     (subclass(""), "the model is a mine.Mine, known is Transformer"),
     (subclass("encoder.layers"), "encoder.layers is a mine.Mine, known is ModuleList"),
@@ -203,7 +203,7 @@ REFUSED: list[tuple[Change, str]] = [
     (hook("decoder.layers"), "decoder.layers has a forward hook"),
     (hook("decoder", "full_backward"), "decoder has a backward hook"),
     (hook("output", "full_backward_pre"), "output has a backward hook"),
-    (normed_weight_of_old, "decoder.layers.1.cross_attn.w_o has a forward hook"),
+    (apply_old_weight_norm, "decoder.layers.1.cross_attn.w_o has a forward hook"),
     (
         lambda m: prune.random_unstructured(m.get_submodule(f"{ENCODER}.ff.w_1"), "bias", 1),
         "encoder.layers.0.ff.w_1 has a forward hook",
@@ -242,30 +242,30 @@ REFUSED: list[tuple[Change, str]] = [
     (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, known is 2"),
     (put(f"{DECODER}.cross_attn.d_head", lambda _: 2), "decoder.layers.1.cross_attn.d_head is 2, known is 4"),
     # rows of a table that are treated in another way, and what tables are one
-    (embedding(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
-    (embedding(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
-    (embedding(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, known is False"),
-    (embedding(sparse=True), "tgt_embedding.sparse is True, known is False"),
+    (replace_tgt_embedding(padding_idx=PAD), "tgt_embedding.padding_idx is 3, known is None"),
+    (replace_tgt_embedding(max_norm=1.0), "tgt_embedding.max_norm is 1.0, known is None"),
+    (replace_tgt_embedding(scale_grad_by_freq=True), "tgt_embedding.scale_grad_by_freq is True, known is False"),
+    (replace_tgt_embedding(sparse=True), "tgt_embedding.sparse is True, known is False"),
     (
         put("tgt_embedding.weight", lambda old: nn.Parameter(old.detach().clone())),
         "two of its embeddings and its output matrix are one; known are all three or none",
     ),
     # memory, dtype and device
-    (scattered, "encoder.layers.0.ff.w_1.weight does not lie in one piece in memory"),
+    (make_weight_noncontiguous, "encoder.layers.0.ff.w_1.weight does not lie in one piece in memory"),
     (put("positions", lambda old: old.t().contiguous().t()), "positions does not lie in one piece in memory"),
-    (exact_positions, "positions is torch.float64 on cpu, src_embedding.weight torch.float32 on cpu"),
+    (make_positions_float64, "positions is torch.float64 on cpu, src_embedding.weight torch.float32 on cpu"),
     (
         put(f"{DECODER}.ff_norm", lambda old: old.float()),
-        f"decoder.layers.1.ff_norm.weight is torch.float32 on cpu, {ON_CPU}",
+        f"decoder.layers.1.ff_norm.weight is torch.float32 on cpu, {SRC_EMBEDDING_TEXT}",
     ),
     (
         put(f"{DECODER}.ff_norm", lambda old: old.to("meta")),
-        f"decoder.layers.1.ff_norm.weight is torch.float64 on meta, {ON_CPU}",
+        f"decoder.layers.1.ff_norm.weight is torch.float64 on meta, {SRC_EMBEDDING_TEXT}",
     ),
 ]
 
 
-@pytest.mark.parametrize(("change", "words"), REFUSED, ids=[words for _, words in REFUSED])
+@pytest.mark.parametrize(("change", "words"), REFUSED_CHANGES, ids=[words for _, words in REFUSED_CHANGES])
 def test_another_architecture_is_refused_in_words(change: Change, words: str) -> None:
     for training in (True, False):
         model = random_model(1).train(training)
@@ -277,7 +277,9 @@ def test_another_architecture_is_refused_in_words(change: Change, words: str) ->
 def test_of_two_dtypes_the_first_parameters_is_named() -> None:
     model = random_model(1, tie_embeddings=False)
     model.tgt_embedding.float()
-    with pytest.raises(NotAdmittedError, match=rf"^tgt_embedding\.weight is torch\.float32 on cpu, {ON_CPU}$"):
+    with pytest.raises(
+        NotAdmittedError, match=rf"^tgt_embedding\.weight is torch\.float32 on cpu, {SRC_EMBEDDING_TEXT}$"
+    ):
         read_plan(model)
 
 

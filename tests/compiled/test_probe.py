@@ -36,7 +36,7 @@ def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **
     return model
 
 
-def differences(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
+def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | None = None) -> tuple[str, str]:
     """What differs in training and in decoding; nothing where nothing does."""
     reasons = []
     for probe_check in (probe.check_training, probe.check_steps):
@@ -81,7 +81,7 @@ def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, 
     embed = Transformer.embed
     monkeypatch.setattr(Transformer, "embed", lambda self, *ids: embed(self, *ids) * self.config.gain)
     model = Transformer(GainedConfig(**asdict(model_of(d_model=48).config), gain=gain)).double()
-    for found in differences(torch.float64, model):
+    for found in refusal_reasons(torch.float64, model):
         assert (found[: len(reason)], bool(found)) == (reason, bool(reason))
 
 
@@ -90,7 +90,7 @@ def test_a_window_is_noticed_though_it_is_wide(monkeypatch: Patch) -> None:
         return causal_mask(q_len, kv_len, offset, device).triu(offset - 31)  # 32 keys
 
     monkeypatch.setattr("minitrans.model.transformer.causal_mask", windowed)
-    assert all("off by" in reason for reason in differences())
+    assert all("off by" in reason for reason in refusal_reasons())
 
 
 def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
@@ -98,7 +98,7 @@ def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
         return likeliest_tokens(logits.index_fill(1, torch.tensor(3), -torch.inf), n, config)
 
     monkeypatch.setattr("minitrans.model.decoding.likeliest_tokens", never_3)
-    in_training, in_decoding = differences()
+    in_training, in_decoding = refusal_reasons()
     assert not in_training
     assert "in the tokens of step 1" in in_decoding
 
@@ -131,8 +131,8 @@ EPS: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-
 @pytest.mark.parametrize("sizes", [*SIZES, *({"eps": eps} for eps in EPS)], ids=str)
 def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     model = model_of(dtype, **sizes)
-    assert differences(dtype, model) == ("", "")
-    assert differences(dtype, model.eval()) == ("", "")
+    assert refusal_reasons(dtype, model) == ("", "")
+    assert refusal_reasons(dtype, model.eval()) == ("", "")
 
 
 # -- Faults of the code, the model's or compiled: of both paths, or of one --------------------------------------------
@@ -141,20 +141,20 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.probe], ids=lambda sabotage: sabotage.id)
 def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage, dtype: torch.dtype) -> None:
-    with sabotage.applied():
-        reasons = differences(dtype, model_of(dtype, (1e-3,)))
+    with sabotage.apply_fault():
+        reasons = refusal_reasons(dtype, model_of(dtype, (1e-3,)))
     assert [where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason] == sabotage.probe
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
-    assert differences(dtype) == ("", "")
+    assert refusal_reasons(dtype) == ("", "")
 
 
 # -- Faults of compiled code, in each dtype ---------------------------------------------------------------------------
 
-SLIGHTLY = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
+ERROR_FACTORS = {torch.float64: 1 + 1e-6, torch.float32: 1.01, torch.bfloat16: 2.0}  # by which factor a number is wrong
 
 
 N_GRADIENTS = 1 + (6 + 6 + 2) + (6 + 6 + 6 + 2)  # of a table, and of an encoder and a decoder of one layer
-RESULTS = [
+AUTOGRAD_RESULTS = [
     *(("_HiddenStates", "forward", 0), ("_LinearCrossEntropy", "forward", 0)),
     *(("_HiddenStates", "backward", 3 + i) for i in range(N_GRADIENTS)),
     *(("_LinearCrossEntropy", "backward", i) for i in range(2)),
@@ -162,7 +162,7 @@ RESULTS = [
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize(("function", "direction", "which"), RESULTS)
+@pytest.mark.parametrize(("function", "direction", "which"), AUTOGRAD_RESULTS)
 def test_a_result_that_is_slightly_wrong_is_noticed(
     function: str, direction: str, which: int, dtype: torch.dtype, monkeypatch: Patch
 ) -> None:
@@ -173,11 +173,11 @@ def test_a_result_that_is_slightly_wrong_is_noticed(
         results = exact(*arguments)
         one = results if isinstance(results, Tensor) else results[which]
         if one.dtype == dtype:
-            one.mul_(SLIGHTLY[dtype])
+            one.mul_(ERROR_FACTORS[dtype])
         return results
 
     monkeypatch.setattr(getattr(training, function), direction, staticmethod(wrong))
-    in_training, in_decoding = differences(dtype, model_of(dtype, n_layers=1))
+    in_training, in_decoding = refusal_reasons(dtype, model_of(dtype, n_layers=1))
     assert f"({str(dtype).removeprefix('torch.')}, relative to their size; at most " in in_training
     assert not in_decoding
 
@@ -202,7 +202,7 @@ def test_what_is_wrong_by_its_own_size_is_noticed(
         return wrong(exact(*arguments)) if arguments[-1] == dtype else exact(*arguments)
 
     monkeypatch.setattr(training, name, computed)
-    in_training, in_decoding = differences(dtype)
+    in_training, in_decoding = refusal_reasons(dtype)
     assert f"{what} " in in_training
     assert f"({str(dtype).removeprefix('torch.')}, " in in_training
     assert not in_decoding
@@ -229,7 +229,7 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(
             return log_p, ids
         match fault, len(state.blocks) - probe.LENGTH:
             case ("log_p", _) | ("third", 3):
-                log_p = log_p * SLIGHTLY[dtype]
+                log_p = log_p * ERROR_FACTORS[dtype]
             case "order", _:
                 ids = ids.roll(1, 1) if dtype != torch.bfloat16 else ids.flip(1)  # in which neighbours are alike
             case "double", _:
@@ -242,7 +242,7 @@ def test_a_stepper_that_is_slightly_wrong_is_noticed(
         return log_p, ids
 
     monkeypatch.setattr(CompiledStepper, "next_tokens", wrong)
-    in_training, in_decoding = differences(dtype)
+    in_training, in_decoding = refusal_reasons(dtype)
     assert not in_training
     assert what in in_decoding
 
@@ -254,5 +254,5 @@ def test_it_looks_each_time_in_float64_and_in_the_dtype(monkeypatch: Patch) -> N
     compared = Mock(wraps=probe._refuse_differences)
     monkeypatch.setattr(probe, "_refuse_differences", compared)
     for n in (1, 2):
-        assert differences(torch.float32) == ("", "")
+        assert refusal_reasons(torch.float32) == ("", "")
         assert [call.args[1] for call in compared.mock_calls] == [torch.float64, torch.float32] * 2 * n

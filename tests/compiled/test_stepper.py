@@ -9,7 +9,7 @@ import torch
 from conftest import BOS, EOS, PAD, needs_compiled, random_ids, random_model
 from hypothesis import given
 from hypothesis import strategies as st
-from modes import own_eps, scale_weights, worst_step
+from modes import scale_weights, set_distinct_eps, worst_step_deviation
 from torch import Tensor
 
 from minitrans.compiled import stepper
@@ -45,8 +45,8 @@ def test_every_step_gives_what_the_full_masked_pass_gives(
 ) -> None:
     widths: Any = dict(zip(("d_model", "n_heads", "d_head", "d_ff"), sizes, strict=True))
     model = random_model(seed, **widths, n_layers=n_layers, vocab_size=vocab_size, tie_embeddings=tied)
-    own_eps(model)
-    assert worst_step(model, compiled(model), seed, 9, LENGTHS) < 1e-11
+    set_distinct_eps(model)
+    assert worst_step_deviation(model, compiled(model), seed, 9, LENGTHS) < 1e-11
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.5)])
@@ -55,7 +55,7 @@ def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: fl
     fast = compiled(model.to(dtype))
     log_p, _ = first_step(fast, 3)
     assert log_p.dtype == torch.float32
-    assert 0 < worst_step(model.double(), fast, 5, 9, LENGTHS) < tolerance
+    assert 0 < worst_step_deviation(model.double(), fast, 5, 9, LENGTHS) < tolerance
 
 
 def test_equals_come_in_the_order_of_their_ids() -> None:
@@ -80,7 +80,7 @@ def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max
         assert [h.score for h in got] == pytest.approx([h.score for h in want], abs=1e-12)
 
 
-def bits(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
+def step_bytes(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
     """What the stepper computes in a few steps, by row."""
     cache, tokens = fast.begin(src_ids, 4), torch.full((len(src_ids),), BOS)
     rows = [b""] * len(src_ids)
@@ -96,9 +96,9 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None
     """Nor does a row alone, of which several tiles are multiplied at once."""
     fast = compiled(random_model(4, d_ff=150, vocab_size=300).to(dtype))
     src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
-    together = bits(fast, src_ids)
-    assert [bits(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
-    assert bits(fast, src_ids.flip(0)) == together[::-1]
+    together = step_bytes(fast, src_ids)
+    assert [step_bytes(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
+    assert step_bytes(fast, src_ids.flip(0)) == together[::-1]
 
 
 def test_several_threads_may_use_one_stepper() -> None:
@@ -114,12 +114,12 @@ def test_several_threads_may_use_one_stepper() -> None:
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
     model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
     fast = compiled(model)
-    before = bits(fast, src_ids)
+    before = step_bytes(fast, src_ids)
     with torch.no_grad():
         for tensor in (*model.parameters(), model.positions):
             tensor.zero_()
     del model
-    assert bits(fast, src_ids) == before
+    assert step_bytes(fast, src_ids) == before
 
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
     fast, src_ids = compiled(random_model(12)), random_ids(13, [4, 0, 7], 7)
-    assert [bits(fast, src_ids)[row] for row in (0, 2)] == bits(fast, src_ids[[0, 2]])
+    assert [step_bytes(fast, src_ids)[row] for row in (0, 2)] == step_bytes(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1].ids) <= 10
 
 
@@ -180,12 +180,12 @@ def test_weights_may_lie_in_any_order() -> None:
         if parameter.dim() == 2:
             parameter.data = parameter.data.t().contiguous().t()
     assert not plan.source.is_contiguous()
-    assert worst_step(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
+    assert worst_step_deviation(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
 
 
 @pytest.mark.usefixtures("_lesser_processor")
 def test_lesser_processors_get_the_same() -> None:
     model = random_model(18, vocab_size=300)
-    assert worst_step(model, compiled(model), 19, 9, LENGTHS) < 1e-11
+    assert worst_step_deviation(model, compiled(model), 19, 9, LENGTHS) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)
     test_a_row_does_not_depend_on_the_batch_it_is_in(torch.bfloat16)

@@ -9,18 +9,18 @@ from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loss_cases import loss_of
-from modes import Batch, assert_same_training, batch, compiled_training, own_eps, plain_training, set_dropout
+from modes import Batch, assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps, set_dropout
 from torch import Tensor
 
 from minitrans.compiled import training
 from minitrans.compiled.plan import read_plan
 from minitrans.model.layers import DecoderLayer
-from minitrans.model.loss import BatchLoss
+from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer, TransformerConfig
 
 pytestmark = needs_compiled
 
-SENTENCES = batch([5, 3], [4, 4])
+SMALL_BATCH = batch([5, 3], [4, 4])
 
 
 def hidden_states(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> tuple[Tensor, Tensor]:
@@ -52,7 +52,7 @@ def test_hidden_states_and_gradients_equal_the_plain_pass(
     )
     set_dropout(model.train(), p, attention_p)
     src_lengths[0] = max(1, src_lengths[0])  # the others may be nothing but padding
-    assert_same_training(model, batch(src_lengths, [tgt_length] * len(src_lengths)))
+    assert_same_pass(model, batch(src_lengths, [tgt_length] * len(src_lengths)))
 
 
 def test_in_bfloat16_they_differ_by_its_rounding() -> None:
@@ -61,10 +61,10 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
     for seed in range(5):  # in one alone, ReLUs near 0 would decide
         torch.manual_seed(seed)
         model = Transformer(config).train()
-        exact = plain_training(model.double(), ids)
-        lower = compiled_training(model.float(), ids, torch.bfloat16)
+        exact = plain_pass(model.double(), ids)
+        lower = compiled_pass(model.float(), ids, torch.bfloat16)
         with torch.autocast("cpu", torch.bfloat16):
-            plain = plain_training(model, ids)
+            plain = plain_pass(model, ids)
         assert [x.dtype for x in lower] == [torch.bfloat16, *[torch.float32] * (len(lower) - 1)]
         for i, ours in enumerate((lower, plain)):
             errors[i] += sum(float((x - truth).norm() / truth.norm()) for x, truth in zip(ours, exact, strict=True))
@@ -74,7 +74,7 @@ def test_in_bfloat16_they_differ_by_its_rounding() -> None:
 def test_the_same_seed_gives_the_same_bits() -> None:
     model, ids = random_model(3).float().train(), batch([5, 3, 1], [4, 4, 4])
     set_dropout(model, 0.3, 0.1)
-    first, second = (compiled_training(model, ids, torch.float32) for _ in range(2))
+    first, second = (compiled_pass(model, ids, torch.float32) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
@@ -82,15 +82,15 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> None:
     """What `sum` sends back is a single element, seen at every place, and can be added to."""
     model = random_model(4).train()
-    plain = model.hidden(*SENTENCES[:2]).flatten(0, 1), model.output.weight
+    plain = model.hidden(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
     got, want = (
         torch.autograd.grad(hidden.square().sum() + output_too * output.sum(), model.src_embedding.weight)[0]
-        for hidden, output in (hidden_states(model, *SENTENCES[:2]), plain)
+        for hidden, output in (hidden_states(model, *SMALL_BATCH[:2]), plain)
     )
     assert_close([got], [want], 1e-11)
 
 
-def own_probabilities(model: Transformer) -> None:
+def set_distinct_dropout(model: Transformer) -> None:
     both: Any = (*model.encoder.layers, *model.decoder.layers)
     for i, layer in enumerate(both):
         layer.self_attn.dropout, layer.dropout.p, layer.ff.dropout.p = 0.1 * i, 0.1 + 0.1 * i, 0.6
@@ -99,7 +99,7 @@ def own_probabilities(model: Transformer) -> None:
     model.dropout.p = 0.7
 
 
-def an_encoder_in_eval_mode(model: Transformer) -> None:
+def set_encoder_to_eval(model: Transformer) -> None:
     set_dropout(model, 0.4, 0.0)
     model.encoder.eval()
 
@@ -109,11 +109,11 @@ def shared_layers(model: Transformer) -> None:
         stack.layers[1] = stack.layers[0]
 
 
-@pytest.mark.parametrize("change", [own_probabilities, an_encoder_in_eval_mode, shared_layers, own_eps])
+@pytest.mark.parametrize("change", [set_distinct_dropout, set_encoder_to_eval, shared_layers, set_distinct_eps])
 def test_parts_may_differ(change: Callable[[Transformer], None]) -> None:
     model = random_model(4).train()
     change(model)
-    assert_same_training(model, SENTENCES)
+    assert_same_pass(model, SMALL_BATCH)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -124,7 +124,7 @@ def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: b
         model = random_model(4, tie_embeddings=tied).train()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             parameter.requires_grad_(parameter.requires_grad and part not in name)
-        loss_of(model, mode)(*SENTENCES, 0.1).backward()
+        loss_of(model, mode)(*SMALL_BATCH, 0.1).backward()
         assert [p.grad is not None for p in model.parameters()] == [p.requires_grad for p in model.parameters()]
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     assert_close(gradients[0], gradients[1], 1e-11)
@@ -137,14 +137,14 @@ def test_a_sequence_that_is_too_long_is_refused(src_length: int, tgt_length: int
 
 
 def test_ids_need_not_lie_one_after_another() -> None:
-    model, columns = random_model(4), [ids.T.contiguous().T for ids in SENTENCES[:2]]
-    assert torch.equal(hidden_states(model, *columns)[0], hidden_states(model, *SENTENCES[:2])[0])
+    model, columns = random_model(4), [ids.T.contiguous().T for ids in SMALL_BATCH[:2]]
+    assert torch.equal(hidden_states(model, *columns)[0], hidden_states(model, *SMALL_BATCH[:2])[0])
 
 
 @pytest.mark.parametrize("wrong", [-1, 11])
 @pytest.mark.parametrize("side", [0, 1, 2])
 def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
-    ids = [each.clone() for each in SENTENCES]
+    ids = [each.clone() for each in SMALL_BATCH]
     ids[side][0, 0] = wrong
     with pytest.raises(IndexError, match=rf"^ids {min(wrong, 0)}|to {max(wrong, 0)} are not all among the 11"):
         loss_of(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
@@ -164,7 +164,7 @@ def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
     assert not any(x.any() for x in nothing)
 
 
-def loss_and_gradients(loss: BatchLoss, model: Transformer, ids: Batch) -> list[Tensor]:
+def loss_and_gradients(loss: BatchLossFn, model: Transformer, ids: Batch) -> list[Tensor]:
     torch.manual_seed(7)
     result = loss(*ids, 0.1)
     return [result.detach(), *torch.autograd.grad(result, list(model.parameters()))]
@@ -176,21 +176,21 @@ def test_large_scores_of_attention(size: float) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter[:12] *= size**0.5 if "w_qkv.weight" in name else 1
-    assert_same_training(model, SENTENCES, 1e-6)
+    assert_same_pass(model, SMALL_BATCH, 1e-6)
 
 
 @pytest.mark.parametrize("p", [0.003, 0.9])
 def test_little_or_nearly_all_is_dropped(p: float) -> None:
     model = random_model(4, max_len=50).train()
     set_dropout(model, p, p)
-    assert_same_training(model, batch([30, 40], [50, 20]), 1e-10)
+    assert_same_pass(model, batch([30, 40], [50, 20]), 1e-10)
 
 
 def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
-    model, others = random_model(4), [SENTENCES, batch([9, 9], [9, 2])]
+    model, others = random_model(4), [SMALL_BATCH, batch([9, 9], [9, 2])]
     (a, b), c = [loss_of(model, "require")(*ids, 0.1) for ids in others], loss_of(random_model(5), "require")
     c(*others[1], 0.1)
-    want = [compiled_training(model, ids)[2:] for ids in others]
+    want = [compiled_pass(model, ids)[2:] for ids in others]
     parameters = list(model.parameters())
     first, second, third = (torch.autograd.grad(x, parameters, retain_graph=True) for x in (a, b, a))
     for got, right in (first, want[0]), (second, want[1]), (third, want[0]):
@@ -204,11 +204,11 @@ def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
     for model in narrow, wide:
         model.to(torch.promote_types(dtype, torch.float32))
     set_dropout(narrow, 0.3, 0.3)
-    before = compiled_training(narrow, SENTENCES, dtype)
+    before = compiled_pass(narrow, SMALL_BATCH, dtype)
     with torch.no_grad():
         wide.src_embedding.weight.fill_(torch.nan)
-    assert compiled_training(wide, batch([9] * 40, [11] * 40), dtype)[-1].isnan().all()
-    assert all(map(torch.equal, before, compiled_training(narrow, SENTENCES, dtype)))
+    assert compiled_pass(wide, batch([9] * 40, [11] * 40), dtype)[-1].isnan().all()
+    assert all(map(torch.equal, before, compiled_pass(narrow, SMALL_BATCH, dtype)))
 
 
 @pytest.mark.parametrize("name", ["src_embedding.weight", "encoder.norm.bias", "decoder.layers.1.ff.w_2.weight"])
@@ -217,15 +217,15 @@ def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> No
     loss, parameter = loss_of(model, "require"), model.get_parameter(name)
     parameter.data = torch.stack([parameter.data] * 2, -1)[..., 0]
     with pytest.raises(AssertionError):
-        loss(*SENTENCES, 0.1)
+        loss(*SMALL_BATCH, 0.1)
 
 
 def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
     threads, results, model = torch.get_num_threads(), [], random_model(4, max_len=40)
     for n in (1, 2, 3, 7):
         torch.set_num_threads(n)
-        results.append(compiled_training(model, batch(range(1, 41), range(40, 0, -1))))
-        assert_same_training(model, SENTENCES)  # of fewer sentences than threads
+        results.append(compiled_pass(model, batch(range(1, 41), range(40, 0, -1))))
+        assert_same_pass(model, SMALL_BATCH)  # of fewer sentences than threads
     torch.set_num_threads(threads)
     for others in results[1:]:
         assert_close(others, results[0], 1e-12)
@@ -239,7 +239,7 @@ def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     if request.param == "loss":
         x = random_tensor(5, 2, 3, 6).requires_grad_()
         return x, training.linear_cross_entropy(x, model.output.weight, random_ids(1, [3, 2], 3), PAD, 0.1)
-    return model.src_embedding.weight, hidden_states(model, *SENTENCES[:2])[0]
+    return model.src_embedding.weight, hidden_states(model, *SMALL_BATCH[:2])[0]
 
 
 def test_a_gradient_may_be_one_number_seen_everywhere(result: tuple[Tensor, Tensor]) -> None:

@@ -21,7 +21,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.text.tokenizer import Tokenizer
 
 Pairs = list[tuple[str, str]]
-STATUS = Path("/proc/self/status")
+PROC_STATUS = Path("/proc/self/status")
 
 
 def config(path: object, **values: Any) -> DataConfig:
@@ -72,13 +72,15 @@ def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
     return [pair for source, target in sides for pair in zip(source, target, strict=True)]
 
 
-def sources(batches: Iterable[Batch]) -> list[list[list[int]]]:
+def batch_source_ids(batches: Iterable[Batch]) -> list[list[list[int]]]:
     return [batch.src_ids.tolist() for batch in batches]
 
 
 # -- Memory: of a program of its own, and without what is mapped from files ------------------------------------------
 
-tells_memory = pytest.mark.skipif(not STATUS.exists(), reason="only Linux tells how much memory is not a file's")
+needs_proc_status = pytest.mark.skipif(
+    not PROC_STATUS.exists(), reason="only Linux tells how much memory is not a file's"
+)
 
 
 def long_pairs(n: int, n_words: int) -> Pairs:
@@ -92,13 +94,13 @@ def most_memory(work: Callable[..., object], *arguments: object) -> int:
     with ThreadPoolExecutor() as pool:
         working = pool.submit(work, *arguments)
         while not working.done():
-            most = max(most, int(STATUS.read_text().split("RssAnon:")[1].split()[0]))
+            most = max(most, int(PROC_STATUS.read_text().split("RssAnon:")[1].split()[0]))
             time.sleep(0.002)
     working.result()  # raises what went wrong
     return most
 
 
-def printed_by(program: str, *arguments: object) -> int:
+def printed_integer(program: str, *arguments: object) -> int:
     program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -22,13 +22,13 @@ from minitrans.errors import UserError
 lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
 
 
-SRC = np.random.default_rng(0).integers(1, 60, 500)
+SRC_LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
 PAD = 500
-TGT = np.maximum(1, SRC + np.random.default_rng(1).integers(-9, 10, 500))
+TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 10, 500))
 
 
 def loader_of(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
-    src, tgt = (Rows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC, TGT))
+    src, tgt = (Rows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
 
@@ -37,7 +37,7 @@ def numbers(batches: Iterable[Batch]) -> list[list[int]]:
     return [[row for row in batch.src_ids[:, 0].tolist() if row != PAD] for batch in batches]
 
 
-def be_process(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
+def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
     patch.setattr(batching, "rank", lambda: rank)
     for module in (batching, loader):
         patch.setattr(module, "n_processes", lambda: n)
@@ -98,7 +98,7 @@ def test_seed_and_epoch_decide_rows_and_order() -> None:
 def test_a_loader_goes_on_as_if_never_stopped(
     position: int | None, process: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    be_process(monkeypatch, *process)
+    patch_rank(monkeypatch, *process)
     unbroken = loader_of()
     expected = [batch for _ in range(4) for batch in numbers(unbroken)]
     taken = len(unbroken) + len(range(len(unbroken))[:position])
@@ -133,10 +133,10 @@ def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_pla
     whole, parts = loader_of(), [loader_of() for _ in range(n)]
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs
-        be_process(monkeypatch, 0, 1)
+        patch_rank(monkeypatch, 0, 1)
         plan, dealt = numbers(whole), []
         for rank, part in enumerate(parts):
-            be_process(monkeypatch, rank, n)
+            patch_rank(monkeypatch, rank, n)
             dealt.append(numbers(part))
             assert len(dealt[-1]) == len(part) == -(-len(plan) // n)
         in_turn = [batch for step in zip(*dealt, strict=True) for batch in step]

@@ -12,15 +12,15 @@ import datasets
 import pyarrow as pa
 import pytest
 from commands import parquet, write
-from corpora import Pairs, config, long_pairs, printed_by, stand_in_for_the_hub, tells_memory, write_pairs
+from corpora import Pairs, config, long_pairs, needs_proc_status, printed_integer, stand_in_for_the_hub, write_pairs
 from datasets import DatasetDict
 
 from minitrans.data import corpus as corpus_module
 from minitrans.data import readers
 from minitrans.data.corpus import (
-    column_arrays,
+    flatten_id_column,
     load_corpus,
-    run_corpus,
+    load_run_corpus,
     tokenize_corpus,
     train_tokenizer,
 )
@@ -52,7 +52,7 @@ def no_network(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
 
 
-def pairs_of(corpus: DatasetDict, split: str) -> Pairs:
+def pairs_of_split(corpus: DatasetDict, split: str) -> Pairs:
     return list(zip(corpus[split]["source"], corpus[split]["target"], strict=True))
 
 
@@ -76,10 +76,10 @@ def test_every_format_gives_the_same_text(
     first = load_corpus(config(folder, **columns))
     assert list(first) == ["train", "valid", "test", "test_2016"]
     assert first.column_names == {split: ["source", "target"] for split in first}
-    assert [pairs_of(first, split) for split in first] == [PAIRS * 2, *list(splits.values())[1:]]
+    assert [pairs_of_split(first, split) for split in first] == [PAIRS * 2, *list(splits.values())[1:]]
     assert [m for m in caplog.messages if "left out" in m] == ["left out 3 of 9 training pairs: one side is empty"]
     swapped = load_corpus(config(folder, source_column="sentence_zh", target_column="src"))
-    assert pairs_of(swapped, "test") == [(zh, en) for en, zh in PAIRS[1:]]
+    assert pairs_of_split(swapped, "test") == [(zh, en) for en, zh in PAIRS[1:]]
     message = "no train split" if "lines" in suffix else r"no column en, only: .*or data\.source_column and data\.targ"
     with pytest.raises(UserError, match=message):
         load_corpus(config(folder))
@@ -87,7 +87,7 @@ def test_every_format_gives_the_same_text(
     monkeypatch.delattr(readers, "_select_columns")
     again = load_corpus(config(folder.rename(tmp_path / "moved"), **columns))
     assert [again[split]._fingerprint for split in again] == [first[split]._fingerprint for split in first]
-    assert pairs_of(again, "valid") == splits["val"]
+    assert pairs_of_split(again, "valid") == splits["val"]
     assert all(data["filename"] for split in again.values() for data in split.cache_files)  # mapped, not copied
 
 
@@ -111,7 +111,7 @@ def test_every_format_gives_the_same_text(
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
     folder = write(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
-    assert pairs_of(load_corpus(config(folder)), "test") == pairs
+    assert pairs_of_split(load_corpus(config(folder)), "test") == pairs
 
 
 TSV_OPTIONS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
@@ -148,7 +148,7 @@ def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch
         load_corpus(config(folder))
     assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
     write(folder, {"train.en": "a\n" * 8})
-    assert pairs_of(load_corpus(config(folder)), "train") == [("a", "b")] * 8
+    assert pairs_of_split(load_corpus(config(folder)), "train") == [("a", "b")] * 8
 
 
 OPUS_CARD = """\
@@ -189,9 +189,9 @@ def test_the_layouts_of_the_hub(values: tuple[str, str, str | None], streaming: 
     settings = DataConfig(path, "en", target, name=name, streaming=streaming, cache_dir="cache")
     corpus = load_corpus(settings)
     assert list(corpus) == ["train", "valid", "test"]
-    assert pairs_of(corpus, "train") == PAIRS
-    assert pairs_of(corpus, "valid") == PAIRS[:2]
-    assert pairs_of(corpus, "test") == PAIRS[2:]
+    assert pairs_of_split(corpus, "train") == PAIRS
+    assert pairs_of_split(corpus, "valid") == PAIRS[:2]
+    assert pairs_of_split(corpus, "test") == PAIRS[2:]
     assert {entry.name for entry in Path().iterdir()} == {"hub", "cache"}  # nothing is kept elsewhere
     again = load_corpus(settings)
     assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
@@ -217,7 +217,7 @@ def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
     with pytest.raises(UserError, match=r"multi30k, test: cannot read further"):
         load_corpus(settings)
     corpus = load_corpus(replace(settings, splits={"train": "train", "valid": "validation"}))
-    assert pairs_of(corpus, "valid") == PAIRS[:2]
+    assert pairs_of_split(corpus, "valid") == PAIRS[:2]
 
 
 # -- corpus: splits and filters ----------------------------------------------------------------------------------------
@@ -257,17 +257,17 @@ def test_parts_of_local_splits(tmp_path: Path) -> None:
     splits = {"train": "all[20:]", "dev": "all[:10%]", "test": "all[10:20]"}
     corpus = load_corpus(config(folder, splits=splits))
     assert list(corpus) == ["train", "valid", "test"]
-    assert pairs_of(corpus, "train") == pairs[20:]
-    assert pairs_of(corpus, "valid") == pairs[:10]
-    assert pairs_of(corpus, "test") == pairs[10:20]
+    assert pairs_of_split(corpus, "train") == pairs[20:]
+    assert pairs_of_split(corpus, "valid") == pairs[:10]
+    assert pairs_of_split(corpus, "test") == pairs[10:20]
     again = load_corpus(config(folder, splits=splits))
     assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
 
 
 def test_the_same_files_for_other_languages_are_read_anew(tmp_path: Path) -> None:
     folder = write(tmp_path / "corpus", {f"{split}.tsv": "en\tzh\tde\n1\t2\t3\n" for split in ("train", "valid")})
-    assert pairs_of(load_corpus(config(folder)), "train") == [("1", "2")]
-    assert pairs_of(load_corpus(config(folder, target="de")), "train") == [("1", "3")]
+    assert pairs_of_split(load_corpus(config(folder)), "train") == [("1", "2")]
+    assert pairs_of_split(load_corpus(config(folder, target="de")), "train") == [("1", "3")]
 
 
 def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
@@ -277,7 +277,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     splits = {"train": train, "valid": [("b", "2"), ("x", "y")], "test": [("c", "0"), ("x", "z"), ("", "")]}
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
     corpus = load_corpus(config(folder))
-    assert pairs_of(corpus, "train") == [pair for pair in train if pair[0]]
+    assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]
     counted = [
         "1 of 2 validation pairs: their source stands in test too (0 with the same target)",
         "1 of 9 training pairs: their source stands in valid too (1 with the same target)",
@@ -288,17 +288,17 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     assert caplog.messages == counted
     caplog.clear()
     fewer = load_corpus(config(folder, deduplicate=True))
-    assert pairs_of(fewer, "train") == [("a", "1"), ("d", "4"), ("d", "5"), ("e", "7")]
+    assert pairs_of_split(fewer, "train") == [("a", "1"), ("d", "4"), ("d", "5"), ("e", "7")]
     assert caplog.messages == [counted[0], counted[4], *(f"left out {message}" for message in counted[1:4])]
-    assert [pairs_of(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
+    assert [pairs_of_split(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
 
 
 def test_run_corpus(tmp_path: Path) -> None:
     one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
     other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
     write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
-    assert pairs_of(run_corpus(tmp_path), "valid") == PAIRS[:1]
-    assert pairs_of(run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
+    assert pairs_of_split(load_run_corpus(tmp_path), "valid") == PAIRS[:1]
+    assert pairs_of_split(load_run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 
 
 # -- corpus: tokenizer and ids ----------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
         assert pairs["tgt_ids"][:] == tokenizer.encode_batch(corpus[split]["target"][:])
     valid = tokenized["valid"]
     for pairs in (valid, valid.select([3, 0]), valid.select(range(1, 3))):
-        ids, lengths = column_arrays(pairs, "tgt_ids")
+        ids, lengths = flatten_id_column(pairs, "tgt_ids")
         assert lengths.tolist() == [len(row) for row in pairs["tgt_ids"]]
         assert ids.tolist() == [i for row in pairs["tgt_ids"] for i in row]
         assert (str(ids.dtype), str(lengths.dtype)) == ("int32", "int64")
@@ -453,12 +453,12 @@ def test_many_pairs_are_tokenized_by_several_processes(
         for split, pairs in tokenize_corpus(corpus, tokenizer).items():
             assert pairs[:] == expected[split][:]
             (ids, lengths), (same_ids, same_lengths) = (
-                column_arrays(rows, "tgt_ids") for rows in (pairs, expected[split])
+                flatten_id_column(rows, "tgt_ids") for rows in (pairs, expected[split])
             )
             assert (ids.tolist(), lengths.tolist()) == (same_ids.tolist(), same_lengths.tolist())
 
 
-MEMORY = """
+MEMORY_PROGRAM = """
 import sys
 from corpora import config, most_memory
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
@@ -474,7 +474,7 @@ print(most_memory(prepare, sys.argv[3]) - before)
 """
 
 
-@tells_memory
+@needs_proc_status
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     folders = [
         write_pairs(tmp_path / name, "lines", {"train": long_pairs(n, 59), "valid": long_pairs(100, 59)})
@@ -482,7 +482,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     ]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
     text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024
-    assert printed_by(MEMORY, tmp_path / "cache", *folders) < text
+    assert printed_integer(MEMORY_PROGRAM, tmp_path / "cache", *folders) < text
 
 
 @pytest.mark.skipif(not CORPORA.is_dir(), reason=f"the shared corpora are not at {CORPORA}")

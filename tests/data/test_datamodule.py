@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import Pairs, config, pairs_in, sources, write_pairs
+from corpora import Pairs, batch_source_ids, config, pairs_in, write_pairs
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -68,7 +68,7 @@ def test_validation_holds_every_pair_that_fits(
     first, second = list(loader), list(loader)
     assert len(first) > 3
     assert sorted(pairs_in(first, tokenizer)) == sorted([VALID[0], *VALID[2:]])
-    assert sources(first) == sources(second)
+    assert batch_source_ids(first) == batch_source_ids(second)
 
 
 def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
@@ -105,7 +105,7 @@ def test_limits_of_length_hold_in_training_alone(
 
 def test_the_seed_decides_the_order(folder: Path, tokenizer: Tokenizer) -> None:
     one, same, other = (data_module(folder, tokenizer, seed).train_dataloader() for seed in (5, 5, 6))
-    assert sources(one) == sources(same) != sources(other)
+    assert batch_source_ids(one) == batch_source_ids(same) != batch_source_ids(other)
 
 
 class Recorder(LightningModule):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, report, wrong_lengths
 from minitrans.text.reading import clean
 
-RARE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+RARE_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 
 
 def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
@@ -21,7 +21,7 @@ def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
 
 def test_hashes_are_alike_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
-    rare = [c for c in RARE if c < "\u3100"]
+    rare = [c for c in RARE_CHARACTERS if c < "\u3100"]
     lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
     hashes = hash_pairs(table([(line, line) for line in lines], chunk=7))
     cleaned = [clean(line) for line in lines]
@@ -32,7 +32,7 @@ def test_hashes_are_alike_where_the_clean_text_is() -> None:
 
 def test_which_sides_are_empty() -> None:
     """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
-    lines = [f" {c}" for c in (*RARE, *"a.我́\ue000\U0001f600\U0010ffff")]
+    lines = [f" {c}" for c in (*RARE_CHARACTERS, *"a.我́\ue000\U0001f600\U0010ffff")]
     for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
         assert empty_sides(table(pairs)).tolist() == [not clean(line) for line in lines]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpora import Pairs, config, sources, write_pairs
-from test_batching import be_process
+from corpora import Pairs, batch_source_ids, config, write_pairs
+from test_batching import patch_rank
 
 from minitrans.data.batching import Rows
 from minitrans.data.datamodule import TranslationDataModule
-from minitrans.data.noise import EMOJI, KINDS, Noise
+from minitrans.data.noise import EMOJI, NOISES, Noise
 from minitrans.text.reading import PLACEHOLDERS, neighbouring_keys
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -22,10 +22,10 @@ TRAIN = [(f"{a} Hat, {b} coat.", f"帽{a}{b * n}。") for n in (1, 2, 3) for a, 
 VALID = [("A Hat.", "帽A。"), ("B coat.", "B。")]
 TOKENIZER = Tokenizer.train(chain(*TRAIN), TokenizerConfig(300, plain_sources=False))
 NOISE = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
-GO = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
+GO_WITH_EMOJI = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
 TYPOS = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbouring_keys("b"))]
 TYPOS += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbouring_keys("l"))]
-WAYS = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
+both_loaders = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
 Ids = list[tuple[list[int], list[int]]]
 
 
@@ -79,18 +79,18 @@ def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len:
         ("typo", "a able", "long", [(f"a {word}", "long") for word in TYPOS]),
         ("typo", "a cat", "able", [("a cat", "able")]),
         ("item", "Go.", "走。", [(f"{m}Go.", f"{m}走。") for m in ("- ", *(f"{n}. " for n in range(1, 21)))]),
-        ("emoji", "Go.", "走。", [(text, "走。" + text[3:].strip()) for text in GO]),
-        ("emoji", "Go.", "Va là.", [(text, "Va là. " + text[3:].strip()) for text in GO]),
+        ("emoji", "Go.", "走。", [(text, "走。" + text[3:].strip()) for text in GO_WITH_EMOJI]),
+        ("emoji", "Go.", "Va là.", [(text, "Va là. " + text[3:].strip()) for text in GO_WITH_EMOJI]),
         ("quotes", "Go.", "走。", [('"Go."', "“走。”")]),
     ],
 )
 def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs) -> None:
-    assert {KINDS[kind](source, target, random.Random(seed), "zh") for seed in range(3000)} == {*expected}
-    assert [KINDS["quotes"]("", "x", random.Random(0), to)[1] for to in ("de", "ja", "nl")] == ["„x“", "「x」", '"x"']
-    assert [KINDS["other_end"]("x", "x", random.Random(0), to)[1] for to in ("de", "ja")] == ["x!", "x！"]
+    assert {NOISES[kind](source, target, random.Random(seed), "zh") for seed in range(3000)} == {*expected}
+    assert [NOISES["quotes"]("", "x", random.Random(0), to)[1] for to in ("de", "ja", "nl")] == ["„x“", "「x」", '"x"']
+    assert [NOISES["other_end"]("x", "x", random.Random(0), to)[1] for to in ("de", "ja")] == ["x!", "x！"]
 
 
-@WAYS
+@both_loaders
 def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs_of(noise: dict[str, float] | None = NOISE, **values: Any) -> list[Ids]:
         return epochs(batches(data(tmp_path, noise, **values)))
@@ -107,19 +107,19 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
         assert epochs(chain(first, batches(resumed))) == expected, f"resumed after {stop} batches"
     parts = []
     for rank in range(3):
-        be_process(monkeypatch, rank, 3)
+        patch_rank(monkeypatch, rank, 3)
         parts.append(epochs_of(**way))
     assert [sorted(chain(*pairs)) for pairs in zip(*parts, strict=True)] == expected
 
 
-@WAYS
+@both_loaders
 def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> None:
     modules = without, _, noisy = [data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
     clean, same, other = ([*islice(batches(module), 30)] for module in modules)
     assert clean == same != other
     assert epochs(clean)[0] == sorted((TOKENIZER.encode(source), TOKENIZER.encode(target)) for source, target in TRAIN)
     assert [*zip(*clean[0][1], strict=True)][1] == [*zip(*other[0][1], strict=True)][1], "of the same order"
-    assert sources(noisy.val_dataloader()) == sources(without.val_dataloader())
+    assert batch_source_ids(noisy.val_dataloader()) == batch_source_ids(without.val_dataloader())
     assert without.words() == noisy.words() != []
 
 

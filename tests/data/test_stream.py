@@ -12,7 +12,7 @@ from pathlib import Path
 import corpora
 import datasets
 import pytest
-from corpora import Pairs, long_pairs, pairs_in, printed_by, sources, tells_memory, write_pairs
+from corpora import Pairs, batch_source_ids, long_pairs, needs_proc_status, pairs_in, printed_integer, write_pairs
 from datasets import Dataset
 from fake_processes import run_as_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -100,7 +100,7 @@ def test_a_corpus_is_read_through_a_web_server(tmp_path: Path, tokenizer: Tokeni
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{server.server_port}/corpus"
         read = one_pass(loader(config(address), tokenizer), len(TRAIN))
-        assert sources(read) == sources(one_pass(loader(config(folder), tokenizer), len(TRAIN)))
+        assert batch_source_ids(read) == batch_source_ids(one_pass(loader(config(folder), tokenizer), len(TRAIN)))
         assert load_corpus(config(address))["valid"][:] == load_corpus(config(folder))["valid"][:]
         with pytest.raises(
             UserError, match=r"cannot read data\.path http://127.*/gone: .*; give a folder with train\.en"
@@ -118,23 +118,23 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
         assert sorted(pairs[:BUFFER]) == sorted(TRAIN[:BUFFER])  # a buffer after the other
         assert pairs[:BUFFER] != TRAIN[:BUFFER]
         assert all(tensor.numel() <= 40 for batch in batches for tensor in batch)
-    assert sources(passes[0]) != sources(passes[1])
+    assert batch_source_ids(passes[0]) != batch_source_ids(passes[1])
 
 
 def test_a_stream_goes_on_from_any_place(stream_config: DataConfig, tokenizer: Tokenizer) -> None:
     whole = loader(stream_config, tokenizer)
-    unbroken = sources(islice(whole, 40))
+    unbroken = batch_source_ids(islice(whole, 40))
     n_pass = len(one_pass(loader(stream_config, tokenizer), len(TRAIN)))
     assert 3 < n_pass < 20
     for stop in range(2 * n_pass + 2):
         stopped = loader(stream_config, tokenizer)
-        assert sources(islice(stopped, stop)) == unbroken[:stop]
+        assert batch_source_ids(islice(stopped, stop)) == unbroken[:stop]
         state = json.loads(json.dumps(stopped.state_dict()))  # plain enough for any checkpoint
         resumed = loader(stream_config, tokenizer)
         resumed.load_state_dict(state)
-        assert sources(islice(resumed, 40 - stop)) == unbroken[stop:], f"resumed after {stop} batches"
+        assert batch_source_ids(islice(resumed, 40 - stop)) == unbroken[stop:], f"resumed after {stop} batches"
         assert resumed.words == whole.words
-        again = sources(islice(stopped, 3))  # the same loader, asked again
+        again = batch_source_ids(islice(stopped, 3))  # the same loader, asked again
         assert again == unbroken[stop : stop + 3]
 
 
@@ -143,7 +143,7 @@ def test_a_stream_of_one_buffer_goes_on_from_its_end(tmp_path: Path, tokenizer: 
     stopped, resumed = loader(settings, tokenizer), loader(settings, tokenizer)
     n = len(one_pass(stopped, len(TRAIN)))
     resumed.load_state_dict(stopped.state_dict())
-    assert sources(islice(resumed, 3)) == sources(islice(loader(settings, tokenizer), n, n + 3))
+    assert batch_source_ids(islice(resumed, 3)) == batch_source_ids(islice(loader(settings, tokenizer), n, n + 3))
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -151,10 +151,10 @@ def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Pat
     """Again and again, of buffers that they cannot share equally; only the last of a buffer may have no rows."""
     settings = config(write(tmp_path / "corpus", TRAIN[:43]))
     parts = [loader(settings, tokenizer) for _ in range(n)]
-    dealt = run_as_processes(n, lambda: sources(islice(parts.pop(), 10)))
+    dealt = run_as_processes(n, lambda: batch_source_ids(islice(parts.pop(), 10)))
     in_turn = [batch for step in zip(*dealt, strict=True) for batch in step if batch != [[tokenizer.pad_id]]]
     assert len(in_turn) < 10 * n
-    assert in_turn == sources(islice(loader(settings, tokenizer), len(in_turn)))
+    assert in_turn == batch_source_ids(islice(loader(settings, tokenizer), len(in_turn)))
 
 
 def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
@@ -181,7 +181,7 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
 
 def test_the_seed_decides_the_order(tmp_path: Path, tokenizer: Tokenizer) -> None:
     settings = config(write(tmp_path / "corpus"))
-    one, same, other = (sources(islice(loader(settings, tokenizer, seed), 20)) for seed in (5, 5, 6))
+    one, same, other = (batch_source_ids(islice(loader(settings, tokenizer, seed), 20)) for seed in (5, 5, 6))
     assert one == same != other
 
 
@@ -281,7 +281,7 @@ def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
     assert sorted(pairs_in(one_pass(loader(settings, tokenizer), len(TRAIN)), tokenizer)) == sorted(TRAIN)
 
 
-MEMORY = """
+MEMORY_PROGRAM = """
 import sys
 from corpora import config, most_memory
 from minitrans.data.stream import StreamLoader
@@ -299,8 +299,8 @@ print(most_memory(read, 20_000) - before)
 """
 
 
-@tells_memory
+@needs_proc_status
 def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "corpus", long_pairs(23_100, 29))
     text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
-    assert printed_by(MEMORY, folder, tmp_path / "cache") < text / 3
+    assert printed_integer(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 3

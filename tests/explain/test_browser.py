@@ -17,38 +17,38 @@ if TYPE_CHECKING:
 
 pytestmark = needs_chromium
 TEXTS = ["I love you.", "Machine <b>learning</b> is fun."]
-INSIDE = ("data:image/svg", "blob:", "about:srcdoc")  # asks nobody
-SVG = "{http://www.w3.org/2000/svg}"
+LOCAL_URL_PREFIXES = ("data:image/svg", "blob:", "about:srcdoc")  # asks nobody
+SVG_TAG_PREFIX = "{http://www.w3.org/2000/svg}"
 
 
 @pytest.fixture(scope="module")
-def saved(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved_page(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
     minitrans.explain(translator, TEXTS).save(path)
     return path
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[tuple["Page", list[str], list[str]]]:
+def page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
     with opened() as page:
         yield page
 
 
 @pytest.fixture
-def empty(chromium: tuple["Page", list[str], list[str]]) -> Iterator["Page"]:
+def monitored_page(page_with_logs: tuple["Page", list[str], list[str]]) -> Iterator["Page"]:
     """Whatever is opened in it, and done to that, asks for nothing and has no error."""
-    page, requests, errors = chromium
+    page, requests, errors = page_with_logs
     requests.clear()
     yield page
     page.title()  # what has happened by now has been told
     assert errors == []
-    assert {url for url in requests if not url.startswith(INSIDE)} == {page.url}
+    assert {url for url in requests if not url.startswith(LOCAL_URL_PREFIXES)} == {page.url}
 
 
 @pytest.fixture
-def page(empty: "Page", saved: Path) -> "Page":
-    visit(empty, saved.as_uri(), 1200)
-    return empty
+def page(monitored_page: "Page", saved_page: Path) -> "Page":
+    visit(monitored_page, saved_page.as_uri(), 1200)
+    return monitored_page
 
 
 def step_of(page: "Page | Frame") -> int:
@@ -155,20 +155,20 @@ def test_what_is_saved_looks_the_same_by_itself(page: "Page") -> None:
         page.click("#map .save button")
     assert download.value.suggested_filename == "minitrans-map.svg"
     drawn = ET.parse(download.value.path()).getroot()
-    assert drawn.tag == f"{SVG}svg"
+    assert drawn.tag == f"{SVG_TAG_PREFIX}svg"
     assert all("class" not in each.attrib for each in drawn.iter())
-    cells = [each for each in drawn.iter(f"{SVG}rect") if "data-q" in each.attrib]
+    cells = [each for each in drawn.iter(f"{SVG_TAG_PREFIX}rect") if "data-q" in each.attrib]
     assert len(cells) == page.locator("#map .cells rect").count()
     opacities = [float(each.get("fill-opacity", "nan")) for each in cells if "hatch" not in each.get("fill", "")]
     expected = page.evaluate("weights.cross[0][MEAN].flatMap((row) => [...row])")
     assert opacities == pytest.approx(expected, abs=6e-5)
-    assert {each.get("id") for each in drawn.iter(f"{SVG}pattern")} == {"hatch"}
+    assert {each.get("id") for each in drawn.iter(f"{SVG_TAG_PREFIX}pattern")} == {"hatch"}
 
 
 @pytest.mark.parametrize("width", [400, 1400])
-def test_nothing_is_wider_than_the_window(page: "Page", saved: Path, width: int) -> None:
+def test_nothing_is_wider_than_the_window(page: "Page", saved_page: Path, width: int) -> None:
     for dark in (False, True):
-        visit(page, saved.as_uri(), width, dark)
+        visit(page, saved_page.as_uri(), width, dark)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == (
             "rgb(21, 23, 27)" if dark else "rgb(252, 252, 250)"
@@ -176,12 +176,12 @@ def test_nothing_is_wider_than_the_window(page: "Page", saved: Path, width: int)
         assert page.evaluate("[...document.querySelectorAll('.picture svg')].every((s) => s.clientWidth > 50)")
 
 
-def test_a_notebooks_frame_works_too(empty: "Page", translator: Translator, tmp_path: Path) -> None:
+def test_a_notebooks_frame_works_too(monitored_page: "Page", translator: Translator, tmp_path: Path) -> None:
     notebook = tmp_path / "notebook.html"
     shown = minitrans.explain(translator, TEXTS[0])._repr_html_()
     notebook.write_text(f"<!DOCTYPE html><meta charset='utf-8'>{shown}", encoding="utf-8")
-    visit(empty, notebook.as_uri(), 1200)
-    _, frame = empty.frames
+    visit(monitored_page, notebook.as_uri(), 1200)
+    _, frame = monitored_page.frames
     frame.wait_for_function("() => drawnFor > 1000 && document.querySelectorAll('.picture svg').length === 11")
     frame.click("#forward")
     assert step_of(frame) == 2

@@ -13,7 +13,7 @@ from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
 from minitrans.translate.bundle import Bundle
-from minitrans.translate.translator import Attention, Translator
+from minitrans.translate.translator import AttentionWeights, Translator
 
 TEXTS = ["I love you.", "Machine learning is fun, and I love you."]
 
@@ -157,7 +157,7 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, tr
 
 
 @torch.no_grad()
-def log_prob(bundle: Bundle, attention: Attention) -> float:
+def log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
     source, target = (list(map(bundle.tokenizer.id_of, pieces)) for pieces in (attention.source, attention.target))
     log_p = bundle.model(torch.tensor([source]), torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))

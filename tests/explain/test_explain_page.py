@@ -17,11 +17,11 @@ from torch import Tensor
 import minitrans
 from minitrans.errors import UserError
 from minitrans.explain.computing import ATTENTION_KINDS
-from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, count_fitting
+from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, fitting_counts
 from minitrans.translate.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]
-NASTY = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"
+HTML_INJECTION = "</script><script>alert(1)</script><b>&amp;\u2028\"'<!--"
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +74,11 @@ def test_the_page_is_small_loads_nothing_and_runs_its_own_script_alone(translato
 
 
 def test_what_a_text_holds_is_text(translator: Translator) -> None:
-    html = minitrans.explain(translator, NASTY).html
+    html = minitrans.explain(translator, HTML_INJECTION).html
     assert html.count("<script") == html.count("</script") == 2
     assert "<b>" not in html
     assert "<!--" not in html
-    assert data_of(html)["sentences"][0]["text"] == NASTY
+    assert data_of(html)["sentences"][0]["text"] == HTML_INJECTION
 
 
 def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage) -> None:
@@ -101,7 +101,7 @@ def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage)
     ],
 )
 def test_as_many_layers_and_sentences_as_fit(sizes: list[int], n_layers: int, expected: tuple[int, int]) -> None:
-    assert count_fitting(sizes, n_layers) == expected
+    assert fitting_counts(sizes, n_layers) == expected
 
 
 def test_what_is_left_out_is_said_and_the_last_layers_stay(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from commands import CORPUS, run_readme
-from conftest import BOS, EOS, PAD, always, random_ids, random_model
+from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -17,7 +17,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
-from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, pieces_of, save_engine
+from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, save_engine, vocab_pieces
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
@@ -27,12 +27,12 @@ PIECES = [f"p{i}" for i in range(11)]
 MAX_LEN = 17
 
 # What a user may type: to be cleaned, to be left empty, to be cut, and what looks like special pieces; and sentences.
-UGLY = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!", "<s> </s> <unk> <0x41>"]
-UGLY += ["cat " * 99, "机器🤖"]
+ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!"]
+ODD_LINES += ["<s> </s> <unk> <0x41>", "cat " * 99, "机器🤖"]
 SENTENCES = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:300]
 TYPED = ["I don’t “know” – it’s…", "1. HELLO!! How are you ? I’m fine 😀"]  # as people do
 TYPED += ["“Good night”", "— ☂", "Ｈｉ,Tom"]
-LINES = [*UGLY, *TYPED, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
+LINES = [*ODD_LINES, *TYPED, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
 
 
 def engine_of(model: Transformer, folder: Path) -> Any:
@@ -40,25 +40,25 @@ def engine_of(model: Transformer, folder: Path) -> Any:
     return load_engine(folder)
 
 
-def sources_of(seed: int, lengths: list[int]) -> list[list[int]]:
+def random_sources(seed: int, lengths: list[int]) -> list[list[int]]:
     """Random pieces, without EOS, which the engine appends itself."""
     ids = random_ids(seed, lengths, max(lengths))
     return [[i if i != EOS else BOS for i in row[:n]] for row, n in zip(ids.tolist(), lengths, strict=True)]
 
 
-def own_ids(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
+def own_greedy_ids(model: Transformer, sources: list[list[int]]) -> list[list[int]]:
     return [greedy_decode(CachedStepper(model), torch.tensor([[*source, EOS]]))[0].ids for source in sources]
 
 
-def one_track(*best: int) -> Transformer:
-    return always(random_model(1, tie_embeddings=False).float(), *best)
+def constant_output_model(*best: int) -> Transformer:
+    return force_likeliest_tokens(random_model(1, tie_embeddings=False).float(), *best)
 
 
 def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        engine_of(one_track(7), tmp_path)
+        engine_of(constant_output_model(7), tmp_path)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -79,9 +79,11 @@ def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, An
     for seed in range(8):
         (folder := tmp_path / str(seed)).mkdir()
         model = random_model(seed, **sizes).float()
-        sources = sources_of(seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9])  # the longest that there may be is among them
+        sources = random_sources(
+            seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9]
+        )  # the longest that there may be is among them
         outputs = engine_decode(engine_of(model, folder), PIECES, MAX_LEN, sources)
-        assert outputs == own_ids(model, sources)
+        assert outputs == own_greedy_ids(model, sources)
         taken += outputs
     assert len({tuple(ids) for ids in taken}) > 10
 
@@ -98,9 +100,9 @@ def with_another_eps() -> Transformer:
 @pytest.mark.parametrize(
     ("model", "lengths", "expected"),
     [
-        (one_track(EOS, 7), [3, 4], [[], []]),
-        (one_track(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
-        (one_track(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
+        (constant_output_model(EOS, 7), [3, 4], [[], []]),
+        (constant_output_model(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
+        (constant_output_model(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
         (random_model(2, max_len=1200).float(), [1199], None),  # longer than the engine takes by default
         (with_another_eps(), [6, 4, 8, 3, 7], None),
     ],
@@ -108,14 +110,14 @@ def with_another_eps() -> Transformer:
 def test_the_engine_takes_our_tokens_where_a_model_is_special(
     model: Transformer, lengths: list[int], expected: list[list[int]] | None, tmp_path: Path
 ) -> None:
-    sources = sources_of(1, lengths)
+    sources = random_sources(1, lengths)
     outputs = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
-    assert outputs == own_ids(model, sources)
+    assert outputs == own_greedy_ids(model, sources)
     assert expected is None or outputs == expected
 
 
 def test_nothing_and_empty_sources_are_not_decoded(tmp_path: Path) -> None:
-    engine = engine_of(one_track(7), tmp_path)
+    engine = engine_of(constant_output_model(7), tmp_path)
     assert engine_decode(engine, PIECES, MAX_LEN, []) == []
     assert engine_decode(engine, PIECES, MAX_LEN, [[], [4], []]) == [[], [7] * 14, []]
 
@@ -158,19 +160,19 @@ def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
 
 
 def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
-    shown = "[[tokenizer.encode(text) for line in lines for text, _ in reader.read_line(line)], translate(lines)]"
-    reader = translator.bundle.tokenizer.reader_of(translator.bundle.words)
-    ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.read_line(line))
+    shown = "[[tokenizer.encode(text) for line in lines for text, _ in reader.preprocess_line(line)], translate(lines)]"
+    reader = translator.bundle.tokenizer.make_reader(translator.bundle.words)
+    ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.preprocess_line(line))
     assert run_readme(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
 
 
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0, 1}), ("a", {0, 19, 26, 40}), ("<0x0A>", {0, 1})])
 def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Path, tmp_path: Path) -> None:
     bundle = Translator.load(tiny_run).bundle
-    always(bundle.model, pieces_of(bundle).index(piece))
+    force_likeliest_tokens(bundle.model, vocab_pieces(bundle).index(piece))
     export(bundle, tmp_path / "engine")
-    expected = Translator(bundle).translate(UGLY)
-    assert run_readme(tmp_path / "engine", UGLY, "torch") == expected
+    expected = Translator(bundle).translate(ODD_LINES)
+    assert run_readme(tmp_path / "engine", ODD_LINES, "torch") == expected
     assert {len(line) for line in expected} == lengths  # an emoji at the end is put back
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 from commands import CORPUS, run_readme
-from conftest import always, randomize
+from conftest import force_likeliest_tokens, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
 
@@ -34,14 +34,14 @@ from minitrans.translate.translator import Translator
 
 SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
 GERMAN = ["Die Katze sitzt auf dem Baum.", "Wo ist der Bahnhof?", "Größe und Straße", "Ich esse zwei Äpfel."] * 9
-UGLY = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00!", "<s> </s> <unk> <0x41>"]
+ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00!", "<s> </s> <unk> <0x41>"]
 TYPED = [
     "I don’t “know” – Zoltan’s here…",
     "1. HELLO!! How are you ? I’m fine 😀",
     "☂",
     "B316, 1,250 at 7:30 in New Delhi",
 ]
-LINES = [*UGLY, *TYPED, "cat " * 99, "机器🤖", *SENTENCES[:60], *SENTENCES[300:320]]
+LINES = [*ODD_LINES, *TYPED, "cat " * 99, "机器🤖", *SENTENCES[:60], *SENTENCES[300:320]]
 
 
 def tokenizer_of(
@@ -91,7 +91,7 @@ def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) ->
     export(translator.bundle, tmp_path / "engine")
     engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
     lines = [line for line in SENTENCES[:100] if len(translator.sentences(line)) == 1]
-    texts = [text for line in lines for text, _ in tokenizer.reader.read_line(line)]
+    texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]
     ids = [engine_decode(engine, translator.bundle, row, 5)[0] for row in rows]
@@ -166,14 +166,14 @@ def swapped(weights: dict[str, Any]) -> dict[str, Any]:
     return {re.sub(r"(?<=layers\.)[01]", lambda i: str(1 - int(i[0])), name): w for name, w in weights.items()}
 
 
-def nudged(weights: dict[str, Any]) -> dict[str, Any]:
+def nudge_positions(weights: dict[str, Any]) -> dict[str, Any]:
     return weights | {(name := "model.decoder.embed_positions.weight"): weights[name] * (1 + 1e-6)}
 
 
 # What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
 FAULTS: dict[str, tuple[Any, str]] = {
     "a swapped layer": (swapped, "logits differ by"),
-    "other positions": (nudged, "logits differ by"),
+    "other positions": (nudge_positions, "logits differ by"),
     "a billionth": (
         lambda weights: weights | {(b := "final_logits_bias"): weights[b] + 1e-9},
         "logits differ by 1.0e-09",
@@ -195,7 +195,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh")
     broken, message = FAULTS[fault]
-    save, weights_of = export_transformers.save_engine, export_transformers.hf_weights
+    save, weights_of = export_transformers.save_engine, export_transformers.hf_state_dict
 
     def save_broken(folder: Path, bundle: Bundle) -> None:
         save(folder, bundle)
@@ -208,7 +208,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
     if broken is None:
         bundle.model.encoder.norm.eps = 0.25
     elif callable(broken):
-        monkeypatch.setattr(export_transformers, "hf_weights", lambda model: broken(weights_of(model)))
+        monkeypatch.setattr(export_transformers, "hf_state_dict", lambda model: broken(weights_of(model)))
     else:
         monkeypatch.setattr(export_transformers, "save_engine", save_broken)
     with pytest.raises(UserError) as refused:
@@ -229,7 +229,7 @@ def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> 
 
 def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
     bundle = untrained(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
-    always(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
+    force_likeliest_tokens(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
     ids = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))
     assert ids == [[300] * 14]

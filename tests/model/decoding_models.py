@@ -28,7 +28,7 @@ def decoding_sources(seed: int) -> Tensor:
     return random_ids(seed + 1, SOURCE_LENGTHS, max(SOURCE_LENGTHS))
 
 
-def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def record_step_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The shape (rows, tokens) of every call of `step` from now on, in order."""
     shapes: list[tuple[int, int]] = []
     step = Transformer.step
@@ -41,7 +41,7 @@ def watch_steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return shapes
 
 
-def watch_capacities(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
+def record_cache_capacities(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     """For how many tokens each cache is made from now on."""
     rooms: list[int | None] = []
     init_cache = Transformer.init_cache
@@ -54,7 +54,7 @@ def watch_capacities(monkeypatch: pytest.MonkeyPatch) -> list[int | None]:
     return rooms
 
 
-def watch_choices(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+def record_requires_grad(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether autograd records the logits that each token is chosen from, from now on."""
     recorded: list[bool] = []
     choose = decoding.likeliest_token

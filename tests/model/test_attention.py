@@ -18,7 +18,7 @@ from minitrans.model.cache import KeyValues
 from minitrans.verify.oracles import as_torch_state
 
 B, H, TQ, TK, DH, DV, D = 2, 3, 5, 7, 4, 9, 6
-EVERY_KEY = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+ALL_KEYS_MASK = torch.ones(1, 1, 1, 1, dtype=torch.bool)
 
 masked_or_not = pytest.mark.parametrize("masked", [False, True])
 
@@ -116,7 +116,7 @@ def test_weights_keep_the_dtype_of_the_queries_and_half_precision_takes_its_soft
 
     monkeypatch.setattr(torch, "softmax", spy)
     q, k, _ = (x.to(dtype) for x in random_qkv(10))
-    mask = random_mask(10) if masked else EVERY_KEY
+    mask = random_mask(10) if masked else ALL_KEYS_MASK
     weights = attention_weights(q, k, mask if masked else None)
     assert computed_in == [torch.promote_types(dtype, torch.float32)]
     assert weights.dtype == dtype
@@ -142,7 +142,7 @@ def test_pytorchs_weights_can_be_loaded() -> None:
 
 
 @pytest.fixture
-def n_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def projection_row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each projection's matrix, in order."""
     computed = []
     linear = F.linear
@@ -155,19 +155,21 @@ def n_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return computed
 
 
-def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(n_rows: list[int]) -> None:
+def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(
+    projection_row_counts: list[int],
+) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KeyValues(*module.project(memory, 1, 3))
-    n_rows.clear()
+    projection_row_counts.clear()
     module(x, x, x)
-    assert n_rows == [3 * H * DH, D]  # W_o is the last
-    n_rows.clear()
+    assert projection_row_counts == [3 * H * DH, D]  # W_o is the last
+    projection_row_counts.clear()
     module(x, memory, memory)
-    assert n_rows == [H * DH] * 3 + [D]
-    n_rows.clear()
+    assert projection_row_counts == [H * DH] * 3 + [D]
+    projection_row_counts.clear()
     module(x, None, None, cache=source)
-    assert n_rows == [H * DH, D]
+    assert projection_row_counts == [H * DH, D]
 
 
 @pytest.mark.parametrize("same", ["query and key", "key and value", "query and value", "none"])
@@ -207,7 +209,7 @@ def test_other_keys_and_values_than_the_queries_can_be_cached_too() -> None:
     module = multi_head(8)
     query, key, value = random_tensor(5, B, TQ, D), random_tensor(6, B, TK, D), random_tensor(7, B, TK, D)
     want = module(query, key, value, need_weights=True)
-    cache = KeyValues(*module.project(key, 1, 3)).room_for(TK)
+    cache = KeyValues(*module.project(key, 1, 3)).empty_buffers(TK)
     module(query, key[:, :3], value[:, :3], cache=cache)
     got = module(query, key[:, 3:], value[:, 3:], need_weights=True, cache=cache, offset=3)
     assert worst_deviation(got, want) <= ATOL

@@ -29,7 +29,7 @@ def fill(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
     return written
 
 
-def assert_holds(stored: KeyValues, k: Tensor, v: Tensor) -> None:
+def assert_first_slots(stored: KeyValues, k: Tensor, v: Tensor) -> None:
     """The first slots are these, exactly."""
     assert torch.equal(stored.k[:, :, : k.size(2)], k)
     assert torch.equal(stored.v[:, :, : v.size(2)], v)
@@ -37,7 +37,10 @@ def assert_holds(stored: KeyValues, k: Tensor, v: Tensor) -> None:
 
 def test_buffers_have_the_dtypes_and_the_device_of_the_sources_keys_and_values() -> None:
     source = KeyValues(*(torch.zeros(B, H, S, DH, dtype=t, device="meta") for t in (torch.bfloat16, torch.float16)))
-    for target in (source.room_for(CAPACITY), DecoderCache([source], make_cache().src_mask, CAPACITY).layers[0].target):
+    for target in (
+        source.empty_buffers(CAPACITY),
+        DecoderCache([source], make_cache().src_mask, CAPACITY).layers[0].target,
+    ):
         assert (target.k.dtype, target.v.dtype) == (torch.bfloat16, torch.float16)
         assert target.k.is_meta
         assert target.v.is_meta
@@ -71,10 +74,10 @@ def test_rows_are_selected_also_where_autograd_records() -> None:
         layer.target.write(new.k.requires_grad_(), new.v.requires_grad_(), 0)
     cache.length = 2
     cache.select_rows(torch.tensor([2, 0]))
-    assert_holds(cache.layers[0].target, new.k[[2, 0]], new.v[[2, 0]])
+    assert_first_slots(cache.layers[0].target, new.k[[2, 0]], new.v[[2, 0]])
 
 
 def test_selection_does_not_touch_the_buffers_before_it() -> None:
     kept, want = key_values(1, S), key_values(1, S)
     KeyValues(kept.k, kept.v).select_rows(torch.tensor([2, 0, 1]), S)
-    assert_holds(kept, want.k, want.v)
+    assert_first_slots(kept, want.k, want.v)

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, always, random_ids, random_targets, random_tensor, worst_deviation
+from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_targets, random_tensor, worst_deviation
 from decoding_models import (
     DECODING_SEED,
     SOURCE_LENGTHS,
     TARGET_LIMITS,
     decoding_model,
     decoding_sources,
-    watch_capacities,
-    watch_choices,
-    watch_steps,
+    record_cache_capacities,
+    record_requires_grad,
+    record_step_shapes,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,8 +27,8 @@ from minitrans.model.cache import DecoderCache
 from minitrans.model.decoding import (
     CachedStepper,
     Hypothesis,
-    Prefixes,
     Stepper,
+    UncachedState,
     UncachedStepper,
     beam_search,
     greedy_decode,
@@ -55,11 +55,11 @@ every_search = pytest.mark.parametrize("search", SEARCHES)
 
 
 @pytest.fixture
-def selections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
+def select_rows_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
     """Whose rows were selected, and which, by every call of `select_rows`, in order."""
     calls: list[tuple[str, list[int]]] = []
 
-    def watch(kind: type[DecoderCache] | type[Prefixes]) -> None:
+    def watch(kind: type[DecoderCache] | type[UncachedState]) -> None:
         select: Callable[[Any, Tensor], None] = kind.select_rows
 
         def spy(self: Any, rows: Tensor) -> None:
@@ -69,7 +69,7 @@ def selections(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
         monkeypatch.setattr(kind, "select_rows", spy)
 
     watch(DecoderCache)
-    watch(Prefixes)
+    watch(UncachedState)
     return calls
 
 
@@ -142,7 +142,7 @@ def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_steppe
 
 
 @torch.no_grad()
-def wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
+def count_wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
     """How many decoded rows are not what a full masked pass over each of them chooses, EOS and limit included."""
     wrong = 0
     for row, output in zip(src_ids, greedy_ids(make_stepper(model), src_ids), strict=True):
@@ -158,17 +158,19 @@ def wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -
 
 @both_steppers
 def test_decoding_equals_one_masked_pass_over_its_own_output(
-    make_stepper: MakeStepper, selections: list[tuple[str, list[int]]]
+    make_stepper: MakeStepper, select_rows_calls: list[tuple[str, list[int]]]
 ) -> None:
-    assert wrong_rows(MODEL, SRC_IDS, make_stepper) == 0
-    assert [kind for kind, _ in selections] == ["DecoderCache" if make_stepper is CachedStepper else "Prefixes"] * 6
+    assert count_wrong_rows(MODEL, SRC_IDS, make_stepper) == 0
+    assert [kind for kind, _ in select_rows_calls] == [
+        "DecoderCache" if make_stepper is CachedStepper else "UncachedState"
+    ] * 6
 
 
 @given(seed=st.integers(0, 2**20), vocab_size=st.integers(6, 13), max_len=st.integers(8, 31))
 def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
     model = decoding_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
-    assert wrong_rows(model, src_ids, CachedStepper) == 0
+    assert count_wrong_rows(model, src_ids, CachedStepper) == 0
     assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
 
 
@@ -198,15 +200,15 @@ def test_a_row_depends_on_nothing_else_in_its_batch() -> None:
 
 @pytest.mark.parametrize("batch", [list(range(len(SOURCE_LENGTHS))), [1, 4, 5, 8]])
 def test_finished_rows_leave_at_once(
-    batch: list[int], selections: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
+    batch: list[int], select_rows_calls: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = watch_steps(monkeypatch)
+    fed = record_step_shapes(monkeypatch)
     outputs = greedy_ids(STEPPER, SRC_IDS[batch])
     limits = [TARGET_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     assert fed == [(sum(end > t for end in ends), 1) for t in range(max(ends))]
-    assert len(selections) == len(set(ends)) - 1
-    assert len(selections) >= 3
+    assert len(select_rows_calls) == len(set(ends)) - 1
+    assert len(select_rows_calls) >= 3
 
 
 # Where it ends
@@ -217,8 +219,8 @@ def test_finished_rows_leave_at_once(
 def test_each_row_ends_with_eos_or_at_its_own_limit(
     make_stepper: MakeStepper, token: int, max_len: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fed = watch_steps(monkeypatch)
-    model = always(decoding_model(0, max_len=max_len), token)
+    fed = record_step_shapes(monkeypatch)
+    model = force_likeliest_tokens(decoding_model(0, max_len=max_len), token)
     lengths = [0 if token == EOS else min(max_len, limit) for limit in TARGET_LIMITS]
     assert greedy_ids(make_stepper(model), decoding_sources(0)) == [[token] * n for n in lengths]
     assert len(fed) == (max(1, *lengths) if make_stepper is CachedStepper else 0)
@@ -229,7 +231,7 @@ def test_each_row_ends_with_eos_or_at_its_own_limit(
 def test_there_is_room_for_the_longest_row_and_nothing_is_recorded(
     make_stepper: MakeStepper, search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recorded, rooms = watch_choices(monkeypatch), watch_capacities(monkeypatch)
+    recorded, rooms = record_requires_grad(monkeypatch), record_cache_capacities(monkeypatch)
     search(make_stepper(MODEL), SRC_IDS)
     assert rooms == ([max(TARGET_LIMITS)] if make_stepper is CachedStepper else [])
     assert {type(room) for room in rooms} <= {int}  # a tensor would make every step wait for its device
@@ -287,7 +289,7 @@ def plain_beam_search(model: Transformer, source: Tensor, beam: int, length_pena
     return sorted(hypotheses, key=lambda h: -h.score)
 
 
-def assert_same(got: list[Hypothesis], want: list[Hypothesis]) -> None:
+def assert_same_hypotheses(got: list[Hypothesis], want: list[Hypothesis]) -> None:
     assert [h.ids for h in got] == [h.ids for h in want]
     for one, other in zip(got, want, strict=True):
         assert one[1:] == pytest.approx(other[1:], rel=1e-11)
@@ -298,18 +300,18 @@ def assert_same(got: list[Hypothesis], want: list[Hypothesis]) -> None:
 def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
     for source, hypotheses in zip(SRC_IDS, beam_search(STEPPER, SRC_IDS, beam, length_penalty), strict=True):
         assert len(hypotheses) == beam
-        assert_same(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
+        assert_same_hypotheses(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 4))
 def test_beam_search_is_the_plain_one_for_any_model(seed: int, beam: int, n_rows: int) -> None:
     model, src_ids = decoding_model(seed, max_len=9), random_ids(seed, [4, 1, 3, 2][:n_rows], 4)
     for source, hypotheses in zip(src_ids, beam_search(CachedStepper(model), src_ids, beam), strict=True):
-        assert_same(hypotheses, plain_beam_search(model, source[source != PAD], beam, 1.0))
+        assert_same_hypotheses(hypotheses, plain_beam_search(model, source[source != PAD], beam, 1.0))
 
 
 @torch.no_grad()
-def teacher_forced(model: Transformer, source: Tensor, tgt_out: list[int]) -> float:
+def teacher_forced_log_prob(model: Transformer, source: Tensor, tgt_out: list[int]) -> float:
     log_p = model(source[None], torch.tensor([[BOS, *tgt_out[:-1]]]))[0].log_softmax(-1)
     return sum(log_p[t, i].item() for t, i in enumerate(tgt_out))
 
@@ -326,7 +328,7 @@ def test_beams_for_everything_find_the_best_there_is(length_penalty: float) -> N
         scores = {}
         for ids in outputs:
             tgt_out = ids if len(ids) == 3 else [*ids, EOS]
-            scores[tuple(ids)] = teacher_forced(model, source, tgt_out) / len(tgt_out) ** length_penalty
+            scores[tuple(ids)] = teacher_forced_log_prob(model, source, tgt_out) / len(tgt_out) ** length_penalty
         assert {tuple(h.ids): h.score for h in hypotheses} == pytest.approx(scores)
         assert tuple(hypotheses[0].ids) == max(scores, key=lambda ids: scores[ids])
 
@@ -355,27 +357,31 @@ def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepp
         assert [h.score for h in row] == sorted((h.score for h in row), reverse=True)
         for h in row:
             tgt_out = h.ids if len(h.ids) == limit else [*h.ids, EOS]
-            assert h.log_prob == pytest.approx(teacher_forced(MODEL, source[source != PAD], tgt_out), rel=1e-11)
+            assert h.log_prob == pytest.approx(
+                teacher_forced_log_prob(MODEL, source[source != PAD], tgt_out), rel=1e-11
+            )
             assert h.score == pytest.approx(h.log_prob / len(tgt_out) ** 0.6, rel=1e-12)
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 20])
-def test_beam_search_finds_the_same_without_a_cache(beam: int, selections: list[tuple[str, list[int]]]) -> None:
+def test_beam_search_finds_the_same_without_a_cache(beam: int, select_rows_calls: list[tuple[str, list[int]]]) -> None:
     got, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPERS))
     for one, other in zip(got, want, strict=True):
-        assert_same(one, other)
-    steps = {kind: [rows for whose, rows in selections if whose == kind] for kind in ("Prefixes", "DecoderCache")}
-    assert steps["Prefixes"] == steps["DecoderCache"]
-    assert any(sorted(rows) != rows or len({*rows}) < len(rows) for rows in steps["Prefixes"]) == (beam > 1)
+        assert_same_hypotheses(one, other)
+    steps = {
+        kind: [rows for whose, rows in select_rows_calls if whose == kind] for kind in ("UncachedState", "DecoderCache")
+    }
+    assert steps["UncachedState"] == steps["DecoderCache"]
+    assert any(sorted(rows) != rows or len({*rows}) < len(rows) for rows in steps["UncachedState"]) == (beam > 1)
 
 
 def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = watch_steps(monkeypatch)
+    fed = record_step_shapes(monkeypatch)
     rows = beam_search(STEPPER, SRC_IDS, 3, length_penalty=1.0)
     together, ends = fed.copy(), []
     for source, hypotheses in zip(SRC_IDS, rows, strict=True):
         fed.clear()
-        assert_same(hypotheses, beam_search(STEPPER, source[source != PAD][None], 3)[0])
+        assert_same_hypotheses(hypotheses, beam_search(STEPPER, source[source != PAD][None], 3)[0])
         ends.append(len(fed))
     assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in rows]  # the longest one's
     assert len(set(ends)) >= 3

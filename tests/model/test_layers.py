@@ -15,7 +15,7 @@ from minitrans.model.masks import causal_mask
 B, S, T, H, DH, D, D_FF = 3, 7, 5, 2, 4, 8, 13
 
 SRC_MASK = (torch.arange(S) < torch.tensor([4, 7, 1])[:, None])[:, None, None, :]
-X, MEMORY, CAUSAL = random_tensor(5, B, T, D), random_tensor(6, B, S, D), causal_mask(T, T, 0)
+X, MEMORY, CAUSAL_MASK = random_tensor(5, B, T, D), random_tensor(6, B, S, D), causal_mask(T, T, 0)
 
 
 def encoder_layer(dropout: float = 0.0, attention_dropout: float = 0.0) -> EncoderLayer:
@@ -33,7 +33,7 @@ def run(layer: nn.Module, need_weights: bool = False) -> LayerTrace:
     """What a layer of either kind computes of `MEMORY` or `X`."""
     if isinstance(layer, EncoderLayer):
         return layer(MEMORY, SRC_MASK, need_weights)
-    return layer(X, CAUSAL, MEMORY, SRC_MASK, None, 0, need_weights)
+    return layer(X, CAUSAL_MASK, MEMORY, SRC_MASK, None, 0, need_weights)
 
 
 @pytest.mark.parametrize("d_model", [1, 2, 5, 6, 7])

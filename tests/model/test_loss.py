@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from conftest import ATOL, BOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
-from loss_cases import LinearLoss, assert_equal, logits_made, plain_loss, random_case, with_gradients
+from loss_cases import LinearLoss, assert_equal, max_logit_rows, plain_loss, random_case, with_gradients
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 
 B, T, V = 3, 5, 11
 LENGTHS = [4, 5, 1]
@@ -48,7 +48,7 @@ def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[in
 # From the hidden states, a few rows at a time
 
 D = 6
-CHUNKS = [1, ROWS - 1, ROWS, ROWS + 1, 2 * ROWS, 2 * ROWS + 1]  # real positions: fewer than a chunk has, as many, more
+COUNTS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
 
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
@@ -61,7 +61,7 @@ def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("padded", [0, 3])
-@pytest.mark.parametrize("lengths", [*([n] for n in CHUNKS), [4, 5, 1], [1, 9], [ROWS, 3, ROWS - 3]])
+@pytest.mark.parametrize("lengths", [*([n] for n in COUNTS), [4, 5, 1], [1, 9], [CHUNK_ROWS, 3, CHUNK_ROWS - 3]])
 def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
     lengths: list[int], padded: int, smoothing: float, linear_loss: LinearLoss
 ) -> None:
@@ -86,7 +86,7 @@ def test_the_gradients_are_those_of_finite_differences(linear_loss: LinearLoss) 
 
 
 def test_the_gradients_grow_with_what_is_made_of_the_loss(linear_loss: LinearLoss) -> None:
-    case = random_case([ROWS, 9])
+    case = random_case([CHUNK_ROWS, 9])
     squared = with_gradients(lambda *args: linear_loss(*args) ** 2 / 7, *case)
     assert_close(squared, with_gradients(lambda *args: plain_loss(*args) ** 2 / 7, *case))
 
@@ -115,7 +115,7 @@ def test_it_has_a_second_derivative() -> None:
 
 
 @pytest.mark.parametrize("v", [1, 2, 3])
-@pytest.mark.parametrize("n", [5, ROWS + 1], ids=["few", "more than a chunk"])
+@pytest.mark.parametrize("n", [5, CHUNK_ROWS + 1], ids=["few", "more than a chunk"])
 def test_the_smallest_vocabularies(v: int, n: int, linear_loss: LinearLoss) -> None:
     hidden, weight, ids = random_tensor(0, 1, n, D).requires_grad_(), random_tensor(1, v, D).requires_grad_(), range(n)
     tgt_out = torch.tensor([[i % v for i in ids]])
@@ -137,7 +137,7 @@ def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype) ->
 @pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_products_in_half_precision_leave_a_loss_in_float32(lower: torch.dtype, smoothing: float) -> None:
-    hidden, weight, tgt_out = random_case([ROWS + 3, 70, 9])
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70, 9])
     low, high = (hidden.detach().to(lower).requires_grad_(), (0.3 * weight).detach().float().requires_grad_())
     got = with_gradients(linear_cross_entropy, low, high, tgt_out, smoothing)
     assert [x.dtype for x in got] == [torch.float32, lower, torch.float32]
@@ -148,7 +148,7 @@ def test_products_in_half_precision_leave_a_loss_in_float32(lower: torch.dtype, 
 
 
 def test_under_autocast_the_products_are_in_its_dtype() -> None:
-    hidden, weight, tgt_out = random_case([ROWS + 3, 70])
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3, 70])
     high = [x.detach().float().requires_grad_() for x in (hidden, weight)]
     low = high[0].detach().bfloat16().requires_grad_()
     want = with_gradients(linear_cross_entropy, low, high[1], tgt_out)
@@ -171,15 +171,15 @@ def test_under_autocast_the_hidden_states_are_kept_in_its_dtype(
         return checkpoint(function, h, y, **settings)
 
     monkeypatch.setattr("minitrans.model.loss.checkpoint", spy)
-    hidden, weight, tgt_out = random_case([ROWS + 3])
+    hidden, weight, tgt_out = random_case([CHUNK_ROWS + 3])
     with torch.autocast("cpu", dtype, enabled=enabled):
         linear_cross_entropy(hidden.float(), weight.float(), tgt_out, PAD, 0.1)
     assert kept == [dtype if enabled else torch.float32] * 2
 
 
 def test_only_a_chunk_has_logits_at_a_time() -> None:
-    assert logits_made(linear_cross_entropy) == ROWS
-    assert logits_made(plain_loss) == 3 * ROWS
+    assert max_logit_rows(linear_cross_entropy) == CHUNK_ROWS
+    assert max_logit_rows(plain_loss) == 3 * CHUNK_ROWS
 
 
 # Of a batch

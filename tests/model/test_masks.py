@@ -6,7 +6,7 @@ from conftest import PAD
 
 from minitrans.model.masks import causal_mask, check_mask, padding_mask
 
-SCORES = torch.Size((2, 4, 3, 5))
+SCORES_SHAPE = torch.Size((2, 4, 3, 5))
 
 
 def test_causal_mask_is_the_matrix_of_its_docstring() -> None:
@@ -50,7 +50,7 @@ def test_padding_mask_refuses_ids_that_are_not_rows_of_a_batch(shape: tuple[int,
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 1), (2, 1, 1, 5), (1, 1, 3, 5), (2, 1, 3, 5), (2, 4, 3, 5)])
 def test_check_mask_accepts_what_broadcasts(shape: tuple[int, ...]) -> None:
-    check_mask(torch.ones(shape, dtype=torch.bool), SCORES)
+    check_mask(torch.ones(shape, dtype=torch.bool), SCORES_SHAPE)
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_check_mask_accepts_what_broadcasts(shape: tuple[int, ...]) -> None:
 )
 def test_check_mask_refuses_what_does_not_broadcast(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"mask \(.*\) does not broadcast to scores \(2, 4, 3, 5\)"):
-        check_mask(torch.ones(shape, dtype=torch.bool), SCORES)
+        check_mask(torch.ones(shape, dtype=torch.bool), SCORES_SHAPE)

@@ -4,14 +4,14 @@ from collections import Counter
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, always
+from conftest import BOS, EOS, PAD, force_likeliest_tokens
 from decoding_models import (
     DECODING_SEED,
     SOURCE_LENGTHS,
     TARGET_LIMITS,
     decoding_model,
     decoding_sources,
-    watch_steps,
+    record_step_shapes,
 )
 from torch import Tensor
 
@@ -59,12 +59,12 @@ def test_a_sample_depends_on_the_seed_and_the_source_alone() -> None:
 
 
 def test_a_sample_ends_with_eos_or_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    fed = watch_steps(monkeypatch)
+    fed = record_step_shapes(monkeypatch)
     lengths = [len(row) for row in sample(STEPPER, SRC_IDS[:3], 2, seed=4)]
     ends = [min(n + 1, limit) for n, limit in zip(lengths, TARGET_LIMITS, strict=False)]
     assert any(n < limit for n, limit in zip(lengths, TARGET_LIMITS, strict=False))
     assert len(fed) == max(ends) < max(TARGET_LIMITS[:3])
-    stepper = CachedStepper(always(decoding_model(0), 5))
+    stepper = CachedStepper(force_likeliest_tokens(decoding_model(0), 5))
     vocab_size = stepper.config.vocab_size
     everything = {id_ for row in sample(stepper, SRC_IDS, vocab_size, seed=1) for id_ in row}
     assert everything == {*range(vocab_size)} - {PAD, BOS, EOS}

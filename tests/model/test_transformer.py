@@ -148,7 +148,7 @@ def test_everything_is_made_on_the_device_of_the_ids() -> None:
         assert worst_deviation([run(model, "step")], [before]) <= ATOL
 
 
-def dtypes_on_the_way(model: Transformer) -> set[torch.dtype]:
+def intermediate_dtypes(model: Transformer) -> set[torch.dtype]:
     """Those of each layer's output, of the encoder's and of the hidden states."""
     memory, src_mask, read = model.run_encoder(SRC_IDS)
     _, written = model.run_decoder(TGT_IN, memory, src_mask)
@@ -159,16 +159,16 @@ def dtypes_on_the_way(model: Transformer) -> set[torch.dtype]:
 def test_under_autocast_all_is_in_its_dtype_from_the_embeddings_on(training: bool) -> None:
     model = random_model(5).float().train(training)
     with torch.autocast("cpu", torch.bfloat16):
-        assert dtypes_on_the_way(model) == {torch.bfloat16}
+        assert intermediate_dtypes(model) == {torch.bfloat16}
     with torch.autocast("cpu", torch.bfloat16, enabled=False):
-        assert dtypes_on_the_way(model) == {torch.float32}
+        assert intermediate_dtypes(model) == {torch.float32}
     assert all(parameter.dtype == torch.float32 for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_without_autocast_all_is_in_the_dtype_of_the_weights(dtype: torch.dtype) -> None:
     model = random_model(5).to(dtype)
-    assert dtypes_on_the_way(model) == {dtype}
+    assert intermediate_dtypes(model) == {dtype}
     assert model(SRC_IDS, TGT_IN).dtype == dtype
 
 
@@ -201,7 +201,7 @@ def test_embeddings_begin_normal_with_the_right_spread_and_norms_with_one_and_ze
 
 # Passes
 
-WAYS = ["forward", "hidden", "decode", "step"]
+LOGIT_METHODS = ["forward", "hidden", "decode", "step"]
 
 
 def run(model: Transformer, way: str) -> Tensor:
@@ -227,7 +227,7 @@ def test_all_ways_through_the_model_give_the_same_logits() -> None:
     memory, src_mask = model.encode(SRC_IDS)
     assert memory.shape == (B, S, D)
     assert torch.equal(src_mask, (SRC_IDS != PAD)[:, None, None])
-    forward, hidden, decode, step = (run(model, way) for way in WAYS)
+    forward, hidden, decode, step = (run(model, way) for way in LOGIT_METHODS)
     assert torch.equal(forward, hidden)
     assert torch.equal(forward, decode)
     assert worst_deviation([step], [forward]) <= ATOL
@@ -344,7 +344,7 @@ def test_every_layer_is_handed_the_number_of_tokens_before_those_it_reads() -> N
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LOGIT_METHODS)
 def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
     model = random_model(5)
     fired = []
@@ -362,7 +362,7 @@ def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LOGIT_METHODS)
 @pytest.mark.parametrize("name", list(attentions(random_model(5))))
 def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str, way: str) -> None:
     model = random_model(5)
@@ -384,7 +384,7 @@ def ask(module: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
     return *arguments[:4], True, *arguments[5:]
 
 
-def ask_by_name(
+def need_weights_kwargs_hook(
     module: nn.Module, arguments: tuple[object, ...], named: dict[str, object]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """The same, by the names of the arguments."""
@@ -394,7 +394,7 @@ def ask_by_name(
 
 @torch.no_grad()
 @pytest.mark.parametrize("by_name", [False, True])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", LOGIT_METHODS)
 def test_weights_can_be_looked_at_from_outside(way: str, by_name: bool) -> None:
     model = random_model(5)
     memory, src_mask, read = model.run_encoder(SRC_IDS, need_weights=True)
@@ -407,7 +407,7 @@ def test_weights_can_be_looked_at_from_outside(way: str, by_name: bool) -> None:
     seen: dict[str, list[Tensor]] = {name: [] for name in attentions(model)}
     for name, module in attentions(model).items():
         if by_name:
-            module.register_forward_pre_hook(ask_by_name, with_kwargs=True)
+            module.register_forward_pre_hook(need_weights_kwargs_hook, with_kwargs=True)
         else:
             module.register_forward_pre_hook(ask)
         module.register_forward_hook(lambda _, arguments, out, name=name: seen[name].append(out[1]))

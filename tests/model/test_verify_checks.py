@@ -7,17 +7,19 @@ import torch
 
 from minitrans.cachecheck.measure import LOWER_DTYPES, Check
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
-OF_GUESTS = "compiled.", "export."  # see tests/verify
+OPTIONAL_CHECK_PREFIXES = "compiled.", "export."  # see tests/verify
 
 
 @pytest.fixture(scope="module")
 def fresh() -> Mapping[torch.dtype, ModelAndPairs]:
-    subject = random_subject(fresh_model())
+    subject = model_and_random_pairs(fresh_model())
     return {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
 
 
-@pytest.mark.parametrize("check", [c for c in CHECKS if not c.id.startswith(OF_GUESTS)], ids=lambda check: check.id)
+@pytest.mark.parametrize(
+    "check", [c for c in CHECKS if not c.id.startswith(OPTIONAL_CHECK_PREFIXES)], ids=lambda check: check.id
+)
 def test_check(check: Check, fresh: Mapping[torch.dtype, ModelAndPairs]) -> None:
     assert check.run(fresh).passed

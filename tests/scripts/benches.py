@@ -6,10 +6,10 @@ from unittest.mock import Mock
 
 import pytest
 
-LIBRARIES = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
-needs_transformers = pytest.mark.skipif("transformers" not in LIBRARIES, reason="needs the extra bench")
-needs_peers = pytest.mark.skipif(len(LIBRARIES) < 2, reason="needs the extras bench and export")
-needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in LIBRARIES, reason="needs the extra export")
+INSTALLED = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
+needs_transformers = pytest.mark.skipif("transformers" not in INSTALLED, reason="needs the extra bench")
+needs_peers = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs the extras bench and export")
+needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in INSTALLED, reason="needs the extra export")
 
 
 def refusal(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import budget
 import pytest
-from budget import Budget
+from budget import TimeBudget
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 @pytest.mark.parametrize(("turn", "turns"), [(1.0, 30), (7.0, 4), (0.1, 50), (25.0, 3)])
 def test_as_many_turns_as_fit_into_the_share(clock: SimpleNamespace, turn: float, turns: int) -> None:
-    minute = Budget("bench", 1)
+    minute = TimeBudget("bench", 1)
     for _ in minute.repeat("steps", 0.5, 3, 50):
         clock.now += turn
     assert clock.now == pytest.approx(100 + turn * turns)
@@ -26,7 +26,7 @@ def test_as_many_turns_as_fit_into_the_share(clock: SimpleNamespace, turn: float
 
 
 def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
-    five = Budget("bench", 5)
+    five = TimeBudget("bench", 5)
     for fraction, turn in ((0.1, 4.0), (0.4, 20.0), (0.5, 9.0), (1.0, 2.5)):
         for _ in five.repeat("something", fraction, 1, 1000):
             clock.now += turn
@@ -36,10 +36,10 @@ def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
 def test_progress_is_told_while_a_measurement_lasts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert budget.PROGRESS <= 20
-    monkeypatch.setattr(budget, "PROGRESS", 0.01)
-    with Budget("bench", 2) as two:
-        two.note("memory")
+    assert budget.PROGRESS_INTERVAL <= 20
+    monkeypatch.setattr(budget, "PROGRESS_INTERVAL", 0.01)
+    with TimeBudget("bench", 2) as two:
+        two.announce("memory")
         time.sleep(0.5)
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) > 2

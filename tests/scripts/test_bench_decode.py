@@ -12,7 +12,7 @@ import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
 from benches import interrupted, needs_ctranslate2, needs_peers, needs_transformers, refusal
-from budget import Budget
+from budget import TimeBudget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -77,8 +77,8 @@ def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch,
         pairs=300, batch_tokens=400, vocab_size=150, n_layers=1, d_model=16, d_ff=24, n_heads=2, mean_length=5
     )
     monkeypatch.setattr(bench_train, "Settings", lambda batch_tokens: tiny)
-    monkeypatch.setattr(bench_decode, "TRAINING_STEPS", (2, 2))
-    model, sources = bench_decode.trained_model(tmp_path, Budget("test", 0))
+    monkeypatch.setattr(bench_decode, "MIN_MAX_TRAINING_STEPS", (2, 2))
+    model, sources = bench_decode.trained_model(tmp_path, TimeBudget("test", 0))
     assert not model.training
     assert len(sources) == 300
     assert {source[-1] for source in sources} == {model.config.eos_id}
@@ -101,14 +101,14 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert min(result[ratio] for ratio in ratios) > 0
     assert result["sentences"] == 12
     rows = {row["name"]: row for row in result["contenders"]}
-    assert tuple(rows) == bench_decode.NAMES
+    assert tuple(rows) == bench_decode.CONTENDER_NAMES
     assert {row["different"] for name, row in rows.items() if "8" not in name and "16" not in name} == {0}
     own, hf = (rows[name]["sentences_per_second"] for name in (OURS, HF))
     assert result["ratio_to_hf_batched"] == pytest.approx(own / hf)
     for row in rows.values():
         assert list(row["latency_ms"].values()) == sorted(row["latency_ms"].values())
     for row in result["lengths"]:
-        assert set(row["tokens_per_second"]) == set(bench_decode.BY_LENGTH)
+        assert set(row["tokens_per_second"]) == set(bench_decode.LENGTH_CONTENDERS)
         assert set(row["different"].values()) == {0}
     bench_decode.print_comparison(result)
     assert "speed over CTranslate2's in float32: batched" in capsys.readouterr().out
@@ -129,7 +129,7 @@ def test_a_peer_that_decodes_something_else_is_told(
 
 def test_ratios_are_of_speeds() -> None:
     own, other = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
-    assert own.faster_than(other) == 3
+    assert own.speedup_over(other) == 3
     assert own.different(other) == 1
 
 
@@ -153,10 +153,10 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
         return 9.0, [[7]]
 
     monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
-    decoders: Any = {name: name for name in (HF, bench_decode.NO_CACHE)}
+    decoders: Any = {name: name for name in (HF, bench_decode.OURS_NO_CACHE)}
     *_, timings = bench_decode.measure(decoders, [sources], range(4))
-    assert (calls.count(HF), calls.count(bench_decode.NO_CACHE)) == (4, 1)
-    assert timings[bench_decode.NO_CACHE] == ([9.0], [[7]])
+    assert (calls.count(HF), calls.count(bench_decode.OURS_NO_CACHE)) == (4, 1)
+    assert timings[bench_decode.OURS_NO_CACHE] == ([9.0], [[7]])
 
 
 @needs_peers

@@ -11,8 +11,8 @@ FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
 PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
-from instruction_sets import hold_to, used
-hold_to("sse2")
+from instruction_sets import restart_with_instruction_set, used
+restart_with_instruction_set("sse2")
 import torch
 print(torch.backends.cpu.get_cpu_capability(), *used(sys.argv[2:]))
 """

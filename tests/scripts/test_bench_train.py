@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from bench_train import Bench, Contender, Settings, Workload
-from benches import LIBRARIES, interrupted, needs_transformers, refusal
+from benches import INSTALLED, interrupted, needs_transformers, refusal
 from lightning.pytorch import LightningModule, Trainer
 
 from minitrans.data.batching import Batch
@@ -27,7 +27,7 @@ TINY = Settings(
     threads=1,
 )
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
-MACHINE = bench_train.describe_machine() if "transformers" in LIBRARIES else {}
+MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED else {}
 BF16, NO_BF16 = ["avx2", "amx_bf16"], ["avx2"]  # flags of processors: one multiplies bfloat16, the other does not
 
 
@@ -72,7 +72,7 @@ def test_made_up_lengths_are_those_of_captions() -> None:
 
 def test_batches_hold_the_made_up_ids(workload: Workload) -> None:
     config = workload.config
-    assert len(workload.batches) == bench_train.STEPS[1]
+    assert len(workload.batches) == bench_train.MIN_MAX_STEPS[1]
     for batch in workload.batches:
         assert max(batch.src_ids.numel(), batch.tgt_in.numel()) <= TINY.batch_tokens
         assert (batch.tgt_in[:, 0] == config.bos_id).all()
@@ -98,12 +98,12 @@ def test_all_contenders_get_the_same_batches_in_the_same_order(workload: Workloa
 @pytest.mark.parametrize("steps", [1, 4, 5])
 def test_the_bare_loop_makes_every_step_of_the_trainer(steps: int, workload: Workload) -> None:
     recorder = Recorder("a")
-    in_turn = bench_train.StepsInTurn(recorder, steps)
+    in_turn = bench_train.BareLoopTimer(recorder, steps)
     batches = [Batch(*batch) for batch in 3 * workload.batches][: steps + 1]
     trainer, module = Trainer.__new__(Trainer), LightningModule()
     for batch in batches[:-1]:
         in_turn.on_train_batch_start(trainer, module, batch, 0)
-    with pytest.raises(bench_train.EnoughError):
+    with pytest.raises(bench_train.AllStepsMeasuredError):
         in_turn.on_train_batch_start(trainer, module, batches[-1], 0)
     assert recorder.seen == [id(batch) for batch in batches[:-1]]
     assert len(in_turn.bare) == len(in_turn.trainer) == steps

@@ -12,7 +12,7 @@ from minitrans.translate.translator import Translator
 def test_what_a_reference_has_as_often_is_copied(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    values, names = (read_lines(count_copied.DATA / f"{name}.zh.2") for name in ("values", "names"))
+    values, names = (read_lines(count_copied.CORPUS_DIR / f"{name}.zh.2") for name in ("values", "names"))
     values[0] = "1931年，我奶奶出生了。"
     values[1:5] = ["这座房子是1878年建的。", "他们结婚了。", "2038 2038", "382岁了，这棵B树。"]
     names[0] = "Zoltan就是我。"

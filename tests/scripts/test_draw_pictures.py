@@ -5,7 +5,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from draw_pictures import OUTPUT, SENTENCE, STEP, cached_step, cross_attention, masks, who_computes
+from draw_pictures import OUTPUT, SENTENCE, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_who_computes, masks
 
 from minitrans import Translator
 from minitrans.explain.computing import TracedTranslation, trace_translations
@@ -20,19 +20,19 @@ def traced(tiny_run: Path) -> TracedTranslation:
     return trace_translations(Translator.load(tiny_run), [SENTENCE])[0]
 
 
-def shapes(picture: str, kind: str) -> list[ElementTree.Element]:
+def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
     """The rectangles of a class."""
     return ElementTree.fromstring(picture).findall(f".//{{*}}rect[@class='{kind}']")
 
 
 def test_those_that_need_no_run_are_up_to_date() -> None:
-    for name, picture in (("masks", masks()), ("who-computes", who_computes())):
+    for name, picture in (("masks", masks()), ("who-computes", draw_who_computes())):
         assert (OUTPUT / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
 
 
 def test_masks_hide_padding_and_the_future() -> None:
     # twice ten future tokens; the padding of pair 2 from four source and five target tokens; that of pair 1 in the loss
-    assert len(shapes(masks(), "masked")) == 2 * 10 + 4 + 5 + 1
+    assert len(rects_of_class(masks(), "masked")) == 2 * 10 + 4 + 5 + 1
 
 
 def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,17 +43,17 @@ def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPa
 
 def test_cross_attention_has_a_cell_for_each_pair_of_pieces(traced: TracedTranslation) -> None:
     weights = traced.attention.cross[-1].mean(0)
-    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(cross_attention(traced), "w")]
+    drawn = [float(cell.attrib["fill-opacity"]) for cell in rects_of_class(draw_cross_attention(traced), "w")]
     assert drawn == pytest.approx(weights.flatten().tolist(), abs=0.005)
 
 
 def test_the_step_is_the_row_of_the_full_pass(traced: TracedTranslation) -> None:
-    picture = cached_step(traced)
-    drawn = [float(cell.attrib["fill-opacity"]) for cell in shapes(picture, "w")]
-    of_step, of_full = drawn[-2 * (STEP + 1) : -(STEP + 1)], drawn[-(STEP + 1) :]
-    assert of_step == pytest.approx(traced.cached_decoder[-1].mean(0)[STEP, : STEP + 1].tolist(), abs=0.005)
+    picture = draw_cached_step(traced)
+    drawn = [float(cell.attrib["fill-opacity"]) for cell in rects_of_class(picture, "w")]
+    of_step, of_full = drawn[-2 * (SHOWN_STEP + 1) : -(SHOWN_STEP + 1)], drawn[-(SHOWN_STEP + 1) :]
+    assert of_step == pytest.approx(traced.cached_decoder[-1].mean(0)[SHOWN_STEP, : SHOWN_STEP + 1].tolist(), abs=0.005)
     assert of_full == of_step
-    assert len(shapes(picture, "new")) == 2  # one key and one value
+    assert len(rects_of_class(picture, "new")) == 2  # one key and one value
 
 
 def test_every_picture_is_committed_and_shown_and_there_are_no_others() -> None:

@@ -4,14 +4,18 @@ from pathlib import Path
 
 import history
 import pytest
-from history import OUTPUT, Bug, Found, catching, document, questions, read_bugs, row
+from history import OUTPUT, Bug, Outcome, catching, document, read_bugs, row, unexpected
 
 from minitrans.cachecheck.cache_checks import CHECKS
 
 IDS = {check.id for check in CHECKS}
 BUG = Bug([7, 8], "a window is off", "gemma2", "1.0", "1.1", {})
-RIGHT = {"steps": Found(1e-15, True, ""), "chunks": Found(1e-15, True, ""), "static": Found(None, False, "KeyError")}
-WRONG = {**RIGHT, "chunks": Found(0.5, False, "first at 3; this looks like: the mask is late")}
+PASSED = {
+    "steps": Outcome(1e-15, True, ""),
+    "chunks": Outcome(1e-15, True, ""),
+    "static": Outcome(None, False, "KeyError"),
+}
+FAILED = {**PASSED, "chunks": Outcome(0.5, False, "first at 3; this looks like: the mask is late")}
 
 
 def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
@@ -23,48 +27,48 @@ def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
         assert bug.issues
         assert bug.what
         assert tuple(map(int, bug.bad.split("."))) < tuple(map(int, bug.mended.split(".")))
-        start = row(bug, RIGHT, RIGHT).split(" | no | ")[0]
+        start = row(bug, PASSED, PASSED).split(" | no | ")[0]
         (line,) = (line for line in page.splitlines() if line.startswith(start))
         assert (" no | " in line) == bool(bug.missed)
 
 
 def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
-    line = row(BUG, WRONG, RIGHT)
+    line = row(BUG, FAILED, PASSED)
     assert line.startswith("| [#7](https://github.com/huggingface/transformers/issues/7), [#8](")
     assert line.endswith("a window is off | gemma2 | 1.0 | 1.1 | `chunks` | the mask is late | 0.5 | 1e-15 | nothing |")
-    assert "0 of 1 are caught, 0 of these" in document([(BUG, RIGHT, RIGHT)])
-    assert "1 of 1 are caught, 1 of these" in document([(BUG, WRONG, RIGHT)])
+    assert "0 of 1 are caught, 0 of these" in document([(BUG, PASSED, PASSED)])
+    assert "1 of 1 are caught, 1 of these" in document([(BUG, FAILED, PASSED)])
 
 
 @pytest.mark.parametrize(
     ("bad", "mended", "caught"),
     [
-        (WRONG, RIGHT, ["chunks"]),
-        (RIGHT, RIGHT, []),
-        (WRONG, WRONG, []),  # it fails as before
-        (WRONG, {**RIGHT, "chunks": Found(None, False, "KeyError")}, []),  # nothing shows that it is mended
-        ({**RIGHT, "chunks": Found(None, False, "KeyError")}, RIGHT, []),  # an error is no wrong number
-        ({**RIGHT, "chunks": Found(1e-7, False, "")}, RIGHT, []),  # rounding in float32
-        ({**RIGHT, "chunks": Found(1.2e-5, True, "")}, RIGHT, []),  # allowed in float32
-        ({**RIGHT, "chunks": Found(float("nan"), False, "")}, RIGHT, ["chunks"]),
+        (FAILED, PASSED, ["chunks"]),
+        (PASSED, PASSED, []),
+        (FAILED, FAILED, []),  # it fails as before
+        (FAILED, {**PASSED, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is mended
+        ({**PASSED, "chunks": Outcome(None, False, "KeyError")}, PASSED, []),  # an error is no wrong number
+        ({**PASSED, "chunks": Outcome(1e-7, False, "")}, PASSED, []),  # rounding in float32
+        ({**PASSED, "chunks": Outcome(1.2e-5, True, "")}, PASSED, []),  # allowed in float32
+        ({**PASSED, "chunks": Outcome(float("nan"), False, "")}, PASSED, ["chunks"]),
     ],
 )
 def test_caught_is_what_fails_and_then_passes(
-    bad: dict[str, Found], mended: dict[str, Found], caught: list[str]
+    bad: dict[str, Outcome], mended: dict[str, Outcome], caught: list[str]
 ) -> None:
     assert catching(bad, mended) == caught
 
 
 def test_what_fails_after_the_mend_too_is_said() -> None:
-    assert row(BUG, {**WRONG, "steps": Found(0.25, False, "")}, {**RIGHT, "steps": Found(0.25, False, "")}).endswith(
-        "| 0.5 | 1e-15 | `steps` 0.25 |"
-    )
+    assert row(
+        BUG, {**FAILED, "steps": Outcome(0.25, False, "")}, {**PASSED, "steps": Outcome(0.25, False, "")}
+    ).endswith("| 0.5 | 1e-15 | `steps` 0.25 |")
 
 
 def test_a_bug_is_caught_or_has_a_reason_and_not_both() -> None:
     missed = BUG._replace(missed="it raises an error")
-    assert list(questions([(BUG, WRONG, RIGHT), (missed, RIGHT, RIGHT)])) == []
-    assert list(questions([(BUG, RIGHT, RIGHT), (missed, WRONG, RIGHT)])) == [
+    assert list(unexpected([(BUG, FAILED, PASSED), (missed, PASSED, PASSED)])) == []
+    assert list(unexpected([(BUG, PASSED, PASSED), (missed, FAILED, PASSED)])) == [
         "gemma2 [7, 8]: missed",
         "gemma2 [7, 8]: caught, but said to be missed",
     ]
@@ -77,7 +81,7 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     bug = Bug([1], "nothing", "gpt2", "0", "0", sizes)
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
-    (checks,) = history.measured_in("0", [bug], tmp_path)
+    (checks,) = history.measure_in_release("0", [bug], tmp_path)
     assert set(checks) == IDS
     assert [id_ for id_, each in checks.items() if each.wrong] == ["padding.left-mask-alone"]
     assert checks["steps"].passed

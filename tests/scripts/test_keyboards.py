@@ -7,7 +7,16 @@ from types import SimpleNamespace
 
 import keyboards
 import pytest
-from keyboards import ALONE, EMOJI, KINDS, NEAR, TYPING, Kind, Typed, bare
+from keyboards import (
+    EMOJI,
+    NEIGHBOURS_BY_KEY,
+    SENTENCE_NOISES,
+    TYPING_ERROR_NOISES,
+    WORD_NOISES,
+    TypedLine,
+    TypingNoise,
+    normalize,
+)
 
 from minitrans.translate.translator import Translation, Translator
 
@@ -33,58 +42,64 @@ EVERYDAY = {"Don't go, Tom.": "汤姆，别走。", "Whose is it?": "是谁的�
     ],
 )
 def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str) -> None:
-    assert KINDS[kind](line, Random(1)) == Typed(typed)
+    assert SENTENCE_NOISES[kind](line, Random(1)) == TypedLine(typed)
 
 
-def drawn(kind: Kind, line: str) -> set[Typed | None]:
+def draw_all(kind: TypingNoise, line: str) -> set[TypedLine | None]:
     """All that a kind makes of a line, its additions in tuples."""
     sentences = [kind(line, Random(seed)) for seed in range(500)]
     return {each and each._replace(after=tuple(each.after)) for each in sentences}
 
 
-def lines(*typed: str) -> set[Typed]:
-    return {Typed(line) for line in typed}
+def lines(*typed: str) -> set[TypedLine]:
+    return {TypedLine(line) for line in typed}
 
 
 def test_a_kind_with_a_choice_makes_all_of_them() -> None:
-    assert drawn(KINDS["!! or ??"], "I see.") == lines("I see!!", "I see!!!")
-    assert drawn(KINDS["!! or ??"], "Why?") == lines("Why??", "Why???")
-    assert drawn(KINDS["quotation marks"], "I see.") == lines("“I see.”", '"I see."')
-    assert drawn(KINDS["more blanks"], "I see it.") == lines(" I see it. ", "I  see it.")
-    assert drawn(KINDS["number before"], "No.") == {Typed(f"{n}. No.", before=f"{n}") for n in range(1, 10)}
-    assert drawn(KINDS["emoji after"], "No.") == {Typed(f"No. {mark}", after=(mark,)) for mark in EMOJI}
+    assert draw_all(SENTENCE_NOISES["!! or ??"], "I see.") == lines("I see!!", "I see!!!")
+    assert draw_all(SENTENCE_NOISES["!! or ??"], "Why?") == lines("Why??", "Why???")
+    assert draw_all(SENTENCE_NOISES["quotation marks"], "I see.") == lines("“I see.”", '"I see."')
+    assert draw_all(SENTENCE_NOISES["more blanks"], "I see it.") == lines(" I see it. ", "I  see it.")
+    assert draw_all(SENTENCE_NOISES["number before"], "No.") == {
+        TypedLine(f"{n}. No.", before=f"{n}") for n in range(1, 10)
+    }
+    assert draw_all(SENTENCE_NOISES["emoji after"], "No.") == {
+        TypedLine(f"No. {mark}", after=(mark,)) for mark in EMOJI
+    }
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
-    assert drawn(keyboards.second_sentence(right), "No.") == {Typed("No. I see.", after=("我明白。", "我懂。"))}
+    assert draw_all(keyboards.second_sentence(right), "No.") == {TypedLine("No. I see.", after=("我明白。", "我懂。"))}
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
-    assert drawn(TYPING["letters swapped"], "I seem.") == lines("I esem.", "I seme.")
-    assert drawn(TYPING["letter left out"], "I seem.") == lines("I eem.", "I sem.")
-    assert drawn(TYPING["letter doubled"], "I seem.") == lines("I sseem.", "I seeem.")
-    nearby = [f"I {key}eem." for key in NEAR["s"]] + [f"I se{key}m." for key in NEAR["e"]]
-    assert drawn(TYPING["neighbouring key"], "I seem.") == lines(*nearby)
-    assert all(drawn(kind, "I see it.") == {None} for kind in TYPING.values())
-    assert drawn(TYPING["neighbouring key"], "PLLL") == lines("OLLL", "LLLL")
+    assert draw_all(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == lines("I esem.", "I seme.")
+    assert draw_all(TYPING_ERROR_NOISES["letter left out"], "I seem.") == lines("I eem.", "I sem.")
+    assert draw_all(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == lines("I sseem.", "I seeem.")
+    nearby = [f"I {key}eem." for key in NEIGHBOURS_BY_KEY["s"]] + [f"I se{key}m." for key in NEIGHBOURS_BY_KEY["e"]]
+    assert draw_all(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == lines(*nearby)
+    assert all(draw_all(kind, "I see it.") == {None} for kind in TYPING_ERROR_NOISES.values())
+    assert draw_all(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == lines("OLLL", "LLLL")
 
 
 def test_keys_are_neighbours_of_each_other() -> None:
-    assert len(NEAR) == 52
-    assert all(key in NEAR[other] for key, near in NEAR.items() for other in near)
+    assert len(NEIGHBOURS_BY_KEY) == 52
+    assert all(key in NEIGHBOURS_BY_KEY[other] for key, near in NEIGHBOURS_BY_KEY.items() for other in near)
 
 
 def test_what_does_not_apply_changes_nothing() -> None:
-    assert KINDS["stop for ?"]("I see.", Random(1)) is None
-    assert KINDS["capitals"]("Hello!", Random(1)) == Typed("Hello!")
-    assert ALONE["capitals"]("Hello!", Random(1)) == Typed("HELLO!")
+    assert SENTENCE_NOISES["stop for ?"]("I see.", Random(1)) is None
+    assert SENTENCE_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("Hello!")
+    assert WORD_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("HELLO!")
     assert keyboards.second_sentence({"No.": ["不。"]})("No.", Random(1)) is None
     assert keyboards.second_sentence({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
 
 
 def test_bare_tells_wrong_from_right() -> None:
-    assert bare("- “你好”，Tom !! 👋🏽") == bare("你好，TOM。👋")
-    assert bare("我爱你 ❤️") == bare("我爱你。❤")
-    assert bare("1. 你好。") == bare("1、你好！")
-    assert len({bare(text) for text in ("你好。", "你好。😊", "你好。😂", "1. 你好。", "2. 你好。", "您好。")}) == 6
+    assert normalize("- “你好”，Tom !! 👋🏽") == normalize("你好，TOM。👋")
+    assert normalize("我爱你 ❤️") == normalize("我爱你。❤")
+    assert normalize("1. 你好。") == normalize("1、你好！")
+    assert (
+        len({normalize(text) for text in ("你好。", "你好。😊", "你好。😂", "1. 你好。", "2. 你好。", "您好。")}) == 6
+    )
 
 
 def translations(sources: Sequence[str]) -> list[Translation]:
@@ -99,9 +114,9 @@ def translations(sources: Sequence[str]) -> list[Translation]:
         elif source.isupper():
             outputs.append(Translation("大写", 0.0))
         else:
-            text = bare(source.replace("😊", ""))
+            text = normalize(source.replace("😊", ""))
             for english, chinese in known.items():
-                text = text.replace(bare(english), chinese)
+                text = text.replace(normalize(english), chinese)
             outputs.append(Translation(known.get(source, text), 0.0))
     return outputs
 
@@ -118,8 +133,8 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     rows = "# words\nhello\t您好\nrare\t少\nHello!\t你好！\t嗨！\n{animal}\t{animal}\nGo.\t走。\ngo on\t继续\n"
     (tmp_path / "phrasebook" / "words.tsv").write_text(rows, encoding="utf-8")
     (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
-    monkeypatch.setattr(keyboards, "DATA", tmp_path)
-    monkeypatch.setattr(keyboards, "WORDS", 2)
+    monkeypatch.setattr(keyboards, "CORPUS_DIR", tmp_path)
+    monkeypatch.setattr(keyboards, "N_SINGLE_WORDS", 2)
     monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(translations=translations))
     assert list(keyboards.read_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
 
@@ -133,11 +148,11 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert shown["!! or ??"] == ["3", "66.7%", "100.0%"]
     assert shown["stop for ?"] == shown["no apostrophes"] == shown["no blank after comma"] == ["1", "100.0%", "-"]
     assert shown["number before"] == ["3", "100.0%", "-"]
-    assert all(shown[name] == ["1", "0.0%", "0.0%"] for name in TYPING)
+    assert all(shown[name] == ["1", "0.0%", "0.0%"] for name in TYPING_ERROR_NOISES)
     assert shown["typing errors"] == ["4", "0.0%", "0.0%"]
     total = shown["all"]
     kinds = {name: cells for name, cells in shown.items() if name not in ("typing errors", "all")}
-    assert [*kinds] == [*KINDS, *TYPING, "second sentence"]
+    assert [*kinds] == [*SENTENCE_NOISES, *TYPING_ERROR_NOISES, "second sentence"]
     assert int(total[0]) == sum(int(n) for n, *_ in kinds.values())
     wrong = sum(round(int(n) * (100 - float(right[:-1])) / 100) for n, right, _ in kinds.values() if right != "-")
     assert total[1] == f"{100 - 100 * wrong / int(total[0]):.1f}%"
@@ -147,7 +162,7 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert sum("??" in line for line in examples) == 1
 
     noises = {line[:22].strip(): line[22:].split() for line in table[middle + 2 :]}
-    assert [*noises] == ["clean", *ALONE]
+    assert [*noises] == ["clean", *WORD_NOISES]
     assert noises["clean"] == ["75.0%", "of", "4", "100.0%", "of", "2"]
     assert noises["capitals"] == ["0.0%", "of", "4", "0.0%", "of", "2"]
     assert noises["lower case"] == ["100.0%", "of", "4", "100.0%", "of", "1"]

@@ -9,20 +9,20 @@ from pathlib import Path
 import make_corpus
 import pytest
 
-DATA = Path(__file__).parents[2] / "data" / "en-zh"
+CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 SPLITS = ("train", "valid", "test", "test_compositional")
 FOOD = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
 
 
 def lines(name: str) -> list[str]:
-    return (DATA / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return (CORPUS_DIR / name).read_text(encoding="utf-8").removesuffix("\n").split("\n")
 
 
 TRAIN = dict(zip(lines("train.en"), lines("train.zh"), strict=True))
 PAIRS = {  # of all splits, with each of their translations
     f"{en.lower()}\t{zh}"
     for split in SPLITS
-    for path in DATA.glob(f"{split}.zh*")
+    for path in CORPUS_DIR.glob(f"{split}.zh*")
     for en, zh in zip(lines(f"{split}.en"), lines(path.name), strict=True)
     if zh
 }
@@ -37,16 +37,16 @@ def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "phrasebook" / "talk.tsv").write_text(
         "Hello!\t你好！\nI like {food}.\t我喜欢{food}。\n", encoding="utf-8"
     )
-    monkeypatch.setattr(make_corpus, "DATA", tmp_path)
+    monkeypatch.setattr(make_corpus, "CORPUS_DIR", tmp_path)
     return tmp_path
 
 
 def test_a_fresh_run_gives_the_same_bytes(tmp_path: Path) -> None:
     assert make_corpus.main(["--out", str(tmp_path)]) == 0
     made = sorted(path.name for path in tmp_path.iterdir())
-    assert made == sorted(path.name for split in SPLITS for path in DATA.glob(f"{split}.[ez]*"))
+    assert made == sorted(path.name for split in SPLITS for path in CORPUS_DIR.glob(f"{split}.[ez]*"))
     for name in made:
-        assert (tmp_path / name).read_bytes() == (DATA / name).read_bytes(), name
+        assert (tmp_path / name).read_bytes() == (CORPUS_DIR / name).read_bytes(), name
 
 
 def test_another_seed_leaves_out_other_lines(tmp_path: Path) -> None:
@@ -70,8 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.TIMES["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.TIMES["word"]
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS["formula"]}
+    assert lines("train.en").count("bread") == make_corpus.REPEATS["word"]
 
 
 def test_values_are_not_in_train() -> None:
@@ -99,16 +99,16 @@ def test_variants_are_known_by_their_key() -> None:
 
 def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
     trained = {word for en in TRAIN for word in make_corpus.words(en)}
-    formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.FORMULAS}")}
-    phrases = {line.split("\t")[0] for path in (DATA / "phrasebook").iterdir() for line in lines(str(path))}
+    formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.FORMULAS_FILE}")}
+    phrases = {line.split("\t")[0] for path in (CORPUS_DIR / "phrasebook").iterdir() for line in lines(str(path))}
     for split in ("valid", "test"):
-        assert len(lines(f"{split}.en")) == make_corpus.HELD_OUT
+        assert len(lines(f"{split}.en")) == make_corpus.N_HELD_OUT
         for en in lines(f"{split}.en"):
             assert en in phrases - formulas
             assert make_corpus.words(en) <= trained, en
 
 
-def sentences_of(line: make_corpus.Line, kinds: make_corpus.WordsOfKind) -> re.Pattern[str]:
+def as_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
     """All sentences, on lines of their own, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
@@ -119,21 +119,21 @@ def sentences_of(line: make_corpus.Line, kinds: make_corpus.WordsOfKind) -> re.P
 
 
 def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = make_corpus.read_words(DATA / "words")
-    phrases = make_corpus.read_phrases(DATA / "phrasebook", kinds)
+    kinds = make_corpus.read_words(CORPUS_DIR / "words")
+    phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
     draw = make_corpus.Draw(1)
     chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
     whole = {make_corpus.key(pair.en) for pair in chosen}  # which other lines may make, too
     monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
-    assert len(tested) == make_corpus.HELD_OUT
+    assert len(tested) == make_corpus.N_HELD_OUT
     trained = "\n".join(en for en, _ in splits["train"])
     for pair in [pair for pair in chosen if pair.en in tested][:40]:
         ((kind, word),) = pair.words
         for left_out in (True, False):
             rows = [row for row in kinds[kind] if (row["en"] == word) == left_out]
-            assert bool(sentences_of(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
+            assert bool(as_pattern(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
 def test_english_is_contracted_and_written_out() -> None:
@@ -160,7 +160,7 @@ def test_a_mark_in_a_word_is_the_same_on_both_sides(tables: Path, capsys: pytest
     (tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     pattern = r"^I like 1,(\d\d) ([A-Z]2\d) ([A-Z][a-z]{5,})\.\t我喜欢1\1号\2\3。$"
-    assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.FILLERS
+    assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.SENTENCES_PER_LINE
 
 
 MISTAKES = {
@@ -216,7 +216,7 @@ def test_what_is_copied_may_be_latin(tables: Path) -> None:
 
 
 def test_the_card_gives_the_right_numbers() -> None:
-    card = (DATA / "README.md").read_text(encoding="utf-8")
+    card = (CORPUS_DIR / "README.md").read_text(encoding="utf-8")
     lengths = [len(en.split()) for en in TRAIN]
     words = {word for en in TRAIN for word in make_corpus.words(en) if not re.search(r"\d", word)}
     texts = [text for split in SPLITS for text in lines(f"{split}.zh")]
@@ -230,21 +230,21 @@ def test_the_card_gives_the_right_numbers() -> None:
         assert row in card
 
 
-DAY, WEEKDAY, HOUR = "前天|昨天|今天|(?<!昆)明天|后天", "星期[一二三四五六天]", "早上|上午|中午|下午|晚上|[昨今明]晚"
-PARENT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
+DAY, WEEKDAY, DAYTIME = "前天|昨天|今天|(?<!昆)明天|后天", "星期[一二三四五六天]", "早上|上午|中午|下午|晚上|[昨今明]晚"
+ADULT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
 YOUNG = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
 OLD = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
 IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
 WOMEN = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
-MEN = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
+MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
 SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
-ONE = r"^(?!.*[.?!] )"  # one sentence
+ONE_SENTENCE = r"^(?!.*[.?!] )"  # one sentence
 
 # What must never be said: a pattern of it, in small English, a tab and Chinese; and something said so.
-NEVER = {
+FORBIDDEN_PATTERNS = {
     "two days": (f"({DAY})[^，。？！比说和到或]*(?!\\1)(?:{DAY})", "\t我昨天要明天去。"),
     "two weekdays": (f"({WEEKDAY})[^，。？！比说和到或还之]*(?!\\1){WEEKDAY}", "\t我们星期一在星期二开会。"),
-    "two hours": (f"({HOUR})[^，。？！、和到]*(?!\\1)(?:{HOUR})", "\t我早上下午三点去。"),
+    "two hours": (f"({DAYTIME})[^，。？！、和到]*(?!\\1)(?:{DAYTIME})", "\t我早上下午三点去。"),
     "will, yesterday": (r"\b(?:will|going to|won't) [^.?!,\t]*\b(?:yesterday|ago|last [nw])", "i will go two days ago"),
     "dinner in the morning": ("(?:早上|上午)[^，。？！]*[吃做]了?[午晚]饭", "\t我们早上七点吃晚饭。"),
     "breakfast in the evening": ("(?:下午|晚上|[昨今明]晚)[^，。？！]*[吃做]了?[早午]饭", "\t我今晚吃早饭。"),
@@ -256,21 +256,27 @@ NEVER = {
     "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro(?!wn).*\t(?!.*哥))", "my big brother\t我弟弟"),
     "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
     "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
-    "a parent of twelve": (f"(?:{PARENT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
+    "a parent of twelve": (f"(?:{ADULT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
     "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD}|{OLD}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
     "too young": (f"我[一两三]岁[。了]|{YOUNG}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
-    "too old": (f"{OLD}[^，。？！]*开始学|(?:{PARENT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
+    "too old": (f"{OLD}[^，。？！]*开始学|(?:{ADULT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
     "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),
-    "他们 for women": (f"{ONE}(?!.*{MEN}).*{WOMEN}.* the(?:y|m|ir)\\b.*\\t.*他们", "the girls say they do\t他们"),
-    "她 for a man": (rf"{ONE}(?=.*\b(?:he|him|his)\b)(?!.*\b(?:she|hers?)\b).*\t.*她", "he comes\t她来。"),
-    "他 for a woman": (rf"{ONE}(?=.*\b(?:she|hers?)\b)(?!.*{MEN}).*\t(?:.*[^其吉])?他(?![们人])", "she comes\t他来。"),
+    "他们 for women": (
+        f"{ONE_SENTENCE}(?!.*{MEN_OR_MIXED_WORDS}).*{WOMEN}.* the(?:y|m|ir)\\b.*\\t.*他们",
+        "the girls say they do\t他们",
+    ),
+    "她 for a man": (rf"{ONE_SENTENCE}(?=.*\b(?:he|him|his)\b)(?!.*\b(?:she|hers?)\b).*\t.*她", "he comes\t她来。"),
+    "他 for a woman": (
+        rf"{ONE_SENTENCE}(?=.*\b(?:she|hers?)\b)(?!.*{MEN_OR_MIXED_WORDS}).*\t(?:.*[^其吉])?他(?![们人])",
+        "she comes\t他来。",
+    ),
     "subject again": (rf"[\t。？！](?:如果|虽然)?({SUBJECT})[^，。？！]*，(?:但是)?\1", "\t如果老师来，老师会说。"),
     "的 upon 的": ("的的|(?:的(?![，。？！])[^，。？！、比是]*){3}", "\t我的朋友的妈妈的车"),
 }
 
 
-@pytest.mark.parametrize("mistake", NEVER)
+@pytest.mark.parametrize("mistake", FORBIDDEN_PATTERNS)
 def test_what_must_never_be_said(mistake: str) -> None:
-    pattern, said = NEVER[mistake]
+    pattern, said = FORBIDDEN_PATTERNS[mistake]
     assert re.search(pattern, said)
     assert not [pair for pair in PAIRS if re.search(pattern, pair)]

@@ -80,7 +80,7 @@ def test_every_mutant_is_another_program_with_the_same_documentation(module: str
 def test_what_is_called_equivalent_is_a_mutant() -> None:
     made = {
         (mutant.scope, mutant.after)
-        for module in (*mutants.MODEL, *mutants.AROUND)
+        for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES)
         if any(f"{scope}.".startswith(f"{module}.") for scope in mutants.EQUIVALENT)
         for mutant in mutants.mutants(module, source_of(module))
     }
@@ -102,14 +102,14 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(
 
 
 def test_every_module_and_its_tests_are_there() -> None:
-    for module in (*mutants.MODEL, *mutants.AROUND):
+    for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES):
         assert (mutants.ROOT / mutants.path_of(module)).is_file()
         assert (mutants.ROOT / "tests" / module.split(".")[0]).is_dir()
 
 
 def test_a_mutant_meets_the_quickest_tests_that_execute_a_line_of_its_statement() -> None:
     tests = {"small": {"3": ["slow", "quick"], "4": ["longest", "quick"], "7": ["other"]}}
-    seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.LONGEST, "other": 0.1}
+    seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.MAX_TEST_SECONDS, "other": 0.1}
     mutant = mutants.Mutant("small", range(2, 5), "", "", "", "")
     assert [*mutants.tests_of(mutant, tests, seconds)] == ["quick", "slow"]
     assert [*mutants.tests_of(mutant._replace(lines=range(4, 5)), tests, {**seconds, "quick": 99.0})] == ["longest"]

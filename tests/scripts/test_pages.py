@@ -5,12 +5,12 @@ import re
 import architecture
 import pytest
 from claims import OUTPUT, document
-from conftest import HAS_FOLDER
+from conftest import HAS_COMPILED_FOLDER
 
 from minitrans.verify.checks import CHECKS
 
 
-@pytest.mark.skipif(not HAS_FOLDER, reason="the claims about compiled code are not there")
+@pytest.mark.skipif(not HAS_COMPILED_FOLDER, reason="the claims about compiled code are not there")
 def test_the_page_is_up_to_date() -> None:
     pytest.importorskip("ctranslate2")
     assert OUTPUT.read_text(encoding="utf-8") == document(), "run scripts/dev/claims.py"

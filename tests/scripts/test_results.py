@@ -22,15 +22,15 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def arguments(few_sentences: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
     with pytest.raises(SystemExit):
-        cli.main(["train", *tiny_settings(few_sentences, 4), "--tokenizer.vocab_size", "600", "--print-config"])
+        cli.main(["train", *tiny_settings(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600", "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
     config["data"]["path"] = "nowhere/at-all"
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
-    (tmp_path / "tiny").symlink_to(few_sentences)
+    (tmp_path / "tiny").symlink_to(sixty_pair_corpus)
     flags = {"--corpora": tmp_path, "--runs": tmp_path / "runs", "--seeds": 2}
     return [str(tmp_path / "tiny.yaml"), *(str(word) for flag in flags.items() for word in flag)]
 
@@ -49,7 +49,7 @@ def test_it_trains_scores_and_prints(arguments: list[str], tmp_path: Path, capsy
         config = yaml.safe_load((run / "config.yaml").read_text())
         assert (config["seed"], config["data"]["path"]) == (seed, str(tmp_path / "runs/tiny-teachers/corpus"))
         translator = Translator.load(run)
-        saved = json.loads((run / results.SCORES).read_text())
+        saved = json.loads((run / results.SCORES_FILE).read_text())
         assert saved["parameters"] == sum(p.numel() for p in translator.bundle.model.parameters())
         for beam in (1, 5):
             outputs = translator.translate(read_lines(str(tmp_path / "tiny/test.en")), beam=beam)
@@ -68,7 +68,7 @@ def test_an_interrupted_run_goes_on(
     assert results.main(one) == 0
     run = tmp_path / "runs" / "tiny-1"
     weights = (run / "model.safetensors").read_bytes()
-    for name in ("model.json", "model.safetensors", results.SCORES):
+    for name in ("model.json", "model.safetensors", results.SCORES_FILE):
         (run / name).unlink()
     for name, minutes in (("tiny-teachers", "3.0"), ("tiny-1", "2.0")):
         (tmp_path / "runs" / f"{name}.minutes").write_text(minutes)

@@ -8,7 +8,7 @@ import yaml
 
 pytest.importorskip("transformers")
 import survey
-from survey import NOTES, OUTPUT, Entry, Note, Row, listed, main, printed_by, questions, read_notes, reasons
+from survey import NOTES_FILE, OUTPUT, Entry, Note, Row, join_names, main, printed_by, questions, read_notes, reasons
 
 from minitrans.cachecheck.measure import Caught, Measurement, Result
 
@@ -31,7 +31,7 @@ ROWS = {
                 [Caught("cut", "", ["steps"]), Caught("late", "", [])]),
     "opt": Row(Entry("opt", "opt", {}, False), [outcome("steps", 0.0), outcome("rows", 0.0, offered=False)]),
     "llama": Row(Entry("llama", "llama", {}, False), [outcome("steps", 1e-7)]),
-    "bart": Row(Entry("bart", "bart", {}, False), why_not="it | has none"),
+    "bart": Row(Entry("bart", "bart", {}, False), no_model_reason="it | has none"),
     "short": Row(Entry("short", "gpt2", {"n_positions": 12}, False), [outcome("steps", float("nan"))]),
 }  # fmt: skip
 
@@ -55,7 +55,7 @@ def note(entries: list[str], checks: list[str], shown: str = "") -> dict[str, ob
 
 
 def test_the_page_names_all_and_explains_all() -> None:
-    _, notes = read_notes(NOTES)
+    _, notes = read_notes(NOTES_FILE)
     page = OUTPUT.read_text(encoding="utf-8")
     assert [name for name in sorted(PROMISED) if f" {name}" not in page] == []
     assert "**?**" not in page
@@ -105,7 +105,7 @@ def test_a_note_is_about_some_or_all() -> None:
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
     results = [Result("steps", "", "", "", None, 1e-12, True, 0.0, {"float32": Measurement(0.0, 1e-5)})]
-    assert listed([Row(ROWS["opt"].entry, results), ROWS["opt"]]) == "opt (float32), opt."
+    assert join_names([Row(ROWS["opt"].entry, results), ROWS["opt"]]) == "opt (float32), opt."
 
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:
@@ -124,4 +124,4 @@ def test_an_architecture_is_measured_with_and_without_faults(monkeypatch: pytest
     assert [result.id for result in row.failed] == ["padding.left-mask-alone"]
     assert row.caught
     assert survey.measure(Entry("gpt2", "gpt2", {}, False)).caught == []
-    assert survey.measure(Entry("gone", "gone", {}, False)).why_not.endswith("has no gone that decodes")
+    assert survey.measure(Entry("gone", "gone", {}, False)).no_model_reason.endswith("has no gone that decodes")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.server.markup import cut_html
+from minitrans.server.markup import split_html
 
 PARTS = [
     "<p>",
@@ -28,7 +28,7 @@ PARTS = [
 PARTS += [" ", "<", ">", "<script>", "</script>", "<br/>", "'", '"', "=", "<pre>", "</pre>", "<!", "<p translate=no>"]
 
 
-TEXTS = {
+TEXTS_BY_HTML = {
     "": [],
     "a &lt; b &amp;&#65; < c": ["a < b &A < c"],
     "<!doctype html>\n<title>a</title><p class='b > c'> d\n e <B>f</B > <hr/>h</p><!-- i -->": ["a", "d\n e", "f", "h"],
@@ -39,15 +39,15 @@ TEXTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("html", TEXTS)
+@pytest.mark.parametrize("html", TEXTS_BY_HTML)
 def test_the_texts_between_tags_are_translated(html: str) -> None:
-    assert [text for text in cut_html(html)[1::2] if text] == TEXTS[html]
+    assert [text for text in split_html(html)[1::2] if text] == TEXTS_BY_HTML[html]
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join))
 def test_all_else_stays(html: str) -> None:
     try:
-        pieces = cut_html(html)
+        pieces = split_html(html)
     except UserError:
         assert "<![" in html
         return
@@ -59,5 +59,5 @@ def test_all_else_stays(html: str) -> None:
 @pytest.mark.parametrize("part", ["<a ", "<a/"])
 def test_a_tag_without_end_takes_no_time(part: str) -> None:
     start = time.process_time()
-    cut_html(part * 10_000)  # the parser itself takes minutes
+    split_html(part * 10_000)  # the parser itself takes minutes
     assert time.process_time() - start < 10

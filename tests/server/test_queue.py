@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from minitrans.server.queue import MAX_LINES_TOGETHER, RequestQueue
+from minitrans.server.queue import MAX_BATCH_LINES, RequestQueue
 
 
 class RecordingWork:
@@ -49,9 +49,9 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
 
 @with_running_queue
 async def test_what_is_too_many_lines_comes_next(queue: RequestQueue) -> None:
-    work, many = RecordingWork(), ["x"] * MAX_LINES_TOGETHER  # a method is equal to itself, and not the same object
+    work, many = RecordingWork(), ["x"] * MAX_BATCH_LINES  # a method is equal to itself, and not the same object
     assert await asyncio.gather(*(queue.put(work.__call__, lines) for lines in (["a"], many, many[1:], ["b"])))
-    assert [len(lines) for lines in work.given] == [MAX_LINES_TOGETHER, MAX_LINES_TOGETHER, 1]
+    assert [len(lines) for lines in work.given] == [MAX_BATCH_LINES, MAX_BATCH_LINES, 1]
 
 
 @with_running_queue

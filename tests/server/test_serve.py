@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from bench_serve import Served, faults, load, main, served
+from bench_serve import ServerProcess, load, main, running_server, wrong_replies
 from browser import needs_chromium, opened, visit
 from commands import command, refused
 from libretranslatepy import LibreTranslateAPI
@@ -29,11 +29,11 @@ from minitrans.translate.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
 JSON = {"Content-Type": "application/json; charset=utf-8"}
-KINDS = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: in the address
+BODIES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
-def asked_with(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
+def request_arguments(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
     """What a client is given to send parameters in a body of this kind."""
     if kind == "multipart/form-data":
         texts = {name: value if isinstance(value, list) else [value] for name, value in parameters.items()}
@@ -70,8 +70,8 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
         question = {"q": q, **EN_ZH, "format": "text"}
-        for kind in KINDS:
-            answer = client.post("/translate", **asked_with(kind, question))
+        for kind in BODIES:
+            answer = client.post("/translate", **request_arguments(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
     response = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
     detected = [{"confidence": 100, "language": "en"}]
@@ -126,13 +126,13 @@ def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
         said = operation["responses"]["200"]["content"]["application/json"]["schema"]
         for kind, body in operation.get("requestBody", {"content": {"": {}}})["content"].items():
             params = {name: example[name] for name in body.get("schema", {"properties": ()})["properties"]}
-            answer = client.request(method, path, **asked_with(kind, params))
+            answer = client.request(method, path, **request_arguments(kind, params))
             assert (answer.status_code, type(answer.json())) == (200, {"array": list, "object": dict}[said["type"]])
             (first, *_) = answer.json() if said["type"] == "array" else [answer.json()]
             assert first.keys() <= said.get("items", said).get("properties", first).keys()
             for name in body.get("schema", {"required": ()})["required"]:
                 left = {each: params[each] for each in params if each != name}
-                answer = client.request(method, path, **asked_with(kind, left))
+                answer = client.request(method, path, **request_arguments(kind, left))
                 assert answer.json() == {"error": f"Invalid request: missing {name} parameter"}
 
 
@@ -209,7 +209,7 @@ def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
 def test_limits(client: TestClient, translator: Translator) -> None:
     for n, status in ((39, 200), (40, 400)):  # the model's max_len is 40, with the end of the sentence
         question = {"q": " ".join(["a"] * n), **EN_ZH}
-        assert translator.count_pieces(question["q"]) == n
+        assert translator.longest_sentence_length(question["q"]) == n
         assert client.post("/translate", json=question).status_code == status
     assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
     assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
@@ -305,12 +305,12 @@ def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture(scope="module")
-def server(tiny_run: Path) -> Iterator[Served]:
-    with served(tiny_run) as server:
+def server(tiny_run: Path) -> Iterator[ServerProcess]:
+    with running_server(tiny_run) as server:
         yield server
 
 
-def test_the_client_of_libretranslate_works(server: Served, translator: Translator) -> None:
+def test_the_client_of_libretranslate_works(server: ServerProcess, translator: Translator) -> None:
     api = LibreTranslateAPI(f"http://127.0.0.1:{server.port}")
     assert api.translate("I love you.", "en", "zh") == translator.translate(["I love you."])[0]
     assert api.detect("I love you.") == [{"confidence": 100, "language": "en"}]
@@ -320,19 +320,19 @@ def test_the_client_of_libretranslate_works(server: Served, translator: Translat
         api.translate("I love you.", "zh", "en")
 
 
-def test_many_clients_at_once(server: Served, translator: Translator) -> None:
+def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> None:
     right = dict(zip(LINES[2:], translator.translate(LINES[2:]), strict=True))
     assert load(server, LINES[2:], 20, 0.5)
     before = server.memory()
     replies = load(server, LINES[2:], 20, 2)
     assert {reply.status for reply in replies} == {200}
-    assert faults(replies, right) == []
+    assert wrong_replies(replies, right) == []
     assert server.memory() < before + 10
     control = [
         replies[0],
         *(replies[0]._replace(**change) for change in ({"text": ""}, {"status": 500}, {"status": 429})),
     ]
-    assert faults(control, right) == control[1:3]
+    assert wrong_replies(control, right) == control[1:3]
 
 
 @pytest.mark.slow
@@ -343,7 +343,7 @@ def test_two_hundred_clients_for_a_minute(tiny_run: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Signals) -> None:
-    with served(tiny_run, "--char-limit", "100000") as server:
+    with running_server(tiny_run, "--char-limit", "100000") as server:
         address = f"http://127.0.0.1:{server.port}"
         answers: list[str] = []
 
@@ -370,7 +370,7 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 
 
 @needs_chromium
-def test_the_page_by_keyboard_alone(server: Served, translator: Translator) -> None:
+def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translator) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
     with opened() as (page, requests, errors):

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.text.lines import MAX_LINE_BYTES, iter_lines, read_ahead, read_lines, seek_part, visible
+from minitrans.text.lines import MAX_LINE_BYTES, escape_controls, iter_lines, read_ahead, read_lines, seek_part
 from minitrans.text.reading import clean
 
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
@@ -262,6 +262,6 @@ def test_a_line_longer_than_any_text_is_refused_without_being_read(tmp_path: Pat
 
 
 def test_what_would_move_a_cursor_is_made_visible() -> None:
-    assert visible("a\x1b[2J\r\n\x9b\u202eb\u2028\udc80é我\U0001f468\u200d\U0001f469") == (
+    assert escape_controls("a\x1b[2J\r\n\x9b\u202eb\u2028\udc80é我\U0001f468\u200d\U0001f469") == (
         "a\\x1b[2J\\r\\n\\x9b\\u202eb\\u2028\\udc80é我\U0001f468\u200d\U0001f469"
     )

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from minitrans.text import reading
 from minitrans.text.reading import N_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean, load_reader
 
-KINDS = "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
+KIND_LETTERS = (
+    "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
+)
 SIGNS = ",.!?'\"-:;%()，。"
 WORDS = (
     "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
@@ -20,13 +22,13 @@ TOKENS = "Tom|Tom's|Maria Garcia|Maria|cat|5|15|1,250|1250|250|7:30|3.5|B316|€
 TOKEN = st.sampled_from(TOKENS.split("|")) | st.text("ABab 0125,.:猫", max_size=5)
 TEXTS = st.builds(str.join, st.sampled_from(["", " "]), st.lists(TOKEN, max_size=12))
 
-TIDY = {  # a source, and how it is read
+TIDY_CASES = {  # a source, and how it is read
     "‘’ ‚ ‛ ʼ ′ ´": "'' ' ' ' ' '", "“”„ ‟ « » ″": '""" " " " "', "‐‑‒–−": "-----", "a—b ― c…": "a - b - c...",
     "5".join(map(chr, range(0xFF01, 0xFF5F))): "5".join(map(chr, range(0x21, 0x7F))).lower(), "e\u0301\t中 ": "é 中",
     "He LIVES in Paris": "he lives in paris", "What?! No!!! So??": "what? no! so?", "Well,yes;no": "well, yes; no",
     "He left ! Who ? Me , you .": "he left! who? me, you.", "It is 1,250.5 and .5": "it is 1,250.5 and .5",
 }  # fmt: skip
-COPIED = {
+COPIED_CASES = {
     "1,250 of 12,250.75": "[21],[31] of [22],[32]", "7:30, 12/5, 1-2": "[T1], [51], [52]", "5 is 5": "[21] is [21]",
     "5 25 123 1234 12345 123456": "[21] [22] [31] [41] [51] [52]", "3.14 is 1234.5": "[21] is [41]",
     "1 2 3 4 5 6 7 123 1": "[21] [22] [23] [24] [25] [26] 7 [31] [21]", "in B316 is x_y": "in [C1] is [C2]",
@@ -36,22 +38,22 @@ COPIED = {
     "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
     "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]", "SEE MARIA": "see [N1]",
 }  # fmt: skip
-ERRORS = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
+TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
 }  # fmt: skip
-SENTENCES = [
+SENTENCE_CASES = [
     ["He left.", "Did she?", "No!", "we stay."], ["Mr. Smith, Mrs. Smith and Dr. Lee saw St. Paul's."],
     ["At 5 a.m. he left.", "It costs 3.50 today."], ["No. 5 is here... and there.He"], ["他走了. ，"],
     ['He said "Go now. Do it." and left. So'], ["“Go now. Do it.” He left."],
 ]  # fmt: skip
-LINES = [  # the translations of a line's sentences, and that of the line
+LINE_CASES = [  # the translations of a line's sentences, and that of the line
     ("He left…", ["他走了。"], "他走了…"), ("Go ... 😀", ["Va."], "Va ... 😀"), ("Go. Go", ["", "Va"], "Va"),
     ("He left. 😀", ["他走了。"], "他走了。 😀"), ("Go. Go", ["Va.", "Va !"], "Va. Va !"), ("Go. Go", ["Va", ""], "Va"),
     ("Go. Go", ["“Va.”", "Va."], "“Va.” Va."),
     *[("Go. Go", [f"走{mark}", "是"], f"走{mark}是") for mark in "。？！…，；：”’」』）"],
 ]  # fmt: skip
-SHARED = [  # a pair, and what is left of it
+SHARED_CASES = [  # a pair, and what is left of it
     ("It costs 1,250.", "它要1250。", "it costs [21],[31].", "它要[21][31]。"), ("5, 6", "5六", "[21], 6", "[21]六"),
     ("It costs 1,250.", "它要1,250。", "it costs [21],[31].", "它要[21],[31]。"), ("tom A", "tom A", "tom a", "tom A"),
     ("Tom saw Maria Garcia.", "Tom看见Maria Garcia，Tom", "[N1] saw [N2].", "[N1]看见[N2]，[N1]"),
@@ -67,18 +69,18 @@ def shown(*texts: str) -> list[str]:
     """The texts with [N1] for the first placeholder of a name, and so on."""
     names: dict[int, str] = {}
     for place in dict.fromkeys(char for text in texts for char in text if char in PLACEHOLDERS):
-        kind = KINDS[PLACEHOLDERS.index(place) // N_SLOTS]
+        kind = KIND_LETTERS[PLACEHOLDERS.index(place) // N_SLOTS]
         names[ord(place)] = f"[{kind}{sum(name[1] == kind for name in names.values()) + 1}]"
     return [text.translate(names) for text in texts]
 
 
 @given(st.text())
 def test_a_reader_that_is_not_to_leaves_a_line_as_it_is(line: str) -> None:
-    assert Reader(False).read_line(line) == [(clean(line), KeptParts({}))]
+    assert Reader(False).preprocess_line(line) == [(clean(line), KeptParts({}))]
     assert Reader(False).read_pairs([line], [line]) == ([clean(line)], [clean(line)])
 
 
-@pytest.mark.parametrize(("line", "want"), TIDY.items())
+@pytest.mark.parametrize(("line", "want"), TIDY_CASES.items())
 def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want: str) -> None:
     assert PLAIN.read_pairs([line], [line]) == ([want], [clean(line)])
     assert PLAIN.read(f"x {line} x") == (f"x {want} x", KeptParts({}))
@@ -92,36 +94,36 @@ def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want:
 )
 def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes: str, after: list[str]) -> None:
     line = clean("".join([*before, quotes[:1], sentence, quotes[1:], *after]))
-    read = PLAIN.read_line(line)
+    read = PLAIN.preprocess_line(line)
     assert [text for text, _ in read] == [sentence]
-    assert PLAIN.write_line(iter([sentence]), read) == line
+    assert PLAIN.postprocess_line(iter([sentence]), read) == line
 
 
 @given(st.text(NO_WORD), st.sampled_from([PLAIN, READER]))
 def test_a_line_without_a_letter_or_a_digit_comes_back(line: str, reader: Reader) -> None:
-    read = reader.read_line(line)
+    read = reader.preprocess_line(line)
     assert {text for text, _ in read} == {""}
-    assert reader.write_line(iter([""] * len(read)), read) == clean(line)
+    assert reader.postprocess_line(iter([""] * len(read)), read) == clean(line)
 
 
-@pytest.mark.parametrize(("line", "texts", "want"), LINES)
+@pytest.mark.parametrize(("line", "texts", "want"), LINE_CASES)
 def test_translations_of_sentences_are_put_together(line: str, texts: list[str], want: str) -> None:
-    assert PLAIN.write_line(iter(texts), PLAIN.read_line(line)) == want
+    assert PLAIN.postprocess_line(iter(texts), PLAIN.preprocess_line(line)) == want
 
 
-@pytest.mark.parametrize("parts", SENTENCES)
+@pytest.mark.parametrize("parts", SENTENCE_CASES)
 def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
     line = " ".join(parts)
     assert PLAIN.sentences(line) == parts
     assert Reader(False).sentences(line) == [line]
 
 
-@pytest.mark.parametrize(("line", "want"), [*COPIED.items(), *ERRORS.items()])
+@pytest.mark.parametrize(("line", "want"), [*COPIED_CASES.items(), *TYPO_CASES.items()])
 def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
     text, kept = READER.read(line)
     assert shown(text) == [want]
-    assert line in ERRORS or READER.write(text, kept).lower() == line.lower()
-    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED and "[N" not in want else line.lower()]
+    assert line in TYPO_CASES or READER.write(text, kept).lower() == line.lower()
+    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
     assert PLAIN.read(line) == (line.lower(), KeptParts({}))
 
 
@@ -138,10 +140,10 @@ def test_what_was_set_aside_is_put_back(line: str) -> None:
     assert {*kept.places} == {*text} & {*PLACEHOLDERS}
 
 
-@pytest.mark.parametrize(("source", "target", "read", "want"), SHARED)
+@pytest.mark.parametrize(("source", "target", "read", "want"), SHARED_CASES)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
     assert shown(*(text for side in PAIRS.read_pairs([source], [target]) for text in side)) == [read, want]
-    assert PLAIN.read_pairs([source], [target]) == ([PLAIN.tidied(source).lower()], [target])
+    assert PLAIN.read_pairs([source], [target]) == ([PLAIN.normalize(source).lower()], [target])
 
 
 @given(TEXTS, TEXTS)
@@ -151,7 +153,7 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
         patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
         (read,), (want,) = PAIRS.read_pairs([source], [target])
     kept = KeptParts({place: value for value, place in made["all"].items()})
-    assert PAIRS.write(read, kept).lower() == PAIRS.tidied(clean(source)).lower()
+    assert PAIRS.write(read, kept).lower() == PAIRS.normalize(clean(source)).lower()
     assert PAIRS.write(want, kept) == clean(target)
     assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.places}
 
@@ -159,14 +161,16 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
 @pytest.mark.parametrize("free", range(N_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
     taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_SLOTS])
-    for text in PAIRS.set_aside_in_pair(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
+    for text in PAIRS.insert_placeholders(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
-    assert PAIRS.set_aside_in_pair(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
-    assert PLACEHOLDERS[free] in {PAIRS.set_aside_in_pair(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
+    assert PAIRS.insert_placeholders(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
+    assert PLACEHOLDERS[free] in {PAIRS.insert_placeholders(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
 
 
 def test_the_reader_of_a_folder_is_loaded(tmp_path: Path) -> None:
     for settings in ((False, None, None), (True, ".", KNOWN)):
         written = dict(zip(("plain", "signs", "known"), settings, strict=True))
         (tmp_path / "reading.json").write_text(json.dumps(written), encoding="utf-8")
-        assert load_reader(tmp_path).read_line("Zoltan is “5” ，") == Reader(*settings).read_line("Zoltan is “5” ，")
+        assert load_reader(tmp_path).preprocess_line("Zoltan is “5” ，") == Reader(*settings).preprocess_line(
+            "Zoltan is “5” ，"
+        )

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minitrans.text import words as module
 from minitrans.text.reading import words
-from minitrans.text.words import add_word_counts, changes_numbers
+from minitrans.text.words import add_word_counts, has_changed_numbers
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
     ],
 )
 def test_a_translation_changes_numbers(line: str, translation: str, changed: bool) -> None:
-    assert changes_numbers(line, translation) is changed
+    assert has_changed_numbers(line, translation) is changed
 
 
 @given(st.lists(st.text()))
@@ -65,7 +65,7 @@ def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
 def test_words_are_counted_until_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MOST", 4)
+    monkeypatch.setattr(module, "MAX_WORDS", 4)
     with caplog.at_level(logging.WARNING, "minitrans"):
         counts = add_word_counts(add_word_counts(Counter(), ["a B c", "b b"]), ["D a"])
         assert counts == {"a": 2, "b": 3, "c": 1, "d": 1}

@@ -20,20 +20,20 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, start, steps_of, train
+from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, saved_steps, start, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import run
-from minitrans.training.checkpoints import Checkpoints, DamagedError, newest_checkpoint, read_checkpoint
+from minitrans.training.checkpoints import Checkpoints, DamagedCheckpointError, newest_checkpoint, read_checkpoint
 from minitrans.training.config import parse_config
 from minitrans.training.module import TranslationModule, rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
-STREAM = ("--data.streaming", "true", "--data.shuffle_buffer", "150")
-EPOCHS = ("--trainer.max_steps", "-1", "--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "1")
+STREAM_FLAGS = ("--data.streaming", "true", "--data.shuffle_buffer", "150")
+EPOCH_FLAGS = ("--trainer.max_steps", "-1", "--trainer.max_epochs", "2", "--trainer.check_val_every_n_epoch", "1")
 
 
 class KilledError(BaseException):
@@ -58,8 +58,8 @@ def kill_at_step(patch: Patch, step: int, batches: int = 0) -> None:
     "flags",
     [
         pytest.param((), id="steps"),
-        pytest.param((*EPOCHS, "--trainer.val_check_interval", "1.0"), id="epochs"),
-        pytest.param((*EPOCHS, "--trainer.val_check_interval", "10"), id="validation within epochs"),
+        pytest.param((*EPOCH_FLAGS, "--trainer.val_check_interval", "1.0"), id="epochs"),
+        pytest.param((*EPOCH_FLAGS, "--trainer.val_check_interval", "10"), id="validation within epochs"),
         pytest.param(
             (
                 "--trainer.accumulate_grad_batches",
@@ -71,7 +71,7 @@ def kill_at_step(patch: Patch, step: int, batches: int = 0) -> None:
             ),
             id="accumulation",
         ),
-        pytest.param(STREAM, id="stream"),
+        pytest.param(STREAM_FLAGS, id="stream"),
         pytest.param(("--training.init_from", "{other}"), id="from the weights of another run"),
     ],
 )
@@ -94,17 +94,17 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
         shutil.rmtree(other, ignore_errors=True)  # is needed no more
     assert train(corpus, broken, *flags, *resume, max_steps=48) == 0
     assert_same_run(whole, broken)
-    assert steps_of(whole) == steps_of(broken)
+    assert saved_steps(whole) == saved_steps(broken)
 
 
 @pytest.mark.parametrize(
     ("place", "when", "error", "steps", "best"),
     [
         ("module.TranslationModule.validation_step", lambda *_: True, KilledError(), [10, 15], False),
-        ("checkpoints.Checkpoints._save", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
+        ("checkpoints.Checkpoints._save_if_due", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
         ("run.save_bundle", lambda *_: True, KilledError(), [20, 25], True),
         (  # a second signal
-            "callbacks.ValidationTranslations.on_validation_epoch_end",
+            "callbacks.ValidationScorer.on_validation_epoch_end",
             lambda *_: True,
             KeyboardInterrupt(),
             [10, 15],
@@ -132,12 +132,12 @@ def test_a_run_that_ends_at_an_unlucky_moment_is_resumed_as_if_it_had_not(
             assert train(corpus, broken, *flags) == 130
         except KilledError:
             assert not isinstance(error, KeyboardInterrupt)
-    assert (steps_of(broken), (broken / "checkpoints/best.ckpt").exists()) == (steps, best)
+    assert (saved_steps(broken), (broken / "checkpoints/best.ckpt").exists()) == (steps, best)
     assert not (broken / "model.json").exists()
     (broken / "checkpoints/step-99.ckpt.123.tmp").write_bytes(b"half")
     assert train(corpus, broken, "--resume", *flags) == 0
     assert_same_run(whole, broken)
-    assert steps_of(whole) == steps_of(broken)
+    assert saved_steps(whole) == saved_steps(broken)
 
 
 def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> None:
@@ -168,14 +168,14 @@ def test_a_run_that_has_ended_or_stopped_early_is_only_evaluated_again(
 ) -> None:
     run_dir, copy = tmp_path / "run", tmp_path / "copy"
     assert train(corpus, run_dir, *flags) == 0
-    assert (steps_of(run_dir)[-1] < 25) == bool(flags)
+    assert (saved_steps(run_dir)[-1] < 25) == bool(flags)
     shutil.copytree(run_dir, copy)
     for name in ("model.safetensors", "metrics.csv", "README.md"):
         (run_dir / name).unlink()
     kill_at_step(monkeypatch, 0)
     assert train(corpus, run_dir, *flags, "--resume") == 0
     assert_same_run(copy, run_dir)
-    assert steps_of(copy) == steps_of(run_dir)
+    assert saved_steps(copy) == saved_steps(run_dir)
 
 
 def test_without_a_checkpoint_there_is_nothing_to_resume(
@@ -247,7 +247,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     (warning,) = (record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
     assert warning == f"{newest} is damaged; it is passed over for the checkpoint before"
     assert_same_run(tiny_run, broken)
-    assert steps_of(tiny_run) == steps_of(broken)
+    assert saved_steps(tiny_run) == saved_steps(broken)
 
 
 def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus: Path, broken: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus:
         path.rename(path.with_name(path.name.replace("200", "900")))
     (broken / "checkpoints/step-900.ckpt").write_bytes(b"PK")
     assert train(corpus, broken, "--resume", max_steps=200) == 0
-    assert steps_of(broken) == [196, 200]
+    assert saved_steps(broken) == [196, 200]
 
 
 class Evil:
@@ -291,12 +291,12 @@ def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
     contents: list[object] = [[1], {"state_dict": {}}]
     for content in contents:
         torch.save(content, path)
-        with pytest.raises(DamagedError, match=r"step-1\.ckpt is "):
+        with pytest.raises(DamagedCheckpointError, match=r"step-1\.ckpt is "):
             read_checkpoint(path)
     with pytest.raises(UserError, match="holds no checkpoint to resume from"):
         newest_checkpoint(tmp_path)
     path.write_bytes(pickle.dumps(Evil(tmp_path / "evil")))
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedCheckpointError):
         read_checkpoint(path)
     assert not (tmp_path / "evil").exists()
 
@@ -310,7 +310,7 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_not_unpacked(tiny_run: Path
         for entry in plain.infolist():
             packed.writestr(entry.filename, plain.read(entry))
     torch.load(path, weights_only=True)  # control: PyTorch would
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedCheckpointError):
         read_checkpoint(path)
 
 
@@ -321,7 +321,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     run_dir = tmp_path / "run"
-    save = Checkpoints._save
+    save = Checkpoints._save_if_due
 
     def save_on_a_full_disk(self: Checkpoints, trainer: Trainer) -> None:
         if self.step == 14:
@@ -329,9 +329,9 @@ def test_a_full_disk_leaves_the_checkpoint_before(
         save(self, trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "_save", save_on_a_full_disk)
+        patch.setattr(Checkpoints, "_save_if_due", save_on_a_full_disk)
         assert train(corpus, run_dir) == 2
-    assert steps_of(run_dir) == [7]
+    assert saved_steps(run_dir) == [7]
     assert last_line(capsys) == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
         "correct that, then use --resume to continue from the checkpoint before"
@@ -353,7 +353,7 @@ def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
 
 
 @pytest.mark.parametrize("of", ["loss", "weight"])
-@pytest.mark.parametrize("flags", [(), STREAM])
+@pytest.mark.parametrize("flags", [(), STREAM_FLAGS])
 def test_a_loss_that_is_no_number_stops_the_run(
     of: str, flags: tuple[str, ...], corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
@@ -371,7 +371,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
 
     monkeypatch.setattr(TranslationModule, "training_step", spoilt)
     assert train(corpus, tmp_path / "run", *flags) == 2
-    assert steps_of(tmp_path / "run") == [7]
+    assert saved_steps(tmp_path / "run") == [7]
     error = last_line(capsys)
     match = re.fullmatch(
         r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "

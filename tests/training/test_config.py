@@ -9,8 +9,8 @@ from minitrans.training.config import parse_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
-DATA = ["--data.path", "p", "--data.source", "en", "--data.target", "zh"]
-MINIMAL = ["--run-dir", "r", *DATA, "--trainer.max_steps", "1"]
+DATA_FLAGS = ["--data.path", "p", "--data.source", "en", "--data.target", "zh"]
+MINIMAL_FLAGS = ["--run-dir", "r", *DATA_FLAGS, "--trainer.max_steps", "1"]
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -36,7 +36,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
 
 
 def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
-    config = parse_config([*MINIMAL, "--model.dropout", "0.25", "--compiled", "off"])
+    config = parse_config([*MINIMAL_FLAGS, "--model.dropout", "0.25", "--compiled", "off"])
     path = tmp_path / "config.yaml"
     path.write_text(config.yaml_text)
     again = parse_config(["--config", str(path), "--run-dir", "r"])
@@ -46,7 +46,7 @@ def test_the_merged_settings_can_be_used_again(tmp_path: Path) -> None:
 
 def test_print_config_prints_the_merged_settings(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match=r"^0$"):
-        cli.main(["train", *MINIMAL, "--model.d_ff", "77", "--print-config"])
+        cli.main(["train", *MINIMAL_FLAGS, "--model.d_ff", "77", "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
     assert config["model"]["d_ff"] == 77
     assert config["training"]["label_smoothing"] == 0.1
@@ -69,4 +69,4 @@ def test_splits_and_noise_are_settings_and_each_entry_is_a_flag(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("c.yaml").write_text("data: {noise: {lower: 0.1}}")
-    assert getattr(parse_config([*MINIMAL, *flags]).data, name) == parsed
+    assert getattr(parse_config([*MINIMAL_FLAGS, *flags]).data, name) == parsed

@@ -20,24 +20,24 @@ from minitrans.translate.translator import Translation, Translator
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
-DISTILL = ("--tokenizer.vocab_size", "600", "--compiled", "off")
+DISTILL_FLAGS = ("--tokenizer.vocab_size", "600", "--compiled", "off")
 
 
 def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
-    return cli.main(["distill", *run_flags(corpus, run_dir, *DISTILL, *flags, max_steps=STEPS)])
+    return cli.main(["distill", *run_flags(corpus, run_dir, *DISTILL_FLAGS, *flags, max_steps=STEPS)])
 
 
-def saved(run: Path) -> dict[str, Any]:
+def load_config(run: Path) -> dict[str, Any]:
     config: dict[str, Any] = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
     return config
 
 
 class Distilled(NamedTuple):
-    """A finished run, beside its teachers, and what its translators were asked for and loaded with."""
+    """A finished run, beside its teachers, and what its translators were asked for and compiled_options with."""
 
     run: Path
     searches: set[tuple[Any, ...]]
-    loaded: list[str]
+    compiled_options: list[str]
     out: str
 
 
@@ -50,7 +50,7 @@ def two_seeds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> Distilled:
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> Distilled:
     """Made once; tests copy what they change."""
     noted = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
@@ -60,18 +60,18 @@ def distilled(few_sentences: Path, tmp_path_factory: pytest.TempPathFactory, two
         return translate(self, lines, **options)
 
     def loading(run: Path, **options: Any) -> Translator:
-        noted.loaded.append(options["compiled"])
+        noted.compiled_options.append(options["compiled"])
         return load(run, **options)
 
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
         patch.setattr(Translator, "translate", noting)
         patch.setattr(Translator, "load", loading)
-        assert distill(few_sentences, noted.run, "--seed", "7") == 0
+        assert distill(sixty_pair_corpus, noted.run, "--seed", "7") == 0
         return noted._replace(out=out.getvalue())
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
-    distilled: Distilled, few_sentences: Path
+    distilled: Distilled, sixty_pair_corpus: Path
 ) -> None:
     # Validations and scores are those of plain translations.
     assert distilled.searches == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
@@ -79,12 +79,12 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     folder = distilled.run.with_name("run-teachers")
     corpus = folder / "corpus"
     sources, targets = read_pairs(corpus, "train")
-    assert (sources, targets) == read_pairs(few_sentences, "train")
-    assert read_pairs(corpus, "valid") == read_pairs(few_sentences, "valid")
+    assert (sources, targets) == read_pairs(sixty_pair_corpus, "train")
+    assert read_pairs(corpus, "valid") == read_pairs(sixty_pair_corpus, "valid")
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
 
     def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
-        penalty = distillation.LENGTH_PENALTY[direction]
+        penalty = distillation.LENGTH_PENALTIES[direction]
         return Translator.load(folder / name).translate(sentences, beam=distillation.BEAM_SIZE, length_penalty=penalty)
 
     names = ["train"]
@@ -93,25 +93,26 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         assert read_pairs(corpus, forward) == (sources, translated("forward", forward, sources))
         assert read_pairs(corpus, backward) == (translated("backward", backward, targets), targets)
         for name in (forward, backward):
-            assert saved(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
-            assert saved(folder / name)["seed"] == seed
+            assert load_config(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
+            assert load_config(folder / name)["seed"] == seed
             names.append(name)
 
     for seed in (1, 2):
-        student = saved(folder / f"student{seed}")
+        student = load_config(folder / f"student{seed}")
         assert student["trainer"]["max_steps"] == 2 * STEPS
         assert student["seed"] == seed
         assert student["data"]["path"] == str(corpus)
         assert student["data"]["splits"] == {"train": "+".join(names), "valid": "valid"}
     students = [Translator.load(folder / f"student{seed}") for seed in (1, 2)]
     sampled = [
-        Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLE_TOP, seed) for seed in (1, 2)
+        Translator.load(folder / f"backward{seed}").sample(targets, distillation.SAMPLING_TOP_K, seed)
+        for seed in (1, 2)
     ]
     for n, lines in enumerate((sources, *sampled)):
         agreed = distillation.choose_by_agreement(students, Translator.load(folder / "backward1"), lines)
         assert read_pairs(corpus, f"agreed{n}") == (lines, agreed)
 
-    model = saved(distilled.run)
+    model = load_config(distilled.run)
     assert model["trainer"]["max_steps"] == STEPS * 2 // 3
     assert model["training"]["learning_rate"] == 0.005
     assert model["training"]["init_from"] == str(folder / "student1")  # 7 is 1 modulo 2
@@ -121,24 +122,24 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert (Translator.load(distilled.run).bundle.source, model["data"]["target"]) == ("en", "zh")
 
 
-def test_the_seed_decides_the_student(few_sentences: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
     monkeypatch.setattr(distillation, "train_unless_done", lambda model: [(model, {})])
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
-        config = parse_config(run_flags(few_sentences, tmp_path / "run", "--seed", str(seed)))
+        config = parse_config(run_flags(sixty_pair_corpus, tmp_path / "run", "--seed", str(seed)))
         ((model, _),) = distillation.train_final_model(config, tmp_path)
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
 
 
 @pytest.fixture
-def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+def float32_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "choose_precision", lambda *_: ("fp32", "for the test"))
 
 
 SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
 
 
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("float32_scores")
 def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> None:
     translator = Translator.load(tiny_run)
     pairs = [
@@ -147,7 +148,7 @@ def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> No
         for translation in translations
         if source
     ]
-    scores = distillation.log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
+    scores = distillation.sentence_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
     near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
     assert near.mean() > 0.7  # pieces that spell the same are others now and then
 
@@ -172,7 +173,9 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     ]
     students[0].n_best_list[0].append(Translation("x", -9.0))  # once more, in other pieces
     backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
-    monkeypatch.setattr(distillation, "log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets]))
+    monkeypatch.setattr(
+        distillation, "sentence_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])
+    )
 
     def agreed(vote: float, backward: float, length: float) -> str:
         for name, value in (("VOTE_WEIGHT", vote), ("BACKWARD_WEIGHT", backward), ("LENGTH_WEIGHT", length)):
@@ -189,7 +192,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
 
 
 @pytest.fixture
-def copied(distilled: Distilled, tmp_path: Path) -> Path:
+def distilled_copy(distilled: Distilled, tmp_path: Path) -> Path:
     """A copy of the run, beside one of its teachers, that a test may break; it knows where it is now."""
     shutil.copytree(distilled.run.parent, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.rglob("config.yaml"):
@@ -197,13 +200,13 @@ def copied(distilled: Distilled, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_it_goes_on_where_it_was_interrupted(few_sentences: Path, copied: Path) -> None:
-    teachers = copied.with_name("run-teachers")
-    made = {path: path.read_bytes() for path in copied.parent.rglob("model.safetensors")}
-    for path in (teachers / "corpus/backward2.en", copied / "model.json", copied / "model.safetensors"):
+def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_copy: Path) -> None:
+    teachers = distilled_copy.with_name("run-teachers")
+    made = {path: path.read_bytes() for path in distilled_copy.parent.rglob("model.safetensors")}
+    for path in (teachers / "corpus/backward2.en", distilled_copy / "model.json", distilled_copy / "model.safetensors"):
         path.unlink()
     before = (teachers / "forward1/model.safetensors").stat().st_mtime_ns
-    assert distill(few_sentences, copied, "--seed", "7") == 0
+    assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
     assert (teachers / "forward1/model.safetensors").stat().st_mtime_ns == before
     assert len(read_pairs(teachers / "corpus", "backward2")[0]) == len(read_pairs(teachers / "corpus", "backward2")[1])
     assert {path: path.read_bytes() for path in made} == made
@@ -217,49 +220,49 @@ def test_it_goes_on_where_it_was_interrupted(few_sentences: Path, copied: Path) 
     ],
 )
 def test_a_run_of_other_settings_is_not_taken_for_done(
-    flags: tuple[str, ...], other: str, few_sentences: Path, copied: Path, capsys: Capture
+    flags: tuple[str, ...], other: str, sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture
 ) -> None:
-    assert distill(few_sentences, copied, *flags) == 2
-    said = f"minitrans: error: {copied.parent / other} was trained with other settings; remove it, or "
+    assert distill(sixty_pair_corpus, distilled_copy, *flags) == 2
+    said = f"minitrans: error: {distilled_copy.parent / other} was trained with other settings; remove it, or "
     assert last_line(capsys).startswith(said)
 
 
 @pytest.mark.parametrize("moment", ["choose_by_agreement", "train"])
 def test_ctrl_c_names_the_command_and_leaves_no_part(
-    moment: str, few_sentences: Path, copied: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    moment: str, sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt("stopped at step 3; the same command with --resume continues")
 
-    corpus = copied.with_name("run-teachers") / "corpus"
-    for path in (*corpus.glob("agreed*"), copied / "model.json"):
+    corpus = distilled_copy.with_name("run-teachers") / "corpus"
+    for path in (*corpus.glob("agreed*"), distilled_copy / "model.json"):
         path.unlink()
     if moment == "train":
         shutil.rmtree(corpus.with_name("student2"))
     monkeypatch.setattr(distillation, moment, interrupted)
-    assert distill(few_sentences, copied, "--seed", "7") == 130
+    assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 130
     assert last_line(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
     assert not list(corpus.glob("agreed*.zh"))
     monkeypatch.undo()
-    assert distill(few_sentences, copied, "--seed", "7") == 0
+    assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: Distilled) -> None:
-    assert len(distilled.loaded) >= 7
-    assert set(distilled.loaded) == {"off"}
+    assert len(distilled.compiled_options) >= 7
+    assert set(distilled.compiled_options) == {"off"}
     for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
-        assert saved(run)["compiled"] == "off"
+        assert load_config(run)["compiled"] == "off"
 
 
 @pytest.mark.slow
-def test_two_devices_train_each_model_and_one_process_does_the_rest(few_sentences: Path, tmp_path: Path) -> None:
+def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_corpus: Path, tmp_path: Path) -> None:
     script = tmp_path / "distill_once.py"
     script.write_text(
         "import sys; from minitrans import cli; from minitrans.training import distillation; "
         "distillation.SEEDS = (1,); sys.exit(cli.main(sys.argv[1:]))"
     )
     two = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
-    flags = run_flags(few_sentences, tmp_path / "run", *DISTILL, *two, max_steps=STEPS)
+    flags = run_flags(sixty_pair_corpus, tmp_path / "run", *DISTILL_FLAGS, *two, max_steps=STEPS)
     out, _ = finish(start(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()

@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import Popen
 
 import pytest
-from commands import wait_for_the_end_of
+from commands import wait_for_group_exit
 from trainings import assert_same_run, finish, run_flags, start, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
@@ -18,8 +18,8 @@ needs_namespaces = pytest.mark.skipif(
 )
 PORT = "29500"
 MACHINES = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}  # and their network cards
-FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
-STREAM = "--data.streaming true --data.shuffle_buffer 150"
+TWO_MACHINES = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
+STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
 
 def ip(*command: str) -> None:
@@ -45,9 +45,14 @@ def cable() -> Iterator[str]:
             subprocess.run(["ip", "netns", "del", machine], check=False)
 
 
-def begin(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
+def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
     """Start a training of 60 steps on both."""
-    command = ("-m", "minitrans", "train", *run_flags(corpus, run_dir, *FLAGS.split(), *STREAM.split(), max_steps=60))
+    command = (
+        "-m",
+        "minitrans",
+        "train",
+        *run_flags(corpus, run_dir, *TWO_MACHINES.split(), *STREAM_FLAGS.split(), max_steps=60),
+    )
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
     return [
         start(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
@@ -59,11 +64,11 @@ def begin(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str]]":
 @pytest.mark.slow
 def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
-    for process in begin(corpus, whole):
+    for process in start_trainings(corpus, whole):
         _, err = finish(process)
         assert "Warning" not in err  # PyTorch has hints for those who chose what we chose
 
-    one, other = begin(corpus, broken)
+    one, other = start_trainings(corpus, broken)
     wait_for_checkpoint(broken, 7, one)
     first = next(iter(MACHINES))
     ip("-n", first, "link", "set", cable, "down")
@@ -73,10 +78,10 @@ def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path:
     wait_for_checkpoint(broken, 28, one)
     os.killpg(other.pid, signal.SIGKILL)
     other.communicate()
-    wait_for_the_end_of(other.pid)
+    wait_for_group_exit(other.pid)
     _, err = finish(one, 2)
     assert "minitrans: error: a process of this training has ended, or the network" in err  # by either of the two
 
-    for process in begin(corpus, broken, "--resume"):
+    for process in start_trainings(corpus, broken, "--resume"):
         finish(process)
     assert_same_run(whole, broken)

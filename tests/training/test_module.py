@@ -15,18 +15,18 @@ from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule, rng_states, warmup_cosine
-from minitrans.translate.backend import Mode
+from minitrans.translate.backend import CompiledMode
 
 LENGTHS = [4, 7, 1]
 BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
 N_TOKENS = 12
-both_modes = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
+with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
 
-class Logged(TranslationModule):
+class LogRecordingModule(TranslationModule):
     """Notes what is logged, for there is no Trainer."""
 
-    def __init__(self, model: Transformer, way: Mode) -> None:
+    def __init__(self, model: Transformer, way: CompiledMode) -> None:
         super().__init__(model, TrainingConfig(label_smoothing=0.3), loss_of(model, way))
         self.logged: dict[str, Tensor] = {}
         self.weights: list[Any] = []
@@ -40,9 +40,9 @@ def plain_loss(model: Transformer, smoothing: float) -> Tensor:
     return label_smoothed_cross_entropy(model(BATCH.src_ids, BATCH.tgt_in), BATCH.tgt_out, PAD, smoothing) / N_TOKENS
 
 
-@both_modes
-def test_a_step_minimises_the_smoothed_loss_a_token(way: Mode) -> None:
-    module = Logged(random_model(0), way)
+@with_and_without_compiled
+def test_a_step_minimises_the_smoothed_loss_a_token(way: CompiledMode) -> None:
+    module = LogRecordingModule(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
     assert loss.item() == pytest.approx(want.item(), abs=ATOL)
     assert (module.train_loss, module.train_loss.requires_grad, module.tgt_tokens) == (loss, False, N_TOKENS)
@@ -59,7 +59,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     def sum_up(numbers: list[float], device: torch.device) -> list[float]:
         return [mine + others for mine, others in zip(numbers, (70.0, 5.0), strict=True)]
 
-    module = Logged(random_model(0), "off")
+    module = LogRecordingModule(random_model(0), "off")
     total = plain_loss(module.model, 0.3).item() * N_TOKENS
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 2)
     monkeypatch.setattr("minitrans.training.module.sum_over_processes", sum_up)
@@ -76,7 +76,7 @@ def test_the_numbers_of_several_processes_are_added_up_in_float64() -> None:
 
 
 def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    module, states, seeds = Logged(random_model(0), "off"), list[dict[str, Any]](), list[int]()
+    module, states, seeds = LogRecordingModule(random_model(0), "off"), list[dict[str, Any]](), list[int]()
     monkeypatch.setattr("minitrans.training.module.n_processes", lambda: 8)
     for rank in (*range(8), *range(8)):
         monkeypatch.setattr("minitrans.training.module.rank", lambda rank=rank: rank)
@@ -90,19 +90,19 @@ def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkey
     assert seeds[8:] == seeds[:8]
 
 
-@both_modes
+@with_and_without_compiled
 @torch.no_grad()
-def test_validation_logs_the_plain_cross_entropy(way: Mode) -> None:
-    module = Logged(random_model(0), way)
+def test_validation_logs_the_plain_cross_entropy(way: CompiledMode) -> None:
+    module = LogRecordingModule(random_model(0), way)
     module.validation_step(BATCH, 0)
     assert module.logged["val_loss"].item() == pytest.approx(plain_loss(module.model, 0.0).item(), abs=ATOL)
     assert module.weights == [N_TOKENS]
 
 
-@both_modes
+@with_and_without_compiled
 @pytest.mark.parametrize("tie_embeddings", [True, False])
-def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool, way: Mode) -> None:
-    module = Logged(random_model(0, tie_embeddings=tie_embeddings).float(), way)
+def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool, way: CompiledMode) -> None:
+    module = LogRecordingModule(random_model(0, tie_embeddings=tie_embeddings).float(), way)
     want = plain_loss(module.model, 0.3)
     with torch.autocast("cpu", torch.bfloat16):
         loss = module.training_step(BATCH, 0)
@@ -116,7 +116,7 @@ def test_under_autocast_loss_and_gradients_stay_in_float32(tie_embeddings: bool,
 
 
 def test_no_logits_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = Logged(random_model(0), "off")
+    module = LogRecordingModule(random_model(0), "off")
     monkeypatch.delattr(torch.nn.Linear, "forward")
     with pytest.raises(NotImplementedError):
         module.training_step(BATCH, 0)

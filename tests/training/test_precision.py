@@ -18,11 +18,11 @@ SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 
 
 Capture = pytest.CaptureFixture[str]
-Has = Callable[..., None]
+PretendDevices = Callable[..., None]
 
 
 @pytest.fixture
-def has(monkeypatch: pytest.MonkeyPatch) -> Has:
+def has(monkeypatch: pytest.MonkeyPatch) -> PretendDevices:
     """Pretends that there are some devices, none until it is called, and sees to it that nothing else is asked."""
 
     def has(*units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
@@ -62,7 +62,7 @@ ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision
     ],
 )
 def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
-    setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: Has
+    setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: PretendDevices
 ) -> None:
     has(*units.split(), **devices)
     for accelerator in accelerators.split():
@@ -71,7 +71,7 @@ def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
 
 @pytest.mark.parametrize("capabilities", [dict, None])
 def test_a_processor_of_which_nothing_is_known_gets_fp32(
-    capabilities: type[dict[str, bool]] | None, has: Has, monkeypatch: pytest.MonkeyPatch
+    capabilities: type[dict[str, bool]] | None, has: PretendDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if capabilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in torch 2.10
@@ -80,7 +80,7 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
     assert choose_precision("auto", "cpu")[0] == "fp32"
 
 
-def test_fp16_on_a_processor_is_refused(has: Has) -> None:
+def test_fp16_on_a_processor_is_refused(has: PretendDevices) -> None:
     for accelerator in ("auto", "cpu"):
         with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
             choose_precision("fp16", accelerator)
@@ -88,7 +88,7 @@ def test_fp16_on_a_processor_is_refused(has: Has) -> None:
 
 @pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
 def test_a_run_trains_in_it_and_says_so_once(
-    setting: str, corpus: Path, tmp_path: Path, has: Has, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    setting: str, corpus: Path, tmp_path: Path, has: PretendDevices, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     has("amx_bf16")
     seen: list[str] = []

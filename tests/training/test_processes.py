@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from commands import wait_for_the_end_of
+from commands import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import loss_of
@@ -20,9 +20,9 @@ from minitrans.data.batching import IntArray, collate
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.training import precision
 from minitrans.training.checkpoints import newest_checkpoint
-from minitrans.translate.backend import Mode
+from minitrans.translate.backend import CompiledMode
 
-TWO = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
+TWO_PROCESSES = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp"]
 FLOAT64_RUN = Path(__file__).with_name("float64_run.py")
 
 
@@ -30,7 +30,7 @@ def checkpoint(run_dir: Path) -> dict[str, Any]:
     return torch.load(newest_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
-def global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:
+def patch_global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:
     """Give one process at each step what n would be given; how many batches each plan had is noted in the list."""
     plan, planned = batching.plan_batches, list[int]()
 
@@ -43,17 +43,17 @@ def global_batches(patch: pytest.MonkeyPatch, n: int) -> list[int]:
     return planned
 
 
-STREAM = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
+STREAM_FLAGS = ["--data.streaming", "true", "--data.shuffle_buffer", "300"]
 
 
 @pytest.mark.parametrize(
     ("way", "read", "n", "steps"),
     [
         pytest.param("require", [], 2, 25, marks=needs_compiled),
-        pytest.param("require", STREAM, 2, 25, marks=needs_compiled),
-        pytest.param("off", STREAM, 2, 200, marks=pytest.mark.slow),
+        pytest.param("require", STREAM_FLAGS, 2, 25, marks=needs_compiled),
+        pytest.param("off", STREAM_FLAGS, 2, 200, marks=pytest.mark.slow),
         pytest.param("off", [], 4, 200, marks=pytest.mark.slow),
-        pytest.param("off", STREAM, 4, 200, marks=pytest.mark.slow),
+        pytest.param("off", STREAM_FLAGS, 4, 200, marks=pytest.mark.slow),
     ],
 )
 def test_several_processes_train_as_one_with_the_same_global_batches(
@@ -61,14 +61,14 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
 ) -> None:
     one, several = tmp_path / "one", tmp_path / "several"
     flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "520", *read]
-    command: list[str | Path] = [FLOAT64_RUN, way, *run_flags(corpus, several, max_steps=steps), *flags, *TWO]
+    command: list[str | Path] = [FLOAT64_RUN, way, *run_flags(corpus, several, max_steps=steps), *flags, *TWO_PROCESSES]
     if n == 2:
         processes = [start(*command)]
     else:  # as on two machines
         command += ["--trainer.num_nodes", "2"]
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
         processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
-    planned = global_batches(monkeypatch, n)
+    planned = patch_global_batches(monkeypatch, n)
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way, max_steps=steps) == 0
     out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
@@ -95,7 +95,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
 
 
 @pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
-def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: Mode) -> None:
+def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: CompiledMode) -> None:
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
     batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
@@ -115,8 +115,8 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     def begin(run_dir: Path, *flags: str) -> "Popen[str]":
         return start("-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60))
 
-    finish(begin(whole, *TWO))
-    stopped = interrupt(begin(broken, *TWO), signal.SIGINT, broken)
+    finish(begin(whole, *TWO_PROCESSES))
+    stopped = interrupt(begin(broken, *TWO_PROCESSES), signal.SIGINT, broken)
     saved = checkpoint(broken)
     assert saved["global_step"] == stopped
     assert not torch.equal(*(states["torch"] for states in saved["rng_states"]))
@@ -127,7 +127,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
         "minitrans: error: the checkpoint was written by 2 processes, and these are 1"
     )
 
-    finish(begin(broken, *TWO, "--resume"))
+    finish(begin(broken, *TWO_PROCESSES, "--resume"))
     one, other = checkpoint(whole), checkpoint(broken)
     for states, states_of_other in zip(one["rng_states"], other["rng_states"], strict=True):
         assert torch.equal(states.pop("torch"), states_of_other.pop("torch"))
@@ -140,7 +140,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux ends a process with its parent")
 def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path) -> None:
-    first = start("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO))
+    first = start("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO_PROCESSES))
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
 
     def has_begun(pid: str) -> bool:  # and is no copy of the first any more
@@ -151,19 +151,19 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
         assert first.poll() is None
     first.kill()
     first.communicate(timeout=60)  # until the second has closed its end as well
-    wait_for_the_end_of(first.pid)
+    wait_for_group_exit(first.pid)
 
 
 @pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
-    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO, max_steps=300)
+    flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=300)
     _, err = finish(start("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
 @pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
-    _, err = finish(start(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO), 2)
+    _, err = finish(start(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [
         "minitrans: error: the second process has a fault of its own",

@@ -23,7 +23,7 @@ from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock
 from minitrans.text.reading import words
-from minitrans.training.callbacks import ValidationTranslations
+from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
@@ -130,7 +130,7 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
     def validate() -> list[tuple[str, str]]:
         module = mock.Mock(spec=TranslationModule)
         module.model = bundle.model
-        callback = ValidationTranslations("off")
+        callback = ValidationScorer("off")
         callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
         module.log_dict.assert_called_once_with(logged, sync_dist=True)
         return callback.samples
@@ -231,7 +231,7 @@ def test_a_training_holds_its_folder(corpus: Path, tmp_path: Path, monkeypatch: 
             pass
         tried.append(True)
 
-    monkeypatch.setattr(ValidationTranslations, "on_validation_start", tries)
+    monkeypatch.setattr(ValidationScorer, "on_validation_start", tries)
     assert train(corpus, mark.parent, max_steps=2) == 0
     assert tried
     with lock(mark):

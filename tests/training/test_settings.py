@@ -21,7 +21,7 @@ from minitrans import cli
 from minitrans.data.batching import Batch
 from minitrans.model.transformer import Transformer
 from minitrans.training import callbacks, precision
-from minitrans.training.callbacks import ValidationTranslations
+from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.checkpoints import read_checkpoint
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
@@ -80,7 +80,7 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
 # -- The optimizer --------------------------------------------------------------------------------------------------
 
 
-class Settings(NamedTuple):
+class OptimizerSettings(NamedTuple):
     """Those of the optimizer, under the names of their flags."""
 
     learning_rate: float = 0.01
@@ -97,7 +97,7 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float = 0.0) -> Tensor:
     return F.cross_entropy(logits, target, ignore_index=model.config.pad_id, label_smoothing=smoothing)
 
 
-def trained(run: Run, s: Settings, steps: int = 6) -> tuple[Transformer, Transformer]:
+def train_by_formula(run: Run, s: OptimizerSettings, steps: int = 6) -> tuple[Transformer, Transformer]:
     """AdamW (Loshchilov and Hutter 2019) word for word: the weights after the run's batches, and their average."""
     model, average = (Transformer(load_bundle(run.folder).model.config).double() for _ in range(2))
     model.load_state_dict(run.start)
@@ -146,16 +146,16 @@ def deviation(weights: Weights, model: Transformer) -> float:
     ids=str,
 )
 def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, Any]) -> None:
-    settings = Settings(**setting)
+    settings = OptimizerSettings(**setting)
     flags = [(f"--{'trainer' if 'grad' in name else 'training'}.{name}", str(value))
              for name, value in settings._asdict().items() if value != math.inf]  # fmt: skip
     run = train(*(word for flag in flags for word in flag))
-    model, average = trained(run, settings)
+    model, average = train_by_formula(run, settings)
     now, averaged = run.weights(6)
     assert deviation(now, model) < 1e-7
     assert deviation(averaged, average) < 1e-6  # it is kept in float32
     if setting:  # control: without it they would be others
-        model, average = trained(run, Settings())
+        model, average = train_by_formula(run, OptimizerSettings())
         assert max(deviation(now, model), deviation(averaged, average)) > 1e-4
 
 
@@ -194,7 +194,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
 # -- The seed -------------------------------------------------------------------------------------------------------
 
 
-def texts(run: Run) -> list[list[int]]:
+def source_ids_by_batch(run: Run) -> list[list[int]]:
     return [batch.src_ids.tolist() for batch in run.batches]
 
 
@@ -206,8 +206,8 @@ def test_the_seed_decides_the_initial_weights_and_the_order_of_the_data(train: T
     for name, tensor in one.start.items():
         if tensor.dim() == 2:
             assert (tensor != other.start[name]).all(), name
-    assert texts(one) == texts(same) != texts(other)
-    assert sorted(map(len, texts(one))) != [*map(len, texts(one))]
+    assert source_ids_by_batch(one) == source_ids_by_batch(same) != source_ids_by_batch(other)
+    assert sorted(map(len, source_ids_by_batch(one))) != [*map(len, source_ids_by_batch(one))]
 
 
 def test_the_seed_decides_what_is_dropped(train: Train, tiny_run: Path, tmp_path: Path) -> None:
@@ -263,20 +263,20 @@ def test_batches_are_as_large_as_is_said(train: Train) -> None:
 # -- When it ends, and what is kept ---------------------------------------------------------------------------------
 
 
-def scripted(patch: Patch, bleus: Sequence[float]) -> None:
+def script_validation_scores(patch: Patch, bleus: Sequence[float]) -> None:
     """Let one validation after another find these scores."""
     left = iter(bleus)
 
-    def log(self: ValidationTranslations, trainer: Trainer, pl_module: LightningModule) -> None:
+    def log(self: ValidationScorer, trainer: Trainer, pl_module: LightningModule) -> None:
         pl_module.log_dict({"val_bleu": next(left), "val_chrf": 0.0, "val_exact_match": 0.0})
 
-    patch.setattr(ValidationTranslations, "on_validation_epoch_end", log)
+    patch.setattr(ValidationScorer, "on_validation_epoch_end", log)
 
 
 EVERY_2 = ("--trainer.val_check_interval", "2", "--training.checkpoint_every", "2", "--training.keep_checkpoints", "9")
 
 
-def assert_kept(run: Run, step: int) -> None:
+def assert_best_step(run: Run, step: int) -> None:
     """The best weights, in the checkpoint, the model and the card, are the averaged ones of a step."""
     best = read_checkpoint(run.folder / "checkpoints/best.ckpt")
     assert best["global_step"] == step
@@ -291,19 +291,19 @@ def assert_kept(run: Run, step: int) -> None:
 
 
 def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(train: Train, monkeypatch: Patch) -> None:
-    scripted(monkeypatch, [1.0, 30.0, 30.0, 20.0])
-    assert_kept(train(*EVERY_2, max_steps=8), 4)
+    script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0])
+    assert_best_step(train(*EVERY_2, max_steps=8), 4)
 
 
 def test_a_resumed_run_knows_the_best_so_far(train: Train, monkeypatch: Patch) -> None:
-    scripted(monkeypatch, [1.0, 30.0, 30.0, 20.0])
+    script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0])
     train(*EVERY_2, max_steps=4)
-    assert_kept(train(*EVERY_2, "--resume", max_steps=8), 4)
+    assert_best_step(train(*EVERY_2, "--resume", max_steps=8), 4)
 
 
 @pytest.mark.parametrize(("patience", "steps"), [(1, 6), (2, 12), (3, 14)])
 def test_training_ends_when_patience_does(train: Train, monkeypatch: Patch, patience: int, steps: int) -> None:
-    scripted(monkeypatch, [5.0, 6.0, 6.0, 7.0, 6.9, 0.0, 6.0, 8.0])
+    script_validation_scores(monkeypatch, [5.0, 6.0, 6.0, 7.0, 6.9, 0.0, 6.0, 8.0])
     run = train(*EVERY_2, "--training.patience", str(patience), max_steps=20)
     assert len(run.batches) == steps
 

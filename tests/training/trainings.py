@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import tiny_settings, wait_for_the_end_of
+from commands import tiny_settings, wait_for_group_exit
 from safetensors.torch import load_file
 
 from minitrans import cli
@@ -52,7 +52,7 @@ def finish(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
         out, err = process.communicate(timeout=300)
     assert process.returncode == code, err
     assert "Traceback" not in err
-    wait_for_the_end_of(process.pid)
+    wait_for_group_exit(process.pid)
     return out, err
 
 
@@ -104,7 +104,7 @@ def weights(run_dir: Path) -> dict[str, torch.Tensor]:
     return load_file(run_dir / "model.safetensors")
 
 
-def steps_of(run_dir: Path) -> list[int]:
+def saved_steps(run_dir: Path) -> list[int]:
     """The steps of the checkpoints to resume from; there is no other file but the best one."""
     names = {path.name for path in (run_dir / "checkpoints").iterdir()} - {"best.ckpt"}
     return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from commands import CORPUS
-from conftest import SAY_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
+from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
 from loss_cases import loss_of
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -25,27 +25,27 @@ from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 from minitrans.translate import backend
-from minitrans.translate.backend import Mode, can_verify_compiled, make_stepper
+from minitrans.translate.backend import CompiledMode, can_verify_compiled, make_stepper
 from minitrans.translate.bundle import Bundle
 from minitrans.translate.translator import Translator
 
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
-MODES: list[Mode] = ["auto", "off", "require"]
+MODES: list[CompiledMode] = ["auto", "off", "require"]
 SLOWER = "takes the plain and slower path"
 LENGTHS = [4, 7, 1]
 IDS = random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7)
 LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
 
 
-def trains(model: Transformer, mode: Mode = "auto") -> str:
+def training_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
     """Who computes the loss of a batch."""
     loss = loss_of(model, mode)(*IDS, 0.1)
     assert loss.grad_fn is not None
     return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
 
 
-def decodes(model: Transformer, mode: Mode = "auto") -> str:
+def decoding_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
     """Who computes the steps."""
     return "plain" if isinstance(make_stepper(model, mode), CachedStepper) else "compiled"
 
@@ -56,7 +56,7 @@ def hooked_model() -> Transformer:
     return model
 
 
-def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
+def loss_and_gradients(model: Transformer, mode: CompiledMode) -> list[Tensor]:
     """With the same dropout every time."""
     of_batch = loss_of(model, mode)
     torch.manual_seed(7)
@@ -70,35 +70,35 @@ def loss_and_gradients(model: Transformer, mode: Mode) -> list[Tensor]:
 @needs_compiled
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("mode", "who"), [("auto", "compiled"), ("require", "compiled"), ("off", "plain")])
-def test_the_mode_decides(mode: Mode, who: str, dtype: torch.dtype, monkeypatch: Patch, caplog: Log) -> None:
-    monkeypatch.setattr(backend, "_computes", {})
+def test_the_mode_decides(mode: CompiledMode, who: str, dtype: torch.dtype, monkeypatch: Patch, caplog: Log) -> None:
+    monkeypatch.setattr(backend, "_backend_by_work", {})
     with caplog.at_level(logging.INFO, "minitrans"):
-        assert trains(random_model(1).to(dtype), mode) == who
-        assert decodes(random_model(1).to(dtype), mode) == who
+        assert training_backend(random_model(1).to(dtype), mode) == who
+        assert decoding_backend(random_model(1).to(dtype), mode) == who
         assert can_verify_compiled(mode) == (who == "compiled")
     name, both = ("compiled C++", "PyTorch and compiled C++") if who == "compiled" else ("PyTorch", "PyTorch")
     computed = [f"training in {name}", f"decoding in {name}", f"verification in {both}"]
-    assert backend.who_computes() == ", ".join(computed)
+    assert backend.describe_backends() == ", ".join(computed)
     assert [message.partition(":")[0] for message in caplog.messages] == computed
 
 
 def test_off_never_asks(monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setattr(backend, "import_module", lambda name: pytest.fail("asked"))
     with caplog.at_level(logging.INFO, "minitrans"):
-        assert trains(hooked_model(), "off") == decodes(hooked_model(), "off") == "plain"
+        assert training_backend(hooked_model(), "off") == decoding_backend(hooked_model(), "off") == "plain"
         assert not can_verify_compiled("off")
     works = ("training", "decoding", "verification")
     assert caplog.messages == [f"{work} in PyTorch: compiled code is off" for work in works]
 
 
 @needs_compiled
-def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list[str], monkeypatch: Patch) -> None:
-    monkeypatch.setattr(backend, "_computes", {})
+def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[str], monkeypatch: Patch) -> None:
+    monkeypatch.setattr(backend, "_backend_by_work", {})
     model = hooked_model()
     for _ in range(3):
         assert torch.equal(loss_of(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
-        assert trains(model) == decodes(model) == "plain"
-    assert backend.who_computes() == "training in PyTorch, decoding in PyTorch"
+        assert training_backend(model) == decoding_backend(model) == "plain"
+    assert backend.describe_backends() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
         ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
         for work in ("training", "decoding")
@@ -106,15 +106,15 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, falls_back: list
     caplog.clear()
     model.output.bias = nn.Parameter(torch.zeros(11).double())
     model.encoder._forward_hooks.clear()
-    assert trains(model) == trains(model) == "plain"
+    assert training_backend(model) == training_backend(model) == "plain"
     assert caplog.messages == [f"training {SLOWER}: output has a part bias that is not known"]
-    assert caplog.messages[0] in falls_back
+    assert caplog.messages[0] in fallbacks
 
 
 @needs_compiled
 def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
     model = hooked_model()
-    for work, ask in [("training", trains), ("decoding", decodes)] * 2:
+    for work, ask in [("training", training_backend), ("decoding", decoding_backend)] * 2:
         with pytest.raises(UserError) as raised:
             ask(model, "require")
         reason = "encoder has a forward hook; give auto or off"
@@ -132,17 +132,17 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 
 @needs_compiled
-def test_parts_in_several_modes_are_left_to_the_plain_model(falls_back: list[str]) -> None:
+def test_parts_in_several_modes_are_left_to_the_plain_model(fallbacks: list[str]) -> None:
     model = random_model(1).train()
     model.encoder.eval()
-    assert trains(model) == "plain"
-    assert falls_back == [f"training {SLOWER}: some parts of the model are in eval mode, and others are not"]
+    assert training_backend(model) == "plain"
+    assert fallbacks == [f"training {SLOWER}: some parts of the model are in eval mode, and others are not"]
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------
 
 
-COMPILERS = [
+BROKEN_COMPILERS = [
     ({"CXX": "", "PATH": ""}, "no C++ compiler is here; install one, such as g++"),
     ({"CXX": "no-such-compiler -O1"}, "no-such-compiler cannot compile and load "),
     ({"CXX": "false"}, "false cannot compile and load "),
@@ -150,21 +150,21 @@ COMPILERS = [
 ]
 
 
-@pytest.mark.usefixtures("as_new")
-@pytest.mark.parametrize(("environment", "words"), COMPILERS, ids=["none", "missing", "failing", "unreadable"])
+@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.parametrize(("environment", "words"), BROKEN_COMPILERS, ids=["none", "missing", "failing", "unreadable"])
 def test_without_a_compiler_the_plain_model_computes(
-    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, falls_back: list[str], tmp_path: Path
+    environment: dict[str, str], words: str, monkeypatch: Patch, caplog: Log, fallbacks: list[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     for _ in range(2):
-        assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
+        assert training_backend(random_model(1).train()) == decoding_backend(random_model(1)) == "plain"
         assert not can_verify_compiled("auto")
     assert [message.split(SLOWER)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
     assert all(f"{SLOWER}: {words}" in message for message in caplog.messages)
     assert not list((tmp_path / "cache").rglob("*.*"))
-    for ask in (trains, decodes):
+    for ask in (training_backend, decoding_backend):
         with pytest.raises(UserError, match="compiled code is required"):
             ask(random_model(1), "require")
     with pytest.raises(UserError, match="compiled code is required, and may not do the verification: "):
@@ -173,14 +173,14 @@ def test_without_a_compiler_the_plain_model_computes(
 
 def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch: Patch, caplog: Log) -> None:
     monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
-    assert trains(random_model(1).train()) == decodes(random_model(1)) == "plain"
+    assert training_backend(random_model(1).train()) == decoding_backend(random_model(1)) == "plain"
     assert not can_verify_compiled("auto")
     assert caplog.messages == []
-    SAY_ONCE.cache_clear()
+    LOG_ONCE.cache_clear()
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
-        decodes(random_model(1))
+        decoding_backend(random_model(1))
     assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
-    makers: list[Callable[[Mode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
+    makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
     makers.append(can_verify_compiled)
     for ask in makers:
         with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
@@ -196,23 +196,23 @@ def test_what_the_folder_cannot_import_is_an_error(monkeypatch: Patch) -> None:
         make_stepper(random_model(1), "auto")
 
 
-DTYPES = [
+UNSUPPORTED_CONVERSIONS = [
     (lambda m: m.half(), "compiled code does not compute in torch.float16"),
     (lambda m: m.to("meta"), "compiled code is for a CPU, and the model is on meta"),
 ]
 
 
 @needs_compiled
-@pytest.mark.parametrize(("change", "words"), DTYPES, ids=["float16", "meta"])
+@pytest.mark.parametrize(("change", "words"), UNSUPPORTED_CONVERSIONS, ids=["float16", "meta"])
 def test_another_dtype_or_device_takes_the_plain_model_without_a_word(
     change: Callable[[Transformer], Transformer], words: str, caplog: Log
 ) -> None:
     model = change(random_model(1))
-    assert decodes(model) == "plain"
+    assert decoding_backend(model) == "plain"
     if words.endswith("float16"):
-        assert trains(model) == "plain"
+        assert training_backend(model) == "plain"
     assert caplog.messages == []
-    for ask in (trains, decodes):
+    for ask in (training_backend, decoding_backend):
         with pytest.raises(UserError, match=words):
             ask(model, "require")
 
@@ -230,7 +230,7 @@ def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, c
     assert caplog.messages == []
     with pytest.raises(UserError, match=r"products in torch\.bfloat16 train parameters in torch\.float32 alone"):
         loss_of(model, "require")
-    assert decodes(model.eval(), "require") == "compiled"
+    assert decoding_backend(model.eval(), "require") == "compiled"
 
 
 # -- The same numbers, and nothing else -----------------------------------------------------------------------------
@@ -272,7 +272,7 @@ def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_al
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+SURROUNDING_CONTEXTS: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "inference_mode": torch.inference_mode,
     "no_grad": torch.no_grad,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
@@ -280,10 +280,10 @@ AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @needs_compiled
-@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("around", SURROUNDING_CONTEXTS)
 def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
     model = random_model(1).float()
-    with AROUND[around]():
+    with SURROUNDING_CONTEXTS[around]():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
         compiled, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
@@ -360,7 +360,7 @@ def test_what_changes_after_loading_changes_the_next_translation(
 @needs_compiled
 @pytest.mark.parametrize("change", CHANGES)
 def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
-    change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, falls_back: list[str]
+    change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, fallbacks: list[str]
 ) -> None:
     translator = Translator(bundle, "require")
     before = translator.translate(LINES)
@@ -368,7 +368,7 @@ def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
     assert translator.translate(LINES) == before
     assert Translator(bundle, "auto").compiled == (change == "weight")
     if change == "weight":
-        assert falls_back == []
+        assert fallbacks == []
         return
     (line,) = caplog.messages
     assert line.startswith(f"decoding {SLOWER}: ")

@@ -18,13 +18,13 @@ from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.translate.bundle import SIZES, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
+from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
 
 
 @pytest.fixture
 def run(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of a trained run that a test may break."""
-    for name in (SIZES, WEIGHTS, TOKENIZER, WORDS):
+    for name in (METADATA, WEIGHTS, TOKENIZER, WORDS):
         shutil.copy(tiny_run / name, tmp_path / name)
     return tmp_path
 
@@ -41,7 +41,7 @@ def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
     assert not again.model.training
     for name, tensor in bundle.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor), name
-    assert sorted(path.name for path in folder.iterdir()) == [SIZES, WEIGHTS, TOKENIZER, WORDS]
+    assert sorted(path.name for path in folder.iterdir()) == [METADATA, WEIGHTS, TOKENIZER, WORDS]
     assert bundle.words is not None
     assert "love" in bundle.words
     assert bundle.threshold is not None
@@ -127,7 +127,7 @@ class Evil:
         return os.mkdir, (str(self.path),)
 
 
-@pytest.mark.parametrize("name", [SIZES, WEIGHTS, TOKENIZER, WORDS])
+@pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
 def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run: Path) -> None:
     for dump in (pickle.dump, torch.save):
         with open(run / name, "wb") as file:

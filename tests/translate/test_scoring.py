@@ -8,8 +8,8 @@ from sacrebleu.metrics.chrf import CHRF
 from minitrans.translate.scoring import compare, mean_and_std, score
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
-GOOD = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
-BAD = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
+GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
+BAD_LINES = [line.replace("sat on", "lay under") if i % 5 else line for i, line in enumerate(REFERENCES)]
 
 
 def test_equal_texts_score_100_and_worse_ones_less() -> None:
@@ -50,11 +50,11 @@ def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() ->
 
 def test_several_references_serve_the_bootstrap_too() -> None:
     others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
-    first, second = compare([REFERENCES, GOOD], BAD, "en", others=others)
-    plain = score(REFERENCES, BAD, "en", others=others)
+    first, second = compare([REFERENCES, GOOD_LINES], BAD_LINES, "en", others=others)
+    plain = score(REFERENCES, BAD_LINES, "en", others=others)
     assert (first.bleu, first.exact_match) == (plain.bleu, plain.exact_match)
     assert first.bleu_interval is not None
-    assert first.bleu_interval[0] > score(REFERENCES, BAD, "en").bleu
+    assert first.bleu_interval[0] > score(REFERENCES, BAD_LINES, "en").bleu
     assert second.bleu_p is not None
     assert second.bleu_p < 0.05
 
@@ -69,7 +69,9 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
 
 
 def test_comparing_adds_to_the_scores_and_changes_none() -> None:
-    for translations, compared in zip([GOOD, BAD], compare([GOOD, BAD], REFERENCES, "en"), strict=True):
+    for translations, compared in zip(
+        [GOOD_LINES, BAD_LINES], compare([GOOD_LINES, BAD_LINES], REFERENCES, "en"), strict=True
+    ):
         plain = score(translations, REFERENCES, "en")
         assert "bs:" not in plain.bleu_signature + plain.chrf_signature
         assert not any((plain.bleu_interval, plain.chrf_interval, plain.bleu_p, plain.chrf_p))
@@ -83,15 +85,15 @@ def test_comparing_adds_to_the_scores_and_changes_none() -> None:
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
-    compared = compare([GOOD, BAD], REFERENCES, "en")
-    for translations, scores in zip([GOOD, BAD], compared, strict=True):
+    compared = compare([GOOD_LINES, BAD_LINES], REFERENCES, "en")
+    for translations, scores in zip([GOOD_LINES, BAD_LINES], compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
             result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
             expected = json.loads(result.format(width=6, signature=str(metric.get_signature()), is_json=True))
             mean, half = expected["confidence_mean"], expected["confidence_var"]
             assert half > 1
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
-    assert compare([GOOD, BAD, REFERENCES], REFERENCES, "en")[:2] == compared  # whatever else is compared
+    assert compare([GOOD_LINES, BAD_LINES, REFERENCES], REFERENCES, "en")[:2] == compared  # whatever else is compared
 
 
 def test_an_interval_ends_where_the_scale_ends() -> None:
@@ -103,8 +105,8 @@ def test_an_interval_ends_where_the_scale_ends() -> None:
 
 
 def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
-    almost = [*GOOD[:-1], REFERENCES[0]]
-    first, worse, close, same = compare([GOOD, BAD, almost, GOOD], REFERENCES, "en")
+    almost = [*GOOD_LINES[:-1], REFERENCES[0]]
+    first, worse, close, same = compare([GOOD_LINES, BAD_LINES, almost, GOOD_LINES], REFERENCES, "en")
     assert (first.bleu_p, first.chrf_p) == (None, None)
     assert (same.bleu_p, same.chrf_p) == (1.0, 1.0)
     for p in (worse.bleu_p, worse.chrf_p):
@@ -127,7 +129,7 @@ def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixtur
 
 
 def test_spread_over_systems() -> None:
-    plain = score(GOOD, REFERENCES, "en")
+    plain = score(GOOD_LINES, REFERENCES, "en")
     systems = [replace(plain, bleu=bleu, chrf=2 * bleu, exact_match=7.0) for bleu in (30.0, 32.0, 37.0)]
     summary = mean_and_std(systems)
     assert summary["mean"] == pytest.approx({"bleu": 33, "chrf": 66, "exact_match": 7})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from commands import CORPUS
-from conftest import ATOL, always, as_numpy, randomize
+from conftest import ATOL, as_numpy, force_likeliest_tokens, randomize
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -24,7 +24,7 @@ from minitrans.translate.bundle import Threshold
 from minitrans.translate.translator import Source, Translation, Translator
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
-STRANGE = [
+STRANGE_LINES = [
     "a\r",
     "\ufeffa",
     "a\0b",
@@ -36,7 +36,7 @@ STRANGE = [
     "\ud800",
     "▁",
 ]
-STRANGE += ["<s> </s> <pad>"]
+STRANGE_LINES += ["<s> </s> <pad>"]
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +59,8 @@ def test_one_line_out_for_each_line_in_and_blank_stays_blank(translator: Transla
 
 
 def test_any_text_gives_as_many_lines(translator: Translator) -> None:
-    outputs = translator.translate(STRANGE)
-    assert len(outputs) == len(STRANGE)
+    outputs = translator.translate(STRANGE_LINES)
+    assert len(outputs) == len(STRANGE_LINES)
     for line in outputs:
         assert line.splitlines() in ([line], [])
         line.encode()  # raises on a lone surrogate
@@ -133,7 +133,7 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
     want = [(("xyzzy", "4712"), True), ((), False), ((), True)]
     assert [(t.unknown, t.unsure) for t in translator.translations(lines)] == want
     assert [(t.unknown, t.unsure) for (t,) in translator.n_best(lines, 2)] == want
-    monkeypatch.setattr(translator, "_reader", Mock(sets_aside=True))  # and names that are copied are no words
+    monkeypatch.setattr(translator, "_reader", Mock(uses_placeholders=True))  # and names that are copied are no words
     assert translator.unknown("Room XYZZY", "XYZZY室") == ()
     assert translator.unknown("ROOM XYZZY", "XYZZY室") == translator.unknown("Room xyzzy", "xyzzy室") == ("xyzzy",)
 
@@ -144,7 +144,7 @@ def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monke
     for log_probs, copied, unsure in (((-1, -1), "aa", False), ((-1, -2.5), "aa", True), ((-1, -1), "ab", True)):
         hypotheses = [[Hypothesis(ids, log_prob, log_prob, 1)] for log_prob in log_probs]
         sources = [Source(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
-        for name, found in (("_search", hypotheses), ("_sources", sources)):
+        for name, found in (("_search", hypotheses), ("_encode_sources", sources)):
             monkeypatch.setattr(translator, name, lambda *_, found=found: [found])
         assert translator.translations(["two sentences"])[0].unsure is unsure
 
@@ -176,9 +176,9 @@ def test_a_translation_without_eos_has_one_token_less(random_translator: Transla
     """The model writes one word until the limit, each time with the same probability."""
     bundle = random_translator.bundle
     sizes = replace(bundle.model.config, tie_embeddings=False)
-    model = always(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
+    model = force_likeliest_tokens(randomize(Transformer(sizes), 8), bundle.tokenizer.encode("I love you.")[0])
     mean = sizes.d_model - math.log(math.exp(sizes.d_model) + sizes.vocab_size - 1)
-    n = length_limit(random_translator.count_pieces("I love you.") + 1, sizes.max_len)
+    n = length_limit(random_translator.longest_sentence_length("I love you.") + 1, sizes.max_len)
     for threshold, unsure in ((mean * (n + 0.1) / n, False), (mean * n / (n + 0.1), True)):
         doubting = Translator(replace(bundle, model=model, threshold=Threshold(threshold, None)))
         for penalty in (0.0, 1.0):
@@ -218,7 +218,7 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Tra
         assert attention is None
         if not line.strip():
             continue
-        ((read, kept),) = tokenizer.reader.read_line(line)
+        ((read, kept),) = tokenizer.reader.preprocess_line(line)
         src_ids = torch.tensor([[*tokenizer.encode(read), tokenizer.eos_id]])
         (hypotheses,) = beam_search(CachedStepper(model), src_ids, beam, 0.5)
         (ids,) = (h.ids for h in hypotheses if tokenizer.reader.write(tokenizer.decode(h.ids), kept) == text)
@@ -251,7 +251,7 @@ def test_attention_is_that_of_each_layer_and_head(
         if attention is None:
             continue
         source, target = ([ids[piece] for piece in pieces] for pieces in (attention.source, attention.target))
-        ((read, kept),) = tokenizer.reader.read_line(line)
+        ((read, kept),) = tokenizer.reader.preprocess_line(line)
         assert source == attention.source_ids == [*tokenizer.encode(read), tokenizer.eos_id]
         assert target == attention.target_ids
         assert tokenizer.reader.write(tokenizer.decode(target), kept) == text
@@ -331,9 +331,9 @@ def test_a_warning_names_the_line_by_its_number_in_the_file(
     of: Callable[..., object], translator: Translator, caplog: pytest.LogCaptureFixture
 ) -> None:
     text, longest = "cat " * 50, translator.bundle.model.config.max_len - 1
-    of_size = {translator.count_pieces(text[:i]): text[:i] for i in range(len(text))}
+    of_size = {translator.longest_sentence_length(text[:i]): text[:i] for i in range(len(text))}
     of(translator, ["", text, "cat", of_size[longest], of_size[longest + 1]], 7)
-    sizes = {8: translator.count_pieces(text), 11: longest + 1}
+    sizes = {8: translator.longest_sentence_length(text), 11: longest + 1}
     message = "line %d is cut: it has %d tokens, the model takes %d"
     assert caplog.messages == [message % (line, size, longest) for line, size in sizes.items()]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import wait_for_the_end_of
+from commands import wait_for_group_exit
 
 from minitrans import cli
 from minitrans.errors import UserError
@@ -25,7 +25,7 @@ LINES = [f"line {i}" for i in range(7)]
 
 
 @pytest.fixture(scope="module")
-def three(tiny_run: Path) -> Iterator[Workers]:
+def three_workers(tiny_run: Path) -> Iterator[Workers]:
     threads = torch.get_num_threads()
     torch.set_num_threads(7)
     with Workers(3, partial(Translator.load, tiny_run)) as workers:
@@ -33,7 +33,7 @@ def three(tiny_run: Path) -> Iterator[Workers]:
         yield workers
 
 
-def numbered(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+def number_lines(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
     return [f"{i} {line}" for i, line in enumerate(lines, start=first_line)]
 
 
@@ -60,31 +60,31 @@ def die(translator: Translator, lines: Sequence[str], first_line: int) -> list[s
     return []
 
 
-def rest(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+def sleep_10_minutes(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
     time.sleep(600)
     return []
 
 
-def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three: Workers) -> None:
+def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three_workers: Workers) -> None:
     for n in (0, 1, 2, 4, 7):  # fewer than processes, and more
-        assert three.run(numbered, LINES[:n], first_line=5) == [f"{i + 5} line {i}" for i in range(n)]
-    assert three.run(numbered, LINES[:1]) == ["1 line 0"]
-    processes = three.run(own_process, LINES)
+        assert three_workers.run(number_lines, LINES[:n], first_line=5) == [f"{i + 5} line {i}" for i in range(n)]
+    assert three_workers.run(number_lines, LINES[:1]) == ["1 line 0"]
+    processes = three_workers.run(own_process, LINES)
     assert len(set(processes)) == 3
     assert os.getpid() not in processes
-    assert processes == three.run(own_process, LINES)
-    assert three.run(own_threads, LINES) == [2] * 7  # a third of the seven there were
+    assert processes == three_workers.run(own_process, LINES)
+    assert three_workers.run(own_threads, LINES) == [2] * 7  # a third of the seven there were
 
 
-def test_the_translations_are_those_of_one_process(three: Workers) -> None:
+def test_the_translations_are_those_of_one_process(three_workers: Workers) -> None:
     sentences = ["I love you.", "", "Machine learning is fun.", "The cat is in the kitchen.", "I love you."]
-    assert three.run(translate, sentences) == three.translator.translate(sentences)
+    assert three_workers.run(translate, sentences) == three_workers.translator.translate(sentences)
 
 
 def test_one_process_is_this_one(tiny_run: Path) -> None:
     with Workers(1, partial(Translator.load, tiny_run)) as workers:
         assert workers.run(own_process, LINES) == [os.getpid()] * 7
-        assert workers.run(numbered, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
+        assert workers.run(number_lines, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
 
 
 def test_an_error_of_one_is_raised_here_and_says_where_and_a_death_is_told(tiny_run: Path) -> None:
@@ -104,7 +104,7 @@ def test_leaving_ends_those_that_are_busy_too(tiny_run: Path) -> None:
     with Workers(2, partial(Translator.load, tiny_run)) as workers:
         ctrl_c.start()
         with pytest.raises(KeyboardInterrupt):
-            workers.run(rest, LINES)
+            workers.run(sleep_10_minutes, LINES)
     assert multiprocessing.active_children() == others
 
 
@@ -120,4 +120,4 @@ def test_they_end_when_their_parent_is_killed(tiny_run: Path) -> None:
         process.stdin.flush()
         assert process.stdout.readline()  # all have begun
         process.kill()
-    wait_for_the_end_of(process.pid)
+    wait_for_group_exit(process.pid)

@@ -21,29 +21,29 @@ from minitrans.model.transformer import Transformer
 from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks import CHECKS
-from minitrans.verify.checks.decoding import learn_by_heart
+from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attentions
-from minitrans.verify.subject import ModelAndPairs, fresh_model, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 BY_ID = {check.id: check for check in CHECKS}
 
 # These look at no model: at functions alone, or at a model that they make themselves.
-FREE = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6", "C7"}
-FREE |= {"C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
-EXPORTED = {"export.score", "export.greedy"}  # see test_exported.py
+NO_MODEL = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6"}
+NO_MODEL |= {"C7", "C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
+EXPORT_IDS = {"export.score", "export.greedy"}  # see test_exported.py
 # Behind a ReLU that is shut for a handful of tokens the gradient is rightly 0: C8 is for models that are larger.
-OF_THE_MODEL = [check for check in CHECKS if check.id not in FREE | EXPORTED | {"C8"}]
+MODEL_CHECKS = [check for check in CHECKS if check.id not in NO_MODEL | EXPORT_IDS | {"C8"}]
 if not CAN_COMPILE:
-    OF_THE_MODEL = [check for check in OF_THE_MODEL if not check.id.startswith("compiled.")]
+    MODEL_CHECKS = [check for check in MODEL_CHECKS if not check.id.startswith("compiled.")]
 
 
 def failures(report: Report) -> list[object]:
     return [result for result in report.checks if not result.passed]
 
 
-def test_every_check_passes_on_a_fresh_model(fresh_report: Report) -> None:
-    assert failures(fresh_report) == []
-    assert fresh_report.passed
+def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None:
+    assert failures(fresh_model_report) == []
+    assert fresh_model_report.passed
 
 
 @pytest.mark.slow
@@ -51,7 +51,7 @@ def test_every_check_passes_on_a_fresh_model(fresh_report: Report) -> None:
 def test_every_check_passes_whatever_the_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     manual_seed = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda given: manual_seed(given + seed))  # those of checks
-    assert failures(verify.run(subject=random_subject(fresh_model(seed), seed))) == []
+    assert failures(verify.run(subject=model_and_random_pairs(fresh_model(seed), seed))) == []
 
 
 def test_claims_are_all_there_are_sentences_and_stand_in_their_chapters() -> None:
@@ -60,8 +60,8 @@ def test_claims_are_all_there_are_sentences_and_stand_in_their_chapters() -> Non
     for check in CHECKS:
         assert re.fullmatch(r"[A-Z].*\.", check.claim), check.id
         assert check.what, check.id
-    assert all(len({check.group for check in chapter.CHECKS}) == 1 for chapter in checks.CHAPTERS)
-    assert len({check.group for check in CHECKS}) == len(checks.CHAPTERS)
+    assert all(len({check.group for check in chapter.CHECKS}) == 1 for chapter in checks.CHECK_MODULES)
+    assert len({check.group for check in CHECKS}) == len(checks.CHECK_MODULES)
 
 
 @needs_compiled
@@ -83,7 +83,7 @@ def test_a_model_that_compiled_code_does_not_know_fails_its_checks(change: str) 
         model.encoder.register_forward_hook(lambda module, inputs, output: None)
     else:
         model.encoder.layers[0].ff.__class__ = type("Other", (FeedForward,), {})
-    subject = random_subject(model)
+    subject = model_and_random_pairs(model)
     failed = {check.id for check in CHECKS if not check.run({torch.float64: subject}).passed}
     assert failed == {"compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"}
 
@@ -104,7 +104,7 @@ def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) ->
     model = fresh_model()
     with torch.no_grad():
         model.output.weight[7] = math.nan
-    assert math.isnan(BY_ID[id_].measure(random_subject(model)))
+    assert math.isnan(BY_ID[id_].measure(model_and_random_pairs(model)))
 
 
 def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
@@ -112,7 +112,7 @@ def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
     model = fresh_model()
     for parameter in model.parameters():
         parameter.data.fill_(math.nan)
-    subject = random_subject(model)
+    subject = model_and_random_pairs(model)
     assert BY_ID["C8"].measure(subject) == len(list(model.parameters()))
     assert BY_ID["C16"].measure(subject) == len(attentions(model))
 
@@ -132,11 +132,11 @@ def test_the_smallest_models_are_measured_with_shorter_sentences() -> None:
     assert failures(verify.run(model)) == []
 
 
-def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_report: Report) -> None:
+def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_model_report: Report) -> None:
     model, state = fresh_model(), torch.get_rng_state()
     again = verify.run(model)
     assert torch.equal(torch.get_rng_state(), state)
-    assert [r.measured for r in again.checks] == [r.measured for r in fresh_report.checks]
+    assert [r.measured for r in again.checks] == [r.measured for r in fresh_model_report.checks]
 
 
 # The same models every time: no bound on what rounding in bfloat16 does to a model holds for all models.
@@ -144,14 +144,14 @@ def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_report: Repor
 @given(subject=subjects())
 def test_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
     by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
-    assert failures(Report([check.run(by_dtype) for check in OF_THE_MODEL])) == []
+    assert failures(Report([check.run(by_dtype) for check in MODEL_CHECKS])) == []
 
 
 # Nothing to show
 
 
 def subject_with(**changes: object) -> ModelAndPairs:
-    return replace(random_subject(fresh_model()), **changes)  # type: ignore[arg-type]
+    return replace(model_and_random_pairs(fresh_model()), **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def subject_with(**changes: object) -> ModelAndPairs:
         ("C22", {"src_ids": torch.full((5, 4), 9)}),
         ("C21", {"decode_batches": []}),
         ("beam.greedy", {"decode_batches": []}),
-        ("C20", {"tgt_in": random_subject(fresh_model()).tgt_out}),  # the target is not shifted
+        ("C20", {"tgt_in": model_and_random_pairs(fresh_model()).tgt_out}),  # the target is not shifted
     ],
 )
 def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict[str, object]) -> None:
@@ -169,7 +169,7 @@ def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict
 
 
 def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, known = learn_by_heart()
+    model, known = overfit_running_example()
     (source, target), *_ = known
     subject = subject_with(model=model.double(), examples=known)
     assert BY_ID["C26"].measure(subject) == 0.0

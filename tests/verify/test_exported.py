@@ -13,9 +13,11 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.export.ctranslate2 import engine_decode
 from minitrans.verify.checks import CHECKS, exported
-from minitrans.verify.subject import ModelAndPairs, fresh_model, make_subject, random_subject
+from minitrans.verify.subject import ModelAndPairs, fresh_model, make_model_and_pairs, model_and_random_pairs
 
-SCORE, GREEDY = (next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy"))
+SCORE_CHECK, GREEDY_CHECK = (
+    next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy")
+)
 
 
 def subject_with_twins() -> ModelAndPairs:
@@ -23,19 +25,19 @@ def subject_with_twins() -> ModelAndPairs:
     model = fresh_model()
     with torch.no_grad():
         model.output.weight[10] = model.output.weight[9]
-    return random_subject(model)
+    return model_and_random_pairs(model)
 
 
-def shows_something(subject: ModelAndPairs) -> bool:
+def has_nonblank_pair(subject: ModelAndPairs) -> bool:
     """Whether a pair of sentences is not blank: CTranslate2 is not asked."""
     return any(len(src) > 1 and len(tgt) > 1 for src, tgt in subject.pairs())
 
 
 @settings(max_examples=20, derandomize=True)
-@given(subject=subjects().filter(shows_something))
+@given(subject=subjects().filter(has_nonblank_pair))
 def test_the_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
-    assert SCORE.measure(subject) <= SCORE.tolerance
-    assert GREEDY.measure(subject) <= GREEDY.tolerance
+    assert SCORE_CHECK.measure(subject) <= SCORE_CHECK.tolerance
+    assert GREEDY_CHECK.measure(subject) <= GREEDY_CHECK.tolerance
 
 
 @pytest.mark.parametrize(
@@ -62,26 +64,26 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
         return [change(ids) for ids in output_ids]
 
     monkeypatch.setattr(exported, "engine_decode", changed)
-    measured = GREEDY.measure(subject_with_twins())
+    measured = GREEDY_CHECK.measure(subject_with_twins())
     assert any(9 in ids for ids in outputs)
     assert measured == 0.0 if is_right else measured > 1e-3
 
 
 def test_without_sentences_nothing_is_shown() -> None:
-    subject = random_subject(fresh_model())
-    assert GREEDY.measure(replace(subject, decode_batches=[])) == math.inf
-    blank = make_subject(fresh_model(), [[]], [[]], [[[]]])
-    assert SCORE.measure(blank) == GREEDY.measure(blank) == math.inf
+    subject = model_and_random_pairs(fresh_model())
+    assert GREEDY_CHECK.measure(replace(subject, decode_batches=[])) == math.inf
+    blank = make_model_and_pairs(fresh_model(), [[]], [[]], [[[]]])
+    assert SCORE_CHECK.measure(blank) == GREEDY_CHECK.measure(blank) == math.inf
 
 
 def test_blank_sentences_are_left_out() -> None:
     model = fresh_model()
-    subject = make_subject(model, [[], [5, 7], [9]], [[4], [6, 8], []], [[[], [5, 7]], [[]]])
-    assert SCORE.measure(subject) <= SCORE.tolerance
-    assert GREEDY.measure(subject) == 0.0
+    subject = make_model_and_pairs(model, [[], [5, 7], [9]], [[4], [6, 8], []], [[[], [5, 7]], [[]]])
+    assert SCORE_CHECK.measure(subject) <= SCORE_CHECK.tolerance
+    assert GREEDY_CHECK.measure(subject) == 0.0
 
 
 def test_another_epsilon_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    subject = random_subject(fresh_model())
+    subject = model_and_random_pairs(fresh_model())
     subject.model.encoder.layers[0].self_norm.eps = 1e-3  # type: ignore[union-attr]
-    assert SCORE.tolerance < SCORE.measure(subject) < math.inf
+    assert SCORE_CHECK.tolerance < SCORE_CHECK.measure(subject) < math.inf

@@ -19,24 +19,24 @@ from minitrans.verify.oracles import (
     weights_of,
 )
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import ModelAndPairs, make_subject
+from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
 
-DIFFERENT = 1e-6  # a changed weight moves the numbers by far more than rounding does
+MIN_DIFFERENCE = 1e-6  # a changed weight moves the numbers by far more than rounding does
 
 
 def subject() -> ModelAndPairs:
     """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
     model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
-    return make_subject(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
+    return make_model_and_pairs(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
 
 
 @torch.no_grad()
-def own_numbers(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+def memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """Memory and logits."""
     return [model.encode(src_ids)[0], model(src_ids, tgt_in)]
 
 
-def of_numpy(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
+def numpy_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """The same, of the first row alone, which has no padding."""
     weights, n_heads = weights_of(model), model.config.n_heads
     memory = reference.encode(weights, n_heads, src_ids[0].tolist())
@@ -44,7 +44,7 @@ def of_numpy(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor
     return [torch.from_numpy(memory)[None], torch.from_numpy(logits)[None]]
 
 
-ORACLES = [torch.no_grad()(torch_transformer), of_numpy]
+ORACLES = [torch.no_grad()(torch_transformer), numpy_memory_and_logits]
 Oracle = Callable[[Transformer, Tensor, Tensor], Sequence[Tensor]]
 
 
@@ -54,7 +54,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
     want = oracle(s.model, s.src_ids, s.tgt_in)
 
     def distance(model: Transformer) -> float:
-        got = own_numbers(model, s.src_ids, s.tgt_in)
+        got = memory_and_logits(model, s.src_ids, s.tgt_in)
         return worst([deviation(a[: len(b)], b) for a, b in zip(got, want, strict=True)])
 
     assert distance(s.model) <= TOLERANCE
@@ -62,7 +62,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         model = copy.deepcopy(s.model)
         changed = weight + 0.1 * random_tensor(1, *weight.shape)
         model.get_parameter(name).data = changed.detach()
-        assert distance(model) > DIFFERENT, name
+        assert distance(model) > MIN_DIFFERENCE, name
 
 
 def test_weights_for_the_reference_are_float64_and_all_there() -> None:
@@ -76,7 +76,7 @@ def test_weights_for_the_reference_are_float64_and_all_there() -> None:
 # No code is shared
 
 
-def uses_of_ours(source: str) -> set[str]:
+def used_package_names(source: str) -> set[str]:
     """Names that a file imports from this package and uses in more than annotations."""
     tree = ast.parse(source)
     nodes = list(ast.walk(tree))
@@ -92,12 +92,12 @@ def uses_of_ours(source: str) -> set[str]:
 def test_an_oracle_uses_names_of_ours_in_annotations_alone(module: object) -> None:
     source = inspect.getsource(module)  # type: ignore[arg-type]
     assert "import minitrans" not in source
-    assert uses_of_ours(source) == set()
+    assert used_package_names(source) == set()
 
 
 def test_control_a_use_of_ours_is_reported() -> None:
     source = "from minitrans.model.layers import EncoderLayer, dropout as d\ndef f(x: EncoderLayer): return d(x, 0.5)"
-    assert uses_of_ours(source) == {"d"}
+    assert used_package_names(source) == {"d"}
 
 
 @pytest.mark.parametrize("oracle", ORACLES)
@@ -105,6 +105,6 @@ def test_no_sabotage_of_our_code_reaches_an_oracle(oracle: Oracle) -> None:
     s = subject()
     want = oracle(s.model, s.src_ids, s.tgt_in)
     for sabotage in SABOTAGES:
-        with sabotage.applied():
+        with sabotage.apply_fault():
             got = oracle(s.model, s.src_ids, s.tgt_in)
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True)), sabotage.id

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_pictures import of_class, parse
+from test_pictures import elements_of_class, parse
 
 from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.page import make_folder, page
-from minitrans.verify.page.figures import MOST_TOKENS, choose_pair
-from minitrans.verify.subject import fresh_model, random_subject
+from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_pair
+from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
-VOID = {"meta", "br", "hr", "img", "link", "input"}
+VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
 
 
 def result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = True) -> Result:
@@ -26,7 +26,7 @@ def result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = T
 
 
 REPORT = Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")])
-SUBJECT = random_subject(fresh_model())
+SUBJECT = model_and_random_pairs(fresh_model())
 
 
 class PageParser(HTMLParser):
@@ -48,7 +48,7 @@ class PageParser(HTMLParser):
         self.links += [values["href"]] if "href" in values else []
         self.loads += [value for name, value in values.items() if name in {"src", "srcset", "data", "poster"}]
         assert tag not in {"script", "link", "iframe", "object", "embed", "base"}
-        if tag not in VOID:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -126,12 +126,12 @@ def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
     assert len(maps) == 3 * SUBJECT.model.config.n_layers
     for picture in maps:
-        heads = of_class(parse(picture), "head")
+        heads = elements_of_class(parse(picture), "head")
         assert len(heads) == SUBJECT.model.config.n_heads
         for head in heads:
-            assert of_class(head, "masked")
+            assert elements_of_class(head, "masked")
             sums: dict[str, float] = {}
-            for cell in of_class(head, "w"):
+            for cell in elements_of_class(head, "w"):
                 q = cell.attrib["data-q"]
                 sums[q] = sums.get(q, 0.0) + float(cell.attrib["fill-opacity"])
             assert list(sums.values()) == pytest.approx([1.0] * len(sums), abs=0.01)
@@ -139,7 +139,7 @@ def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_
 
 
 def test_the_pair_shown_is_the_longest_that_fits() -> None:
-    short, middling, long = ([1] * n for n in (3, MOST_TOKENS, MOST_TOKENS + 1))
+    short, middling, long = ([1] * n for n in (3, MAX_SHOWN_TOKENS, MAX_SHOWN_TOKENS + 1))
     assert choose_pair([(short, short), (middling, short), (middling, long)]) == (middling, short)
     assert choose_pair([(long, long), (long * 2, short)]) == (middling, middling)
 
@@ -152,8 +152,8 @@ def test_the_page_stays_small_whatever_the_model(n_layers: int, n_heads: int, ma
     torch.manual_seed(0)
     sizes = {"d_model": 32, "n_heads": n_heads, "n_layers": n_layers, "max_len": max_len}
     model = Transformer(TransformerConfig(vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_ff=8, **sizes))  # type: ignore[arg-type]
-    ids = torch.full((2, min(MOST_TOKENS, max_len)), 5)
-    subject = replace(random_subject(model), src_ids=ids, tgt_in=ids, piece=lambda _: "Donaudampfschiff")
+    ids = torch.full((2, min(MAX_SHOWN_TOKENS, max_len)), 5)
+    subject = replace(model_and_random_pairs(model), src_ids=ids, tgt_in=ids, piece=lambda _: "Donaudampfschiff")
     html = page(REPORT, subject)
     assert len(html.encode()) < 2_000_000
     assert ("To keep the page small" in html) == (shown is not None)

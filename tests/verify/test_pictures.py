@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, number, tolerance_of
+from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, number
 from minitrans.model.masks import causal_mask
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.pictures import CELL, catch_matrix, heat_map, mask_picture, render
-from minitrans.verify.page.chart import LOWEST, ZERO, error_chart
+from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render
+from minitrans.verify.page.chart import PLOTTED_MIN, PLOTTED_ZERO, error_chart
 
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
@@ -26,7 +26,7 @@ def parse(*pictures: str) -> Element:
     return ElementTree.fromstring(f"<div>{''.join(pictures)}</div>")
 
 
-def of_class(root: Element, name: str) -> list[Element]:
+def elements_of_class(root: Element, name: str) -> list[Element]:
     return [node for node in root.iter() if node.get("class") == name]
 
 
@@ -43,10 +43,10 @@ def title(node: Element) -> str:
 def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weight() -> None:
     root = parse(heat_map(WEIGHTS, MASK, QUERIES, KEYS))
     assert len(list(root.iter("svg"))) == N_HEADS
-    panels = of_class(root, "head")
+    panels = elements_of_class(root, "head")
     assert [panel.get("data-head") for panel in panels] == ["0", "1", "2"]
     for panel, of_head in zip(panels, WEIGHTS, strict=True):
-        hatched, shaded = of_class(panel, "masked"), of_class(panel, "w")
+        hatched, shaded = elements_of_class(panel, "masked"), elements_of_class(panel, "w")
         assert {query_and_key(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
         assert {query_and_key(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
         assert len(list(panel.iter("rect"))) == MASK.numel()
@@ -57,7 +57,7 @@ def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weig
             weight = float(of_head[q, k])
             assert float(cell.attrib["fill-opacity"]) == pytest.approx(weight, abs=5e-4)
             assert title(cell) == f"{QUERIES[q]} → {KEYS[k]}: {weight:.3f}"
-            assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL, k * CELL)
+            assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL_PIXELS, k * CELL_PIXELS)
 
 
 def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
@@ -70,20 +70,21 @@ def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
 def test_the_pattern_that_hatches_is_defined() -> None:
     root = parse(render("hatch.svg"), render("legend.html"))
     assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
-    assert len(of_class(root, "masked")) == 1
+    assert len(elements_of_class(root, "masked")) == 1
 
 
 def test_a_mask_is_drawn_as_it_is() -> None:
     mask = causal_mask(2, 6, 4)[0, 0]
     root = parse(mask_picture(mask, "causal", ["4", "5"], list("012345")))
-    assert [query_and_key(cell) for cell in of_class(root, "masked")] == [(0, 5)]
-    assert len(of_class(root, "may")) == 11
+    assert [query_and_key(cell) for cell in elements_of_class(root, "masked")] == [(0, 5)]
+    assert len(elements_of_class(root, "may")) == 11
 
 
 def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
     root = parse(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
     dots = {
-        title(dot): (float(dot.attrib["cy"]) // CELL, float(dot.attrib["cx"]) // CELL) for dot in root.iter("circle")
+        title(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
+        for dot in root.iter("circle")
     }
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}
 
@@ -91,7 +92,7 @@ def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
 def test_errors_stand_in_their_order_and_0_at_the_bottom() -> None:
     (panel,) = error_chart({"float64": [0.0, 1e-30, 1e-15, 1e-3, 1.0, 7.0, math.inf, math.nan]}).axes
     heights = np.asarray(panel.lines[0].get_ydata()).tolist()
-    assert heights == [ZERO, LOWEST, 1e-15, 1e-3, *[1.0] * 4]
+    assert heights == [PLOTTED_ZERO, PLOTTED_MIN, 1e-15, 1e-3, *[1.0] * 4]
 
 
 def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
@@ -103,7 +104,7 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
         f"{name}, at most {number(tolerance)} (dashed)" for name, tolerance in tolerances.items()
     ]
     dtypes = torch.float64, *LOWER_DTYPES
-    assert [set(line.get_ydata()) for line in dashed] == [{tolerance_of(dtype)} for dtype in dtypes]  # type: ignore[arg-type]
+    assert [set(line.get_ydata()) for line in dashed] == [{dtype_tolerance(dtype)} for dtype in dtypes]  # type: ignore[arg-type]
     assert len({line.get_marker() for line in drawn}) == 3
 
 

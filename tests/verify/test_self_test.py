@@ -20,26 +20,26 @@ from minitrans.cachecheck.measure import Caught, Check, Report, Result, dtype_na
 from minitrans.cachecheck.self_test import is_worse
 from minitrans.errors import UserError
 from minitrans.pages import pictures
-from minitrans.translate.backend import Mode
+from minitrans.translate.backend import CompiledMode
 from minitrans.verify import proof
-from minitrans.verify.checks import CHAPTERS, CHECKS
+from minitrans.verify.checks import CHECK_MODULES, CHECKS
 from minitrans.verify.sabotage import SABOTAGES, Sabotage
-from minitrans.verify.subject import fresh_model, random_subject
+from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
-LOGGER, IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
-SelfTest = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
-THERE = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}
-LACKING = tuple(kind for kind, is_there in THERE.items() if not is_there)
-MEASURED = [check for check in CHECKS if not check.id.startswith(LACKING)]
-APPLIED = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(LACKING)]
+LOGGER, TOKEN_IDS = logging.getLogger("minitrans"), torch.tensor([[5, 6, 7]])
+CaughtAndRaised = list[tuple[Caught, set[str]]]  # for each sabotage what caught it, and the checks that raised
+IS_AVAILABLE_BY_PREFIX = {"compiled.": CAN_COMPILE, "export.": find_spec("ctranslate2") is not None}
+MISSING_PREFIXES = tuple(kind for kind, is_there in IS_AVAILABLE_BY_PREFIX.items() if not is_there)
+AVAILABLE_CHECKS = [check for check in CHECKS if not check.id.startswith(MISSING_PREFIXES)]
+AVAILABLE_SABOTAGES = [sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MISSING_PREFIXES)]
 
 
-def must_notice(sabotage: Sabotage) -> set[str]:
+def required_check_ids(sabotage: Sabotage) -> set[str]:
     """The ids of the checks that must notice it, without those that are not there."""
-    return {id_ for id_ in sabotage.noticed_by if not id_.startswith(LACKING)}
+    return {id_ for id_ in sabotage.noticed_by if not id_.startswith(MISSING_PREFIXES)}
 
 
-def ids_of_raised(info: Mock) -> set[str]:
+def raised_check_ids(info: Mock) -> set[str]:
     """The ids of the checks that have raised."""
     return {call.args[1] for call in info.call_args_list if call.args[0] == "%s raised"}
 
@@ -59,24 +59,24 @@ def functions() -> dict[FunctionType, CodeType]:
 # -- Each sabotage and the checks that must notice it ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sabotage", APPLIED, ids=lambda sabotage: sabotage.id)
+@pytest.mark.parametrize("sabotage", AVAILABLE_SABOTAGES, ids=lambda sabotage: sabotage.id)
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
-    must = must_notice(sabotage)
-    with patch.object(LOGGER, "info") as info, sabotage.applied():
-        subjects = proof.fresh_subjects()
+    must = required_check_ids(sabotage)
+    with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
+        subjects = proof.fresh_models_by_dtype()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
-    assert noticed - ids_of_raised(info) == must
+    assert noticed - raised_check_ids(info) == must
 
 
 def test_every_check_must_notice_a_sabotage() -> None:
-    notice = {check for sabotage in APPLIED for check in sabotage.noticed_by}
-    assert [check.id for check in MEASURED if check.id not in notice] == []
+    notice = {check for sabotage in AVAILABLE_SABOTAGES for check in sabotage.noticed_by}
+    assert [check.id for check in AVAILABLE_CHECKS if check.id not in notice] == []
 
 
-COMPARING = [check for check in MEASURED if "deviation(" in inspect.getsource(check.measure)]
+COMPARING_CHECKS = [check for check in AVAILABLE_CHECKS if "deviation(" in inspect.getsource(check.measure)]
 
 
-@pytest.mark.parametrize("check", COMPARING, ids=lambda check: check.id)
+@pytest.mark.parametrize("check", COMPARING_CHECKS, ids=lambda check: check.id)
 def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkeypatch: pytest.MonkeyPatch) -> None:
     """A comparison is a place in the source that calls a function which returns a deviation."""
     largest: dict[object, float] = {}
@@ -90,24 +90,24 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 
         return compare
 
-    for chapter in CHAPTERS:
+    for chapter in CHECK_MODULES:
         for name in [name for name in vars(chapter) if name.endswith("deviation")]:
             monkeypatch.setattr(chapter, name, noted(getattr(chapter, name)))
-    for sabotage in APPLIED:
+    for sabotage in AVAILABLE_SABOTAGES:
         if check.id in sabotage.noticed_by:
-            with sabotage.applied():
-                check.run(proof.fresh_subjects())
+            with sabotage.apply_fault():
+                check.run(proof.fresh_models_by_dtype())
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
 def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
     """Between them, each check that is measured in it meets one."""
-    seen = {check.id: check for check in MEASURED if dtype in check.lower}
+    seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower}
     for sabotage in SABOTAGES:
         if sabotage.plain:
-            with sabotage.applied():
-                subjects = {dtype: random_subject(fresh_model()).to(dtype)}
+            with sabotage.apply_fault():
+                subjects = {dtype: model_and_random_pairs(fresh_model()).to(dtype)}
                 results = [check.run(subjects).by_dtype[dtype_name(dtype)] for check in seen.values()]
             seen = {id_: check for (id_, check), result in zip(seen.items(), results, strict=True)
                     if not times * result.tolerance < result.measured < torch.inf}  # fmt: skip
@@ -118,39 +118,39 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 
 
 @pytest.fixture(scope="module")
-def self_test() -> SelfTest:
+def self_test() -> CaughtAndRaised:
     """Run it once; it takes minutes."""
     caught_and_raised = []
     before = functions()
     with patch.object(LOGGER, "info") as info:
         for caught in verify.self_test():
-            caught_and_raised.append((caught, ids_of_raised(info)))
+            caught_and_raised.append((caught, raised_check_ids(info)))
             info.reset_mock()
     assert functions() == before
     return caught_and_raised
 
 
 @pytest.mark.slow
-def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measures(self_test: SelfTest) -> None:
-    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in APPLIED]
+def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measures(self_test: CaughtAndRaised) -> None:
+    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
     measured = {caught.id: set(caught.caught_by) - raised for caught, raised in self_test}
     assert [id_ for id_, noticed in measured.items() if not noticed] == []  # not by crashes alone
-    assert {check.id for check in MEASURED} - set().union(*measured.values()) == set()
+    assert {check.id for check in AVAILABLE_CHECKS} - set().union(*measured.values()) == set()
     report = verify.run()
     assert report.passed  # the code is right again
     assert Report(report.checks, [caught for caught, _ in self_test]).passed
 
 
 @pytest.mark.slow
-def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test: SelfTest) -> None:
+def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test: CaughtAndRaised) -> None:
     noticed = {caught.id: set(caught.caught_by) for caught, _ in self_test}
-    only = {sabotage.id: must_notice(sabotage) for sabotage in APPLIED if sabotage.no_other}
+    only = {sabotage.id: required_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
     assert {id_: noticed[id_] for id_ in only} == only
 
 
 @pytest.mark.parametrize("lacking", ["wanted", "compiler", "folder"])
 def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
-    lacking: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, falls_back: list[str]
+    lacking: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fallbacks: list[str]
 ) -> None:
     """Where it is there but cannot be compiled, one line says so; where it is required, it is an error."""
     if lacking == "folder":
@@ -160,11 +160,11 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
         monkeypatch.setattr(library, "_compile", lambda source: "no C++ compiler is here")
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
     monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
-    mode: Mode = "off" if lacking == "wanted" else "auto"
+    mode: CompiledMode = "off" if lacking == "wanted" else "auto"
     assert [result.id for result in verify.run(compiled=mode).checks] == ["C20", "cache.rows"]
     assert [(caught.id, caught.caught_by) for caught in verify.self_test(mode)] == [("rows.sorted", ["cache.rows"])]
     line = "verification takes the plain and slower path: no C++ compiler is here"
-    assert set(falls_back) == ({line} if lacking == "compiler" else set())
+    assert set(fallbacks) == ({line} if lacking == "compiler" else set())
     if lacking != "wanted":
         refused = pytest.raises(UserError, match="compiled code is required, and may not do the verification: ")
         with refused:
@@ -175,7 +175,7 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
 
 @needs_compiled
 def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
-    for mode in get_args(Mode):
+    for mode in get_args(CompiledMode):
         for registered, chosen in ((CHECKS, proof.checks_for(mode)), (SABOTAGES, proof.sabotages_for(mode))):
             assert chosen == [each for each in registered if mode != "off" or not each.id.startswith("compiled.")]
 
@@ -184,7 +184,7 @@ def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
 def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> None:
     assert sabotage.fault.endswith(".")
     before = functions()
-    with sabotage.applied():
+    with sabotage.apply_fault():
         edited = {f.__qualname__ for f, code in functions().items() if code is not before[f]}
     assert edited == {name.split(":")[1] for name in sabotage.edits}
     assert functions() == before
@@ -193,22 +193,22 @@ def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> Non
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     model = fresh_model()
     sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.hidden": [("return", "1 / 0; return")]}, [])
-    with pytest.raises(ZeroDivisionError), sabotage.applied():
-        model(IDS, IDS)
-    assert model(IDS, IDS).isfinite().all()
+    with pytest.raises(ZeroDivisionError), sabotage.apply_fault():
+        model(TOKEN_IDS, TOKEN_IDS)
+    assert model(TOKEN_IDS, TOKEN_IDS).isfinite().all()
 
 
 def test_several_edits_of_a_function_add_up_wherever_the_piece_stands() -> None:
-    edits = {"pages.pictures:_short": [("LONGEST_LABEL", "3"), ("…", "...")]}
-    with Sabotage("x", "A fault.", edits, []).applied():
-        assert pictures._short("abcd") == "ab..."
-    assert pictures._short("abcd") == "abcd"
+    edits = {"pages.pictures:_shorten_label": [("MAX_LABEL_LETTERS", "3"), ("…", "...")]}
+    with Sabotage("x", "A fault.", edits, []).apply_fault():
+        assert pictures._shorten_label("abcd") == "ab..."
+    assert pictures._shorten_label("abcd") == "abcd"
 
 
 def test_a_sabotage_of_code_that_was_edited_for_good_says_what_it_misses() -> None:
     message = r"x edits '/ 2' in model.loss:batch_loss, where it isn't; edit verify/sabotages.toml too"
     sabotage = Sabotage("x", "A fault.", {"model.loss:batch_loss": [("/ 2", "")]}, [])
-    with pytest.raises(UserError, match=message), sabotage.applied():
+    with pytest.raises(UserError, match=message), sabotage.apply_fault():
         pass
 
 

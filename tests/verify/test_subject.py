@@ -13,14 +13,14 @@ from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
 from minitrans.verify.adapter import logits_and_traces
 from minitrans.verify.subject import (
-    DECODE_ROWS,
+    DECODE_BATCH_SIZE,
     N_PAIRS,
     RUNNING_EXAMPLE,
     fresh_model,
-    make_subject,
-    random_subject,
-    subject_of_run,
-    subject_of_text,
+    load_run_and_pairs,
+    make_model_and_pairs,
+    model_and_random_pairs,
+    model_and_text_pairs,
 )
 
 Pairs = list[tuple[str, str]]
@@ -37,7 +37,7 @@ def corpus(split: str, n: int | None = None, folder: Path = CORPUS) -> Pairs:
 
 def test_no_two_sizes_of_the_fresh_model_and_its_sentences_are_equal() -> None:
     model = fresh_model()
-    subject, c = random_subject(model), model.config
+    subject, c = model_and_random_pairs(model), model.config
     batch, src_len = subject.src_ids.shape
     sizes = [batch, src_len, subject.tgt_in.size(1), c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers]
     sizes += [c.vocab_size, c.max_len]
@@ -57,7 +57,7 @@ def test_a_fresh_model_has_no_parameter_of_0_or_1_and_depends_on_its_seed_alone(
 
 
 def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
-    subject = random_subject(fresh_model())
+    subject = model_and_random_pairs(fresh_model())
     c = subject.model.config
     special = {c.pad_id, c.bos_id, c.eos_id}
     lengths = []
@@ -75,7 +75,7 @@ def test_random_sentences_are_ragged_and_hold_no_special_ids() -> None:
 
 
 def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all() -> None:
-    subject = random_subject(fresh_model())
+    subject = model_and_random_pairs(fresh_model())
     sources, limit = subject.decode_batches[0], subject.model.config.max_len
     lengths = [len(hypothesis.ids) for hypothesis in greedy_decode(CachedStepper(subject.model), sources)]
     limits = [length_limit(int((row != 0).sum()), limit) for row in sources]
@@ -85,7 +85,7 @@ def test_the_fresh_model_ends_some_sentences_early_some_late_and_some_not_at_all
 
 def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
     model = fresh_model().train()
-    subject = random_subject(model)
+    subject = model_and_random_pairs(model)
     assert subject.dtype == torch.float64
     assert not subject.model.training
     for dtype in LOWER_DTYPES:
@@ -94,7 +94,7 @@ def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
 
 
 def test_padding_is_left_out_of_the_pairs() -> None:
-    subject = make_subject(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
+    subject = make_model_and_pairs(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
     assert subject.pairs() == [([7, 8, 9, 2], [1, 5]), ([2], [1, 6, 7])]
     assert subject.src_ids.tolist() == [[7, 8, 9, 2], [2, 0, 0, 0]]
     assert subject.tgt_out.tolist() == [[5, 2, 0], [6, 7, 2]]
@@ -103,7 +103,7 @@ def test_padding_is_left_out_of_the_pairs() -> None:
 
 
 def test_noise_is_the_same_in_all_dtypes_but_for_rounding() -> None:
-    subject = random_subject(fresh_model())
+    subject = model_and_random_pairs(fresh_model())
     noise = subject.noise(100, 30, seed=1)
     assert noise.mean().abs() < 0.1
     assert abs(noise.var() - 1.0) < 0.1
@@ -122,7 +122,7 @@ def bundle(tiny_run: Path) -> Bundle:
 
 def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None:
     long = " ".join(["I love you,"] * 50)
-    subject = subject_of_text(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
+    subject = model_and_text_pairs(bundle, [(long, long), ("deep", "深")], [long, "deep"], [])
     longest = bundle.model.config.max_len
     assert subject.src_ids.shape == subject.tgt_in.shape == (2, longest)
     assert [batch.shape for batch in subject.decode_batches] == [(2, longest)]
@@ -130,7 +130,7 @@ def test_text_is_cut_at_the_longest_that_the_model_takes(bundle: Bundle) -> None
 
 
 def test_padding_is_there_to_be_seen_even_where_all_sentences_are_equally_long(bundle: Bundle) -> None:
-    subject = subject_of_text(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
+    subject = model_and_text_pairs(bundle, [("deep learning", "深度学习")], ["deep learning"], [])
     assert (subject.src_ids == bundle.model.config.pad_id).sum() == 1
 
 
@@ -144,35 +144,35 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
 
     alone = [source for source, _ in corpus("test") if len(reader.sentences(source)) == 1]
     fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]
-    lines = fitting[: 2 * DECODE_ROWS + 5]
-    batches = subject_of_text(bundle, corpus("valid", 3), lines, []).decode_batches
-    assert [len(batch) for batch in batches] == [DECODE_ROWS, DECODE_ROWS, 5]
+    lines = fitting[: 2 * DECODE_BATCH_SIZE + 5]
+    batches = model_and_text_pairs(bundle, corpus("valid", 3), lines, []).decode_batches
+    assert [len(batch) for batch in batches] == [DECODE_BATCH_SIZE, DECODE_BATCH_SIZE, 5]
     rows = [[i for i in row if i != pad_id] for batch in batches for row in batch.tolist()]
     assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
     assert [len(row) for row in rows] == sorted(len(row) for row in rows)
     monkeypatch.setattr(verify_subject, "MAX_DECODE_LINES", 10)
-    (batch,) = subject_of_text(bundle, corpus("valid", 3), lines[:25], []).decode_batches
+    (batch,) = model_and_text_pairs(bundle, corpus("valid", 3), lines[:25], []).decode_batches
     assert (batch != pad_id).sum(1).tolist() == sorted(len(encode(line)) + 1 for line in lines[:25])[::3]
 
 
 def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
     pairs = corpus("valid", 5 * N_PAIRS + 1)
-    subject = subject_of_text(bundle, pairs, ["deep"], [])
+    subject = model_and_text_pairs(bundle, pairs, ["deep"], [])
     lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs)
     chosen = [len(source) for source, _ in subject.pairs()]
     assert len(chosen) == N_PAIRS
     assert min(chosen) <= lengths[5]
     assert max(chosen) >= lengths[-10]
-    assert len(subject_of_text(bundle, pairs[:3], ["deep"], []).pairs()) == 3
+    assert len(model_and_text_pairs(bundle, pairs[:3], ["deep"], []).pairs()) == 3
 
 
 # Runs
 
 
 def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, bundle: Bundle) -> None:
-    subject = subject_of_run(tiny_run)
+    subject = load_run_and_pairs(tiny_run)
     assert torch.equal(subject.model.output.weight, bundle.model.output.weight.double())
-    want = subject_of_text(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
+    want = model_and_text_pairs(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
     assert torch.equal(subject.src_ids, want.src_ids)
     assert torch.equal(subject.tgt_in, want.tgt_in)
     assert [batch.tolist() for batch in subject.decode_batches] == [batch.tolist() for batch in want.decode_batches]
@@ -186,7 +186,7 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
     for split, pairs in (("train", [*corpus("train", 9), *known]), ("valid", corpus("valid", 4))):
         for language, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    subject = subject_of_run(tiny_run, str(tmp_path))
+    subject = load_run_and_pairs(tiny_run, str(tmp_path))
     assert [len(batch) for batch in subject.decode_batches] == [4]
     assert subject.examples == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
     (source, _), *_ = subject.examples

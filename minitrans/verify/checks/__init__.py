@@ -10,16 +10,16 @@ from importlib.util import find_spec
 
 from minitrans.verify.checks import decoding, heads, masks, model, scaling, soft_lookup, training
 
-CHAPTERS = [soft_lookup, scaling, heads, masks, model, training, decoding]
+CHECK_MODULES = [soft_lookup, scaling, heads, masks, model, training, decoding]
 
 if find_spec("minitrans.compiled"):
     from minitrans.verify.checks import compiled
 
-    CHAPTERS.append(compiled)
+    CHECK_MODULES.append(compiled)
 
 if find_spec("ctranslate2"):
     from minitrans.verify.checks import exported
 
-    CHAPTERS.append(exported)
+    CHECK_MODULES.append(exported)
 
-CHECKS = [check for chapter in CHAPTERS for check in chapter.CHECKS]
+CHECKS = [check for chapter in CHECK_MODULES for check in chapter.CHECKS]

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
@@ -23,10 +23,10 @@ from minitrans.verify.checks.training import loss_deviation
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Compiled code", CHECKS)
+claim = check_registrar("Compiled code", CHECKS)
 
 
-@check(
+@claim(
     "compiled.admitted",
     "refusals, in training and in decoding; GELU in place of ReLU and a forward hook, the controls, must be refused",
     tolerance=0.0,
@@ -51,14 +51,14 @@ def refusals(model: Transformer) -> int:
     return n_refused
 
 
-@check(
+@claim(
     "compiled.pass",
     "hidden states, loss a token, and the gradient at every parameter, relative to the largest of each where that "
     "is above 1; dropout 0.3 with one seed, and none in eval mode",
     lower=(),
 )
 @torch.enable_grad()
-def training_takes_the_same_pass(subject: ModelAndPairs) -> float:
+def compiled_training_matches_plain(subject: ModelAndPairs) -> float:
     """The compiled training pass gives the numbers and gradients of the plain one."""
     model = deepcopy(subject.model).train()
     for module in model.modules():
@@ -76,17 +76,17 @@ def training_takes_the_same_pass(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "compiled.loss",
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
     lower=(),
 )
-def compiled_loss_is_the_loss(subject: ModelAndPairs) -> float:
+def compiled_loss_matches_plain(subject: ModelAndPairs) -> float:
     """The compiled loss, computed a few hundred words at a time, and both its gradients equal the plain formula's."""
     return loss_deviation(subject, compiled.linear_cross_entropy)
 
 
-@check(
+@claim(
     "compiled.steps", "those of the eight likeliest tokens, one token at a time, with the rows reversed halfway through"
 )
 def compiled_steps_are_full_pass(subject: ModelAndPairs) -> float:
@@ -105,10 +105,10 @@ def compiled_steps_are_full_pass(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "compiled.outputs", f"sentences with a different token: greedy, and any of {N_BEAMS} beams", tolerance=0.0, lower=()
 )
-def compiled_outputs_are_the_same(subject: ModelAndPairs) -> float:
+def compiled_decoding_matches_plain(subject: ModelAndPairs) -> float:
     """The compiled decoder's translations are those of the plain one, greedy and by beam search."""
     plain, fast = CachedStepper(subject.model), CompiledStepper(read_plan(subject.model))
     n_different = 0

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import Check, Measure, begin_group, deviation, worst
+from minitrans.cachecheck.measure import Check, Measure, check_registrar, deviation, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.decoding import (
@@ -23,14 +23,14 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.loss import batch_loss
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.adapter import TransformerAdapter, case_of
+from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
 from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 
 CHECKS: list[Check] = []
 TITLE = "Decoding step by step"
-check = begin_group(TITLE, CHECKS)
+claim = check_registrar(TITLE, CHECKS)
 
-ALL_NUMBERS = "logits, outputs of all layers, all attention weights"
+COMPARED_TENSORS = "logits, outputs of all layers, all attention weights"
 
 
 def any_model(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
@@ -44,7 +44,7 @@ def any_model(id_: str, general: str, more: str = "") -> Callable[[Measure], Mea
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: Measure) -> Measure:
-        what = known.what.replace("logits", ALL_NUMBERS) + more
+        what = known.what.replace("logits", COMPARED_TENSORS) + more
         CHECKS.append(replace(known, id=id_, group=TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure
 
@@ -60,9 +60,9 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
     return worst([cache_checks.step_deviation(subject.case()), deviation(stepped, model(src_ids, tgt_in))])
 
 
-@check(
+@claim(
     "cache.shapes",
-    f"{ALL_NUMBERS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
+    f"{COMPARED_TENSORS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
 def steps_of_all_shapes(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
@@ -73,7 +73,7 @@ def steps_of_all_shapes(subject: ModelAndPairs) -> float:
     short = tgt_in[:, : max(1, source.size(1) - 2)]
     batches = [(source, long), (source, short)]
     batches += [(torch.tensor([src]), torch.tensor([tgt])) for src, tgt in subject.pairs()]
-    return worst([cache_checks.step_deviation(case_of(model, *batch)) for batch in batches])
+    return worst([cache_checks.step_deviation(model_and_tokens(model, *batch)) for batch in batches])
 
 
 any_model("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
@@ -85,10 +85,10 @@ def rows_can_be_selected(subject: ModelAndPairs) -> float:
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     rows = torch.arange(max(2, len(src_ids))) % len(src_ids)
     src_ids, tgt_in = src_ids[rows], tgt_in[rows].repeat(1, 5)[:, : min(model.config.max_len, 10)]
-    return cache_checks.reordering_deviation(case_of(model, src_ids, tgt_in))
+    return cache_checks.reordering_deviation(model_and_tokens(model, src_ids, tgt_in))
 
 
-@check(
+@claim(
     "cache.beams",
     f"log-probability per token of {N_BEAMS} beams for every source, against a full pass over each beam's tokens",
 )
@@ -130,7 +130,7 @@ any_model("cache.alternating", "caches.alternating")(lambda subject: cache_check
 any_model("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
-@check("cache.saved", f"{ALL_NUMBERS}, single steps of the loaded model, against the full pass of the saved one")
+@claim("cache.saved", f"{COMPARED_TENSORS}, single steps of the loaded model, against the full pass of the saved one")
 def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -139,14 +139,14 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(case_of(loaded, src_ids, tgt_in), passing=TransformerAdapter(model))
+    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), passing=TransformerAdapter(model))
 
 
-@check(
+@claim(
     "cache.training",
-    f"{ALL_NUMBERS}, single steps in training mode, against the full pass in eval mode, and the other way round",
+    f"{COMPARED_TENSORS}, single steps in training mode, against the full pass in eval mode, and the other way round",
 )
-def modes_are_the_same(subject: ModelAndPairs) -> float:
+def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
     training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
@@ -154,7 +154,7 @@ def modes_are_the_same(subject: ModelAndPairs) -> float:
     return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
 
 
-@check(
+@claim(
     "C21",
     "sentences with a different token: decoded from the cache, without it, and read from one full pass over the output",
     tolerance=0.0,
@@ -177,7 +177,7 @@ def greedy_follows_full_pass(subject: ModelAndPairs) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check("beam.greedy", "sentences with a different token", tolerance=0.0, lower=())
+@claim("beam.greedy", "sentences with a different token", tolerance=0.0, lower=())
 def one_beam_is_greedy(subject: ModelAndPairs) -> float:
     """Beam search with one beam is greedy decoding, token for token."""
     stepper = CachedStepper(subject.model)
@@ -188,7 +188,7 @@ def one_beam_is_greedy(subject: ModelAndPairs) -> float:
     return float(n_different) if subject.decode_batches else math.inf
 
 
-@check("beam.score", f"log-probability per token of {N_BEAMS} outputs for every source, against full passes over them")
+@claim("beam.score", f"log-probability per token of {N_BEAMS} outputs for every source, against full passes over them")
 def beam_scores_are_teacher_forced(subject: ModelAndPairs) -> float:
     """The score that beam search reports is the teacher-forced score of its output."""
     model, config = subject.model, subject.model.config
@@ -203,17 +203,19 @@ def beam_scores_are_teacher_forced(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "C26",
     "wrong translations of Machine learning is fun, I love you and deep learning, by a small model and by the run "
     "(only those that it has learnt)",
     tolerance=0.0,
     lower=(),
 )
-def running_example(subject: ModelAndPairs) -> float:
+def running_example_is_translated(subject: ModelAndPairs) -> float:
     """The running example comes out right: a model that has learnt its three sentences translates them."""
-    model, examples = learn_by_heart()
-    known = [(subject.model, *pair) for pair in subject.examples if loss_of(subject.model, [pair]) < MAX_LEARNT_LOSS]
+    model, examples = overfit_running_example()
+    known = [
+        (subject.model, *pair) for pair in subject.examples if forced_loss(subject.model, [pair]) < MAX_LEARNT_LOSS
+    ]
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:
         src_ids = torch.tensor([[*source, translator.config.eos_id]])
@@ -226,7 +228,7 @@ def running_example(subject: ModelAndPairs) -> float:
 MAX_LEARNT_LOSS = math.log(2)
 
 
-def loss_of(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
+def forced_loss(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> torch.Tensor:
     """The losses of all target pieces together, in nats, with teacher forcing."""
     c = model.config
     batch = collate([src for src, _ in pairs], [tgt for _, tgt in pairs], c.pad_id, c.bos_id, c.eos_id)
@@ -234,7 +236,7 @@ def loss_of(model: Transformer, pairs: list[tuple[list[int], list[int]]]) -> tor
 
 
 @torch.enable_grad()
-def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
+def overfit_running_example() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
     """A small model trained on the running example alone, by words and characters; and the example as ids."""
     texts = [(source.split(), list(target)) for source, target in RUNNING_EXAMPLE.items()]
     vocabulary = ["<pad>", "<s>", "</s>", *dict.fromkeys(word for pair in texts for side in pair for word in side)]
@@ -247,7 +249,7 @@ def learn_by_heart() -> tuple[Transformer, list[tuple[list[int], list[int]]]]:
         model = Transformer(config)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
     for _ in range(400):  # some 30 suffice
-        loss = loss_of(model, examples)
+        loss = forced_loss(model, examples)
         if loss < MAX_LEARNT_LOSS:
             break
         optimizer.zero_grad()

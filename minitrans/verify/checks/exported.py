@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, begin_group, deviation, tolerance_of, worst
+from minitrans.cachecheck.measure import Check, check_registrar, deviation, dtype_tolerance, worst
 from minitrans.export.ctranslate2 import engine_decode, load_engine, save_engine
-from minitrans.model.decoding import length_limit, outputs_alone, token_log_probs
+from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Another engine", CHECKS)
+claim = check_registrar("Another engine", CHECKS)
 
 
-def pieces_of(subject: ModelAndPairs) -> list[str]:
+def vocabulary_pieces(subject: ModelAndPairs) -> list[str]:
     """The text of every piece id."""
     return [subject.piece(i) for i in range(subject.model.config.vocab_size)]
 
@@ -26,20 +26,20 @@ def exported(subject: ModelAndPairs) -> Any:
     """CTranslate2 with the model, in float32."""
     with TemporaryDirectory() as folder:
         model = subject.to(torch.float32).model
-        save_engine(Path(folder), model, pieces_of(subject), unk_id=model.config.pad_id)
+        save_engine(Path(folder), model, vocabulary_pieces(subject), unk_id=model.config.pad_id)
         return load_engine(Path(folder))
 
 
-@check(
+@claim(
     "export.score",
     "log-probability of every right token, by CTranslate2 in float32, against the full pass in float64",
-    tolerance=tolerance_of(torch.float32),
+    tolerance=dtype_tolerance(torch.float32),
     lower=(),
 )
 def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
     """The exported model, run by CTranslate2, gives each token of a translation the probability that ours gives."""
     # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
-    model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
+    model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
     pairs = [(src, tgt) for src, tgt in subject.pairs() if len(src) > 1 and len(tgt) > 1]
     results = exported(subject).score_batch(
         [[pieces[i] for i in src[:-1]] for src, _ in pairs],
@@ -48,22 +48,22 @@ def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
     )
     expected: list[float] = []
     for src, tgt in pairs:
-        logits = outputs_alone(model(torch.tensor([src]), torch.tensor([tgt])), config)
+        logits = suppress_pad_bos(model(torch.tensor([src]), torch.tensor([tgt])), config)
         expected += token_log_probs(logits, torch.tensor([[*tgt[1:], config.eos_id]]))[0].tolist()
     log_probs = [log_p for result in results for log_p in result.log_probs]
     return deviation(torch.tensor(log_probs), torch.tensor(expected, dtype=torch.float64))
 
 
-@check(
+@claim(
     "export.greedy",
     "how far the logits of its tokens are below our largest ones, relative to these; 0 if all tokens are the same",
-    tolerance=tolerance_of(torch.float32),
+    tolerance=dtype_tolerance(torch.float32),
     lower=(),
 )
 def exported_model_decodes_the_same(subject: ModelAndPairs) -> float:
     """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
     # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
-    model, config, pieces = subject.model, subject.model.config, pieces_of(subject)
+    model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
     engine = exported(subject)
     deviations = []
     for batch in subject.decode_batches:
@@ -77,7 +77,7 @@ def exported_model_decodes_the_same(subject: ModelAndPairs) -> float:
                 return math.inf
             tgt_out = torch.tensor([ids if len(ids) == limit else [*ids, config.eos_id]])
             tgt_in = F.pad(tgt_out[:, :-1], (1, 0), value=config.bos_id)
-            logits = outputs_alone(model(src_ids[None], tgt_in), config)
+            logits = suppress_pad_bos(model(src_ids[None], tgt_in), config)
             taken, largest = logits.gather(-1, tgt_out[..., None])[..., 0], logits.amax(-1)
             deviations.append(float(((largest - taken) / largest.abs().clamp(min=1.0)).max()))
     return worst(deviations)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, check_registrar, deviation, worst
 from minitrans.model import reference
 from minitrans.model.attention import (
     MultiHeadAttention,
@@ -23,7 +23,7 @@ from minitrans.verify.oracles import torch_multi_head, torch_multi_head_output, 
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Many heads", CHECKS)
+claim = check_registrar("Many heads", CHECKS)
 
 
 def attentions(model: Transformer) -> list[MultiHeadAttention]:
@@ -31,7 +31,7 @@ def attentions(model: Transformer) -> list[MultiHeadAttention]:
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
 
-def square_model(model: Transformer) -> Transformer:
+def torch_compatible_model(model: Transformer) -> Transformer:
     """The model, or one with random weights of the same sizes where its heads do not fill d_model as PyTorch's do."""
     config = model.config
     if config.n_heads * config.head_size == config.d_model:
@@ -40,7 +40,7 @@ def square_model(model: Transformer) -> Transformer:
     return Transformer(replace(config, n_heads=n_heads, d_head=None)).to(model.output.weight.dtype).eval()
 
 
-@check("C9", "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written")
+@claim("C9", "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written")
 def packed_projections(subject: ModelAndPairs) -> float:
     """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
@@ -55,7 +55,7 @@ def packed_projections(subject: ModelAndPairs) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in attentions(square_model(subject.model)):
+    for attention in attentions(torch_compatible_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
@@ -77,7 +77,7 @@ SCORES2 = [[452.0, 1172, 1892], [1172, 3044, 4916], [1892, 4916, 7940]]
 UNSPLIT_SCORES = [[504.0, 1304, 2104], [1304, 3384, 5464], [2104, 5464, 8824]]  # Q K^T before the heads are split
 
 
-def worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
+def project_worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
     """Queries and keys (1, 2, 3, 2) of the worked example: X projected by an attention of two heads with W_k = W_q."""
     attention = MultiHeadAttention(d_model=4, n_heads=2).to(subject.dtype).eval()
     w_q = torch.cat([torch.tensor(W_Q1), torch.tensor(W_Q2)], dim=1)  # (d_in, H*Dh): a head's columns side by side
@@ -86,41 +86,41 @@ def worked_example(subject: ModelAndPairs) -> tuple[Tensor, Tensor]:
     return q, k
 
 
-@check("C10", "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64", tolerance=0.0)
-def heads_of_one_matrix(subject: ModelAndPairs) -> float:
+@claim("C10", "Q_1 and Q_2 of the worked example, against 4 6 12 14 20 22 and 14 16 38 40 62 64", tolerance=0.0)
+def joint_heads_match_separate(subject: ModelAndPairs) -> float:
     """One (d_in, h*d_head) matrix, its product split by columns, equals h separate matrices."""
     # The numbers are whole and small, so they have to be exact in every dtype.
-    q, _ = worked_example(subject)
+    q, _ = project_worked_example(subject)
     return deviation(q[0], torch.tensor([Q1, Q2], dtype=torch.float64))
 
 
-@check(
+@claim(
     "C11",
     "scores of the worked example times sqrt(d_head), against 52 132 212 ... and 452 1172 1892 ...",
     tolerance=1e-11,
 )
-def scores_of_each_head(subject: ModelAndPairs) -> float:
+def heads_have_own_scores(subject: ModelAndPairs) -> float:
     """Each head has its own scores: Q_1 K_1^T and Q_2 K_2^T."""
-    q, k = worked_example(subject)
+    q, k = project_worked_example(subject)
     want = torch.tensor([SCORES1, SCORES2], dtype=torch.float64)
     return deviation(attention_scores(q, k)[0] * math.sqrt(2), want)
 
 
-@check(
+@claim(
     "C12",
     "sum of the heads' scores, against 504 1304 2104 ...; handed to each head, that product must not pass",
     tolerance=1e-11,
 )
 def heads_are_split_first(subject: ModelAndPairs) -> float:
     """Heads are split before the product: unsplit, Q K^T is the sum over the heads and cannot be split."""
-    q, k = worked_example(subject)
+    q, k = project_worked_example(subject)
     scores = attention_scores(q, k)
     if deviation(wrong_formulas.unsplit_scores(q, k), scores) < MIN_FAULT:
         return math.inf
     return deviation(scores[0].sum(0) * math.sqrt(2), torch.tensor(UNSPLIT_SCORES, dtype=torch.float64))
 
 
-@check(
+@claim(
     "C13",
     "parameters of W_q, W_k, W_v and W_o for 1, 2, 4 and 8 heads that share a width of 128, less 8192",
     tolerance=0.0,
@@ -135,7 +135,7 @@ def n_parameters_ignores_n_heads(subject: ModelAndPairs) -> float:
     return worst([abs(count - 8192) for count in counts])
 
 
-@check("C7", "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass")
+@claim("C7", "weights of 3 heads of 4, against softmax(q k^T / sqrt(d_head)) head by head; sqrt(d_model) must not pass")
 def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     """The divisor is the square root of the head's size, not of the model's."""
     q, k = subject.noise(1, 3, 5, 4, seed=11), subject.noise(1, 3, 7, 4, seed=12)
@@ -148,8 +148,8 @@ def scaled_by_the_heads_size(subject: ModelAndPairs) -> float:
     return deviation(attention_weights(q, k), want)
 
 
-@check("C14", "a head as large as the model, against plain attention, and against plain attention times W_o")
-def one_head(subject: ModelAndPairs) -> float:
+@claim("C14", "a head as large as the model, against plain attention, and against plain attention times W_o")
+def single_head_applies_w_o(subject: ModelAndPairs) -> float:
     """One head is not yet plain self-attention: W_o comes after it. With W_o = I it is."""
     attention = MultiHeadAttention(d_model=6, n_heads=1).to(subject.dtype).eval()
     attention.w_qkv.bias.copy_(subject.noise(18, seed=13))
@@ -166,13 +166,13 @@ def one_head(subject: ModelAndPairs) -> float:
     return worst([after_w_o, deviation(attention(x, x, x)[0], plain)])
 
 
-@check(
+@claim(
     "C16",
     "attentions of the model whose weights are not 2 x 4 (4 x 4 in self-attention) or do not follow their own query",
     tolerance=0.0,
     lower=(),
 )
-def cross_attention_weights(subject: ModelAndPairs) -> float:
+def cross_attention_weighs_sources(subject: ModelAndPairs) -> float:
     """In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head."""
     # Queries from one sequence, keys and values from the other: only the queries' own rows depend on them.
     n_wrong = 0
@@ -186,8 +186,8 @@ def cross_attention_weights(subject: ModelAndPairs) -> float:
     return float(n_wrong)
 
 
-@check("C15.numpy", "output and weights of every attention in the model, against NumPy loops over heads and queries")
-def multi_head_is_heads(subject: ModelAndPairs) -> float:
+@claim("C15.numpy", "output and weights of every attention in the model, against NumPy loops over heads and queries")
+def multi_head_matches_numpy(subject: ModelAndPairs) -> float:
     """Multi-head attention is h independent attentions, concatenated, then W_o."""
     weights = weights_of(subject.model)
     deviations = []
@@ -206,16 +206,16 @@ def multi_head_is_heads(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "C15.torch",
     "output and weights of every attention, against nn.MultiheadAttention and F.scaled_dot_product_attention",
 )
-def multi_head_is_torch(subject: ModelAndPairs) -> float:
+def multi_head_matches_torch(subject: ModelAndPairs) -> float:
     """Multi-head attention equals PyTorch's own, with the same weights and a padding mask."""
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in attentions(square_model(subject.model)):
+    for attention in attentions(torch_compatible_model(subject.model)):
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
@@ -227,12 +227,12 @@ def multi_head_is_torch(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
+@claim("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
 def batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in attentions(square_model(subject.model)):
+    for attention in attentions(torch_compatible_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)

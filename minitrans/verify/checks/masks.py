@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
-from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, check_registrar, deviation, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
@@ -17,10 +17,10 @@ from minitrans.verify.checks.heads import attentions
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Masks", CHECKS)
+claim = check_registrar("Masks", CHECKS)
 
 
-def all_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
+def mask_and_attention_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
     """The source mask, and the weights of each layer: encoder self-, decoder self-, cross-attention."""
     model = subject.model
     memory, src_mask, read = model.run_encoder(subject.src_ids, need_weights=True)
@@ -34,7 +34,7 @@ def all_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tens
     return src_mask, own, target, source
 
 
-@check(
+@claim(
     "C17.zero",
     "largest weight of a padded key: in every attention of the model, and next to real scores of -1e6 and -1e30",
     tolerance=0.0,
@@ -42,7 +42,7 @@ def all_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tens
 def padded_keys_weigh_nothing(subject: ModelAndPairs) -> float:
     """A padded key has weight exactly 0, even where the scores of all real keys are as low as -1e30."""
     # Where real keys score below a fill of -1e6 or -1e9, that fill would hand all the weight to padding.
-    src_mask, own, _, source = all_weights(subject)
+    src_mask, own, _, source = mask_and_attention_weights(subject)
     if src_mask.all():
         return math.inf  # nothing is padded, so nothing is shown
     weights = [*own, *source]
@@ -55,7 +55,7 @@ def padded_keys_weigh_nothing(subject: ModelAndPairs) -> float:
     return worst([float(w.masked_select(~src_mask).abs().max()) for w in weights])
 
 
-@check(
+@claim(
     "C17.ignored",
     "logits of the batch, against each sentence alone, more padding, another order; memory, for another padding vector",
 )
@@ -69,19 +69,19 @@ def padding_changes_nothing(subject: ModelAndPairs) -> float:
     return worst([source_padding_deviation(case), batch_deviation(case), deviation(*memories)])
 
 
-@check("C18", "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass")
+@claim("C18", "sum of every query's weights in the model, against 1; weights set to 0 after the softmax must not pass")
 def masked_before_softmax(subject: ModelAndPairs) -> float:
     """The mask comes before the softmax: the weights of the keys that may be seen sum to 1."""
     mask = torch.arange(6)[None] < 3
     late = wrong_formulas.masked_after_softmax(torch.zeros(1, 6, dtype=subject.dtype), mask)
     if deviation(late.sum(-1), torch.ones(1, dtype=subject.dtype)) < MIN_FAULT:
         return math.inf
-    _, *kinds = all_weights(subject)
+    _, *kinds = mask_and_attention_weights(subject)
     sums = torch.cat([weights.sum(-1).flatten() for kind in kinds for weights in kind])
     return deviation(sums, torch.ones_like(sums))
 
 
-@check(
+@claim(
     "C25",
     "output and weights of the query that sees no key; infinite where a gradient or logit is not finite",
     tolerance=0.0,
@@ -107,8 +107,8 @@ def empty_rows_are_zero(subject: ModelAndPairs) -> float:
     return worst([float(x.detach()[:, :, 1].abs().max()) for x in (output, weights)])
 
 
-@check("C19.prefix", "every layer's output, weights and logits for every prefix, against those for the whole target")
-def prefixes_stand(subject: ModelAndPairs) -> float:
+@claim("C19.prefix", "every layer's output, weights and logits for every prefix, against those for the whole target")
+def prefix_outputs_are_unchanged(subject: ModelAndPairs) -> float:
     """What is computed for the first tokens does not change when later tokens are appended."""
     # The control: without the mask, the first two of five tokens must get different vectors.
     model = subject.model
@@ -118,7 +118,7 @@ def prefixes_stand(subject: ModelAndPairs) -> float:
     return prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
 
 
-@check(
+@claim(
     "C19.gradient",
     "sum of the absolute gradients of each decoder output with respect to later input vectors",
     tolerance=0.0,
@@ -142,7 +142,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "C22",
     "cells of the model's encoder self-, decoder self- and cross-attention maps with a wrong marking or shade",
     tolerance=0.0,
@@ -150,7 +150,7 @@ def no_gradient_from_the_future(subject: ModelAndPairs) -> float:
 )
 def heat_maps_mark_masks(subject: ModelAndPairs) -> float:
     """A heat map shows the weights, a panel for each head, and marks the cells that a mask forbids."""
-    src_mask, own, target, source = all_weights(subject)
+    src_mask, own, target, source = mask_and_attention_weights(subject)
     b = int(src_mask.sum(-1).argmin())
     src, tgt = ([subject.piece(i) for i in ids[b].tolist()] for ids in (subject.src_ids, subject.tgt_in))
     seen = src_mask[b, 0]

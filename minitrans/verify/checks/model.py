@@ -6,22 +6,22 @@ from typing import cast
 
 import torch
 
-from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.bundle import count_parameters
 from minitrans.verify import wrong_formulas
-from minitrans.verify.checks.heads import square_model
+from minitrans.verify.checks.heads import torch_compatible_model
 from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("The whole model", CHECKS)
+claim = check_registrar("The whole model", CHECKS)
 
 
-@check(
+@claim(
     "C8",
     "parameters counted, less those that the sizes call for; plus tensors without a gradient",
     tolerance=0.0,
@@ -40,10 +40,10 @@ def parameters_are_registered(subject: ModelAndPairs) -> float:
     return float(abs(sum(p.numel() for p in parameters) - count_parameters(model.config)) + n_unreached)
 
 
-@check("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
-def layers_are_torchs(subject: ModelAndPairs) -> float:
+@claim("model.layers", "output of every layer, against nn.TransformerEncoderLayer and nn.TransformerDecoderLayer")
+def layers_match_torch(subject: ModelAndPairs) -> float:
     """Each layer equals PyTorch's pre-norm layer with the same weights, padded and causally masked."""
-    model = square_model(subject.model)
+    model = torch_compatible_model(subject.model)
     src_mask = padding_mask(subject.src_ids, model.config.pad_id)
     (batch, src_len), tgt_len, d_model = subject.src_ids.shape, subject.tgt_in.size(1), model.config.d_model
     x, memory = subject.noise(batch, tgt_len, d_model, seed=30), subject.noise(batch, src_len, d_model, seed=31)
@@ -60,25 +60,25 @@ def layers_are_torchs(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "model.torch",
     "memory and logits of the batch, against nn.Transformer between the same embedding and output matrices",
     tolerance=1e-11,
 )
-def model_is_torchs(subject: ModelAndPairs) -> float:
+def model_matches_torch(subject: ModelAndPairs) -> float:
     """The whole model equals PyTorch's Transformer with the same weights."""
-    model = square_model(subject.model)
+    model = torch_compatible_model(subject.model)
     memory, _ = model.encode(subject.src_ids)
     hidden, logits = torch_transformer(model, subject.src_ids, subject.tgt_in)
     return worst([deviation(memory, hidden), deviation(model(subject.src_ids, subject.tgt_in), logits)])
 
 
-@check(
+@claim(
     "model.numpy",
     "logits at every real position, against loops that have no batch, no padding and no cache",
     tolerance=1e-11,
 )
-def model_is_reference(subject: ModelAndPairs) -> float:
+def model_matches_numpy(subject: ModelAndPairs) -> float:
     """The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence."""
     model = subject.model
     logits, weights = model(subject.src_ids, subject.tgt_in), weights_of(model)

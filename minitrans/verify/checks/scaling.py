@@ -4,24 +4,24 @@ import math
 
 import torch
 
-from minitrans.cachecheck.measure import MIN_FAULT, Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, Check, check_registrar, deviation, worst
 from minitrans.model.attention import attention_scores, attention_weights, masked_softmax
 from minitrans.verify import wrong_formulas
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Scaled", CHECKS)
+claim = check_registrar("Scaled", CHECKS)
 
 N_PAIRS = 4_000  # pairs of a random query and a random key
 
 
-@check(
+@claim(
     "C5.variance",
     "variance of 4,000 scaled scores for d_k = 64 and 456, and of the unscaled ones over d_k, against 1",
     tolerance=0.1,
     lower=(),
 )
-def variance_of_scores(subject: ModelAndPairs) -> float:
+def scores_have_unit_variance(subject: ModelAndPairs) -> float:
     """The dot product of random vectors of size d_k has variance d_k; divided by sqrt(d_k) it has variance 1."""
     deviations = []
     for d_k in (64, 456):  # the variance of N numbers is uncertain by about sqrt(2/N) = 0.022
@@ -31,7 +31,7 @@ def variance_of_scores(subject: ModelAndPairs) -> float:
     return worst(deviations)
 
 
-@check(
+@claim(
     "C5.gradient",
     "median gradient of the weights through unscaled scores over that through scaled scores, 200 queries, 16 keys",
     tolerance=1e-2,
@@ -51,7 +51,7 @@ def unscaled_softmax_saturates(subject: ModelAndPairs) -> float:
     return unscaled / scaled if scaled > 0.1 else math.inf
 
 
-@check("C6", "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass")
+@claim("C6", "sum of the weights of 5 queries on 7 keys, against 1; softmax(Q K^T) / sqrt(d_k) must not pass")
 def scaled_before_softmax(subject: ModelAndPairs) -> float:
     """The scaling belongs inside the softmax: the weights of every query sum to 1."""
     q, k = subject.noise(2, 3, 5, 4, seed=7), subject.noise(2, 3, 7, 4, seed=8)

@@ -8,22 +8,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, begin_group, deviation, worst
+from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
 from minitrans.data.batching import Rows
 from minitrans.data.loader import EpochLoader
-from minitrans.model.loss import ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
+from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
-check = begin_group("Training", CHECKS)
+claim = check_registrar("Training", CHECKS)
 
 
-@check(
+@claim(
     "C20",
     "loss of one teacher-forced pass, against the sum of the losses of single steps from the cache, in nats a token",
     lower=(),
 )
-def teacher_forcing_is_stepwise(subject: ModelAndPairs) -> float:
+def teacher_forcing_matches_steps(subject: ModelAndPairs) -> float:
     """Training feeds the whole target at once, and its loss is that of feeding the target token by token."""
     # Over all real target tokens; `tgt_in` is BOS and all but the last, `tgt_out` all but BOS.
     model, pad_id = subject.model, subject.model.config.pad_id
@@ -39,12 +39,12 @@ def teacher_forcing_is_stepwise(subject: ModelAndPairs) -> float:
     return abs(steps - float(loss)) / int((subject.tgt_out != pad_id).sum())
 
 
-@check(
+@claim(
     "loss.chunks",
     "loss in nats a token, and its gradients by hidden states and output matrix, against all logits at once",
     lower=(),
 )
-def chunks_are_the_whole(subject: ModelAndPairs) -> float:
+def chunked_loss_matches_full(subject: ModelAndPairs) -> float:
     """The loss of training, which never holds all logits, and both its gradients are those of the plain formula."""
     return loss_deviation(subject, linear_cross_entropy)
 
@@ -56,7 +56,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
     On the batch, and on noise in more positions than two chunks hold; with and without smoothing.
     """
     config, weight = subject.model.config, subject.model.output.weight
-    length = ROWS + 1
+    length = CHUNK_ROWS + 1
     targets = torch.arange(3 * length).view(3, length) * 7 % config.vocab_size
     targets[1:, -5:] = config.pad_id
     noise = subject.noise(3, length, config.d_model, seed=40)
@@ -73,7 +73,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
     return worst(deviations)
 
 
-@check(
+@claim(
     "batches.resumed",
     "batches of two epochs that differ, when the run is interrupted after each batch and resumed from the saved state",
     tolerance=0.0,

@@ -6,11 +6,11 @@ from pathlib import Path
 from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, number
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
-from minitrans.pages.render import renderer
+from minitrans.pages.render import template_renderer
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
-render = renderer("minitrans.verify.page", number=number)
+render = template_renderer("minitrans.verify.page", number=number)
 
 
 def make_folder(folder: Path) -> None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from matplotlib.figure import Figure
 
-from minitrans.cachecheck.measure import number, tolerance_of
+from minitrans.cachecheck.measure import dtype_tolerance, number
 from minitrans.pages.charts import make_panels
 
-LOWEST, ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
+PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
 MARKERS = "os^D"  # lines can be told apart without colour
 
 
@@ -23,13 +23,13 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     """
     figure, (panel,) = make_panels(1, height=4.5)
     for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
-        tolerance = tolerance_of(getattr(torch, name))
+        tolerance = dtype_tolerance(getattr(torch, name))
         label = f"{name}, at most {number(tolerance)} (dashed)"
-        (line,) = panel.plot([_height(value) for value in values], marker=marker, label=label)
+        (line,) = panel.plot([_plotted_value(value) for value in values], marker=marker, label=label)
         panel.axhline(tolerance, color=line.get_color(), linestyle="--")
     powers = [10.0**power for power in range(-16, 0, 2)]
     panel.set_yscale("log")
-    panel.set_yticks([ZERO, *powers, 1.0], ["0", *map(number, powers), "≥ 1"])
+    panel.set_yticks([PLOTTED_ZERO, *powers, 1.0], ["0", *map(number, powers), "≥ 1"])
     panel.set_yticks([], minor=True)
     panel.set_title("worst deviation of a step from the full pass", loc="left")
     panel.set_xlabel("target position")
@@ -37,6 +37,6 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     return figure
 
 
-def _height(value: float) -> float:
+def _plotted_value(value: float) -> float:
     """What is drawn for a deviation."""
-    return ZERO if value == 0 else min(1.0, max(LOWEST, value)) if math.isfinite(value) else 1.0
+    return PLOTTED_ZERO if value == 0 else min(1.0, max(PLOTTED_MIN, value)) if math.isfinite(value) else 1.0

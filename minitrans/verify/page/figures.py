@@ -11,16 +11,16 @@ from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import heat_map, mask_picture
-from minitrans.translate.translator import layer_weights
+from minitrans.translate.translator import stack_weights
 from minitrans.verify.page.chart import error_chart
 from minitrans.verify.subject import ModelAndPairs
 
-N_PADDED = 3  # columns of padding, as if a longer sentence stood in the same batch
+N_PADDING_COLUMNS = 3  # columns of padding, as if a longer sentence stood in the same batch
 
 # What keeps the page small whatever the model: a cell of a heat map takes about 130 bytes.
-MOST_TOKENS = 12
-MOST_HEADS = 16
-MOST_CELLS = 10_000
+MAX_SHOWN_TOKENS = 12
+MAX_SHOWN_HEADS = 16
+MAX_SHOWN_CELLS = 10_000
 
 
 def masks() -> dict[str, Markup]:
@@ -41,18 +41,18 @@ def attention(subject: ModelAndPairs) -> dict[str, object]:
     """Heat maps of one sentence pair, for as many of the last layers as the page has room for; the last comes first."""
     model, config = subject.model, subject.model.config
     source, target = choose_pair(subject.pairs())
-    padding = [config.pad_id] * min(N_PADDED, config.max_len - len(source))
+    padding = [config.pad_id] * min(N_PADDING_COLUMNS, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
-    weights = layer_weights(encoder, decoder)
+    weights = stack_weights(encoder, decoder)
 
     sources, targets = ([_piece_label(subject, id_) for id_ in ids] for ids in (source, target))
     keys = sources + ["PAD"] * len(padding)
     unpadded, causal = src_mask[0, 0], causal_mask(len(target), len(target), 0)[0, 0]  # (1, S), (T, T)
     allowed = (unpadded.expand(len(source), -1), causal, unpadded.expand(len(target), -1))
-    n_heads = min(config.n_heads, MOST_HEADS)
-    n_layers = min(config.n_layers, max(1, MOST_CELLS // (n_heads * sum(mask.numel() for mask in allowed))))
+    n_heads = min(config.n_heads, MAX_SHOWN_HEADS)
+    n_layers = min(config.n_layers, max(1, MAX_SHOWN_CELLS // (n_heads * sum(mask.numel() for mask in allowed))))
 
     layers = []
     for i in reversed(range(config.n_layers - n_layers, config.n_layers)):
@@ -67,11 +67,11 @@ def attention(subject: ModelAndPairs) -> dict[str, object]:
 
 
 def choose_pair(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[list[int], list[int]]:
-    """The longest pair that has at most MOST_TOKENS on either side; if there is none, the shortest, cut to that."""
+    """The longest pair that has at most MAX_SHOWN_TOKENS on either side; or else the shortest, cut to that."""
     by_size = sorted(pairs, key=lambda pair: len(pair[0]) + len(pair[1]))
-    fitting = [pair for pair in by_size if max(map(len, pair)) <= MOST_TOKENS]
+    fitting = [pair for pair in by_size if max(map(len, pair)) <= MAX_SHOWN_TOKENS]
     source, target = fitting[-1] if fitting else by_size[0]
-    return source[:MOST_TOKENS], target[:MOST_TOKENS]
+    return source[:MAX_SHOWN_TOKENS], target[:MAX_SHOWN_TOKENS]
 
 
 def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
