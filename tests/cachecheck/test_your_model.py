@@ -112,11 +112,14 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     imports = "from typing import Any\n\nimport torch\nfrom torch import Tensor, nn\n\n"
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
-    command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", "test_cache.py"]
+    (tmp_path / "test_no_steps.py").write_text(PLUGIN_SNIPPET.replace("model.step", "None"))
+    tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]"]
+    command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
     assert done.returncode == 1
     assert re.search(
         r"^FAILED test_cache.py::test_cache\[steps\] - Failed: steps: .* position 1 of row 0", done.stdout, re.M
     )
+    assert re.search(r"^FAILED test_no_steps.py::test_cache\[steps\]", done.stdout, re.M)
     assert re.search(r"^SKIPPED .*there is no way to drop a cache's last tokens", done.stdout, re.M)
     assert "test_cache[causal.values]" not in done.stdout  # which does not look at steps, and passes

@@ -63,6 +63,9 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         changed = weight + 0.1 * random_tensor(1, *weight.shape)
         model.get_parameter(name).data = changed.detach()
         assert distance(model) > MIN_DIFFERENCE, name
+    other = copy.deepcopy(s.model)
+    other.positions = other.positions + 1.0
+    assert all(torch.equal(a, b) for a, b in zip(oracle(other, s.src_ids, s.tgt_in), want, strict=True))
 
 
 def test_weights_for_the_reference_are_float64_and_all_there() -> None:
