@@ -43,8 +43,8 @@ from typing import Any, NamedTuple, cast
 import bench_train
 import torch
 from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
-from budget import TimeBudget, in_fresh_process
 from instruction_sets import restart_with_instruction_set
+from time_budget import TimeBudget, in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -214,7 +214,7 @@ def convert_to_m2m100(model: Transformer) -> Any:
     return m2m100.eval()
 
 
-def contender(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]:
+def make_decoder(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]:
     """A decoder by its name."""
     match name.split(", "):
         case ["minitrans", "float32"]:
@@ -265,12 +265,12 @@ class Timing(NamedTuple):
         """The ratio of the speeds."""
         return sum(other.seconds) / sum(self.seconds)
 
-    def different(self, other: "Timing") -> int:
+    def n_different_outputs(self, other: "Timing") -> int:
         """How many outputs are not the same."""
         return sum(a != b for a, b in zip(self.outputs, other.outputs, strict=True))
 
 
-def measure(
+def time_decoders(
     decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], turns: Iterable[int], beam: int = 1
 ) -> Iterator[Timings]:
     """Have all decode the same batches, in random order; after every round what was found so far, by name."""
@@ -309,7 +309,7 @@ def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Pat
     torch.set_num_threads(threads)
     model = Transformer(config).eval()
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
-    contender(name, model, folder)(sources)
+    make_decoder(name, model, folder)(sources)
     return peak_of_process()
 
 
@@ -325,7 +325,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
         sources = [[*ids[: model.config.max_len - 1], model.config.eos_id] for ids in encoded if ids]
     sources = sources[: settings.sentences]
     missing = {one["name"] for one in result["left_out"]}
-    decoders = {name: contender(name, model, folder) for name in CONTENDER_NAMES if name not in missing}
+    decoders = {name: make_decoder(name, model, folder) for name in CONTENDER_NAMES if name not in missing}
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
@@ -333,7 +333,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
         result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEERS})
 
-    for batched in measure(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
+    for batched in time_decoders(decoders, [sources], budget.repeat("batched", 0.15, *MIN_MAX_TURNS)):
         add_ratios("batched", batched)
         result["contenders"] = [
             {
@@ -343,7 +343,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
                 "beam_sentences_per_second": None,
                 "single_sentences_per_second": None,
                 "latency_ms": dict.fromkeys(("p50", "p95", "p99")),
-                "different": batched[name].different(batched[OURS]),
+                "different": batched[name].n_different_outputs(batched[OURS]),
                 "peak_mb": None,
             }
             for name, (seconds, outputs) in batched.items()
@@ -352,12 +352,12 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
     lengths = map(len, sources), map(len, batched[OURS].outputs)
     result["mean_length"] = dict(zip(("source", "target"), map(statistics.fmean, lengths), strict=True))
     by_beams = {name: decoders[name] for name in BEAM_CONTENDERS}
-    for beams in measure(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *MIN_MAX_TURNS), BEAM):
+    for beams in time_decoders(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *MIN_MAX_TURNS), BEAM):
         add_ratios("beams", beams)
         for name in BEAM_CONTENDERS:
             rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
     one_by_one = [[source] for source in sources[: settings.single]]
-    for single in measure(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
+    for single in time_decoders(decoders, one_by_one, budget.repeat("one at a time", 0.2, *MIN_MAX_TURNS)):
         add_ratios("single", single)
         for name, (seconds, _) in single.items():
             percentiles = statistics.quantiles(seconds, n=100)
@@ -380,14 +380,14 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
-    decoders = {name: contender(name, model, here) for name in LENGTH_CONTENDERS}
+    decoders = {name: make_decoder(name, model, here) for name in LENGTH_CONTENDERS}
     turns = budget.repeat(f"length {length}", 0.1, *MIN_MAX_TURNS)
-    rounds, timings = list(enumerate(measure(decoders, [ids.tolist()], turns), 1))[-1]
+    rounds, timings = list(enumerate(time_decoders(decoders, [ids.tolist()], turns), 1))[-1]
     return {
         "length": length,
         "rounds": rounds,
         "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in LENGTH_CONTENDERS},
-        "different": {name: timings[name].different(timings[OURS]) for name in LENGTH_CONTENDERS},
+        "different": {name: timings[name].n_different_outputs(timings[OURS]) for name in LENGTH_CONTENDERS},
     }
 
 

@@ -74,7 +74,7 @@ def ask_repeatedly(ask: Callable[[str], Reply], lines: Sequence[str], seconds: f
     return replies
 
 
-def load(server: ServerProcess, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
+def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, seconds: float) -> list[Reply]:
     """What so many clients are answered; each begins at another line."""
     replies: list[Reply] = []
 
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wrong: list[Reply] = []
     with running_server(args.run) as server:
         for n in args.clients:
-            replies = load(server, lines, n, args.seconds)
+            replies = run_clients(server, lines, n, args.seconds)
             wrong += wrong_replies(replies, right)
             print(row(str(n), replies, args.seconds, f"{server.memory():.0f}"), flush=True)
     print(f"{len(wrong)} wrong answers", *wrong[:1])

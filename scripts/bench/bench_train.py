@@ -54,9 +54,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from budget import TimeBudget, in_fresh_process
-from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, used
+from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, usable_flags
 from lightning.pytorch import Callback, LightningModule, Trainer
+from time_budget import TimeBudget, in_fresh_process
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -606,7 +606,7 @@ def describe_machine() -> dict[str, Any]:
     known = (info.get("flags") or info.get("Features") or "").split()
     return {
         "processor": info.get("model name") or platform.processor() or platform.machine(),
-        "flags": used(known) or [torch.backends.cpu.get_cpu_capability()],
+        "flags": usable_flags(known) or [torch.backends.cpu.get_cpu_capability()],
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": importlib.metadata.version("transformers"),

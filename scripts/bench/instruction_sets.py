@@ -41,7 +41,7 @@ def restart_with_instruction_set(name: str) -> None:
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)
 
 
-def used(flags: list[str]) -> list[str]:
+def usable_flags(flags: list[str]) -> list[str]:
     """Those of a processor's flags in `FLAGS` that this program may use."""
     for held in INSTRUCTION_SETS.values():
         if held.environment.items() <= os.environ.items():

@@ -101,7 +101,7 @@ class Draw:
         """Draw one item, each with the same probability."""
         return items[self.below(len(items))]
 
-    def mark(self, mark: str) -> str:
+    def pick_for_wildcard(self, mark: str) -> str:
         """Draw what a mark stands for."""
         if mark != "~":
             return self.pick(string.digits if mark == "#" else string.ascii_uppercase)
@@ -200,26 +200,26 @@ def without_contractions(en: str) -> str:
     return en
 
 
-def key(en: str) -> str:
+def variant_key(en: str) -> str:
     """Reduce an English text to what its variants have in common: its words, small and written out."""
     text = without_contractions(SENTENCE_END_PATTERN.sub(" ", en.replace("’", "'")).lower())
     return " ".join(re.sub(r"[^\w\s]", "", text.replace("can not", "cannot")).split())
 
 
-def words(en: str) -> set[str]:
+def word_set(en: str) -> set[str]:
     """List the words of an English text, small and written out."""
-    return set(key(en).split())
+    return set(variant_key(en).split())
 
 
-def values(en: str) -> set[str]:
+def numeric_words(en: str) -> set[str]:
     """List the words of a text that have digits, without the days of dates."""
     return set(re.findall(r"\S*\d(?:\S*\w)?%?", re.sub(r"\d+(?=, \d{4})", "", en)))
 
 
-def keys(en: str) -> set[str]:
+def sentence_keys(en: str) -> set[str]:
     """Give the keys of all sentences, and of all sentences in a row, of a text."""
     parts = [part for part in SENTENCE_END_PATTERN.split(en) if part]
-    return {key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
+    return {variant_key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
 class Filler:
@@ -228,10 +228,10 @@ class Filler:
     def __init__(self, draw: Draw, kinds: WordsByKind, lines: Sequence[Line]) -> None:
         self._draw = draw
         self.kinds = kinds
-        said = "".join(f" {key(line.english)} " for line in lines if "{" not in line.english)
+        said = "".join(f" {variant_key(line.english)} " for line in lines if "{" not in line.english)
         self._bounds: dict[str, list[int]] = {}  # of the stretch that belongs to each row of a kind
         for kind, rows in kinds.items():
-            weights = [1 + math.isqrt(said.count(f" {key(row['en'])} ")) for row in rows]
+            weights = [1 + math.isqrt(said.count(f" {variant_key(row['en'])} ")) for row in rows]
             made_up = [sum(weights) // MADE_UP_ONE_IN if "~" in row["en"] else 0 for row in rows]
             self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
 
@@ -248,7 +248,7 @@ class Filler:
         """Put drawn signs for the marks of a row: for the first `#` of all columns the same digit, and so on."""
         for mark in WILDCARDS:
             while any(mark in text for text in row.values()):
-                sign = self._draw.mark(mark)
+                sign = self._draw.pick_for_wildcard(mark)
                 row = {column: text.replace(mark, sign, 1) for column, text in row.items()}
         return row
 
@@ -290,17 +290,17 @@ class Filler:
 
 def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsByKind, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
-    uses = collections.Counter(word for line in lines for word in words(SLOT.sub(" ", line.english)))
+    uses = collections.Counter(word for line in lines for word in word_set(SLOT.sub(" ", line.english)))
     for rows in kinds.values():
         texts = (" ".join(row.values()) for row in rows)
-        uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in words(text))
+        uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in word_set(text))
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if line.file != FORMULAS_FILE and "{" not in line.english):
-        own = words(line.english)
+        own = word_set(line.english)
         fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > FEWEST_USES for word in own)
-        if fits and left_out.isdisjoint(keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
+        if fits and left_out.isdisjoint(sentence_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
-            left_out.add(key(line.english))
+            left_out.add(variant_key(line.english))
             chosen.append(Pair(line, line.english, line.chinese))
     return chosen
 
@@ -312,8 +312,8 @@ def hold_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: 
         pair = filler.fill(line)
         many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= FEWEST_ROWS)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
-        if fitting and left_out.isdisjoint(keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
-            left_out.add(key(pair.en))
+        if fitting and left_out.isdisjoint(sentence_keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
+            left_out.add(variant_key(pair.en))
             chosen.append(pair._replace(words=frozenset([draw.pick(fitting)])))
     return chosen
 
@@ -324,7 +324,7 @@ def make_train_split(draw: Draw, base: PairsByLine, formulas: Set[str]) -> list[
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
     again: list[tuple[str, str]] = []
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
-        formula = pair.line.file == FORMULAS_FILE or key(pair.en) in formulas
+        formula = pair.line.file == FORMULAS_FILE or variant_key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
         again += [(pair.en, pair.zh[0])] * (REPEATS[kind] - 1)
     return draw.shuffled([*train.items(), *again])
@@ -341,7 +341,8 @@ def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], f
     not_shown = {pair.line: pair.words for pair in compositional}
     base: PairsByLine = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
-        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(keys(pair.en) | values(pair.en)):
+        parts = sentence_keys(pair.en) | numeric_words(pair.en)
+        if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(parts):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
     fair = [pair for pair in compositional if pair.line in base and pair.words <= shown]
@@ -360,7 +361,7 @@ def write_corpus(folder: Path, splits: Splits) -> None:
             (folder / f"{split}.{ending}").write_text(lines, encoding="utf-8", newline="\n")
 
 
-def show(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
+def print_line_pairs(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
     draw, chosen = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:
@@ -381,13 +382,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         kinds = read_words(CORPUS_DIR / "words")
         lines = read_phrases(CORPUS_DIR / "phrasebook", kinds)
         if arguments.show:
-            show(arguments.show, lines, kinds, arguments.seed)
+            print_line_pairs(arguments.show, lines, kinds, arguments.seed)
         else:
             texts = {
                 name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN
             }
-            *kept_out, formulas = (set(map(key, each)) for each in texts.values())
-            kept_out.append(values(" ".join(texts["values"])))
+            *kept_out, formulas = (set(map(variant_key, each)) for each in texts.values())
+            kept_out.append(numeric_words(" ".join(texts["values"])))
             write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))
     except TableError as error:
         print(f"make_corpus: {error}", file=sys.stderr)

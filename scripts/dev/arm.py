@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ARM = ROOT / "build" / "arm"
+ARM_DIR = ROOT / "build" / "arm"
 TOOLS = {  # and the packages of Debian that have them
     "qemu-aarch64-static": "qemu-user-static",
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
@@ -41,7 +41,7 @@ exec aarch64-linux-gnu-g++ "$@"
     # It is called by its own name, which Python starts again where a program wants more processes.
     "python": f"""#!/bin/sh
 unset CXX
-arm='{ARM}'
+arm='{ARM_DIR}'
 export PATH="$arm/bin:$PATH" XDG_CACHE_HOME="$arm/cache" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
 exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \
     "$arm/root/usr/bin/python{PYTHON_VERSION}" "$@"
@@ -68,14 +68,14 @@ def missing() -> str:
 
 def set_up() -> None:
     """Make build/arm: a virtual environment of a Python for ARM."""
-    shutil.rmtree(ARM, ignore_errors=True)
-    root, packages = ARM / "root", ARM / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    shutil.rmtree(ARM_DIR, ignore_errors=True)
+    root, packages = ARM_DIR / "root", ARM_DIR / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
     packages.mkdir(parents=True)
     chosen = ["--arch=arm64", "--variant=minbase", "--include=python3,libgomp1", "--download-only"]
     subprocess.run(["debootstrap", *chosen, DEBIAN_RELEASE, root], check=True, stdout=subprocess.DEVNULL)
     for package in root.glob("var/cache/apt/archives/*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
-    versions = ARM / "versions.txt"
+    versions = ARM_DIR / "versions.txt"
     versions.write_text(re.sub("(?m)^torch==.*", f"torch=={TORCH_VERSION}", (ROOT / "constraints.txt").read_text()))
     options = ["--no-deps", "--only-binary=:all:", f"--python-version={PYTHON_VERSION}", f"--target={packages}"]
     options += [f"--platform=manylinux{glibc}_aarch64" for glibc in ("_2_28", "_2_17", "2014")]
@@ -83,10 +83,10 @@ def set_up() -> None:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", *options, f"--requirement={versions}"]
     subprocess.run(pip, check=True, env=environment)
     (packages / "minitrans.pth").write_text(f"{ROOT}\n")
-    (ARM / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
-    (ARM / "bin").mkdir()
+    (ARM_DIR / "pyvenv.cfg").write_text(f"home = {root}/usr/bin\n")
+    (ARM_DIR / "bin").mkdir()
     for name, script in WRAPPER_SCRIPTS.items():  # python is the last one: where it is, all is
-        path = ARM / "bin" / name
+        path = ARM_DIR / "bin" / name
         path.write_text(script)
         path.chmod(0o755)
 
@@ -98,7 +98,7 @@ def passes(check: str, run: Path) -> bool:
             with open(ROOT / "data" / "en-zh" / name, encoding="utf-8") as whole:
                 Path(made, name).write_text("".join(islice(whole, lines)), encoding="utf-8")
         arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]
-        ended = subprocess.run([ARM / "bin" / "python", *arguments], cwd=ROOT)
+        ended = subprocess.run([ARM_DIR / "bin" / "python", *arguments], cwd=ROOT)
         if ended.returncode or check != "translate":
             return not ended.returncode
         here = [word.replace(f"{made}/arm", f"{made}/here") for word in arguments]
@@ -118,7 +118,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
     failed = False
     try:
-        if not (ARM / "bin" / "python").is_file():
+        if not (ARM_DIR / "bin" / "python").is_file():
             set_up()
         for check in args.only:
             began = time.monotonic()

@@ -22,10 +22,10 @@ most the number in brackets. Most are measured in float32 and bfloat16 too. `scr
 
 def document() -> str:
     """The page."""
-    return "\n".join([INTRODUCTION.strip(), "", *claims(), *sabotages()])
+    return "\n".join([INTRODUCTION.strip(), "", *claim_tables(), *sabotage_table()])
 
 
-def claims() -> Iterator[str]:
+def claim_tables() -> Iterator[str]:
     """A table for each chapter."""
     for title, checks in groupby(CHECKS, lambda check: check.group):
         yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
@@ -36,7 +36,7 @@ def claims() -> Iterator[str]:
         yield ""
 
 
-def sabotages() -> Iterator[str]:
+def sabotage_table() -> Iterator[str]:
     """The table of what can be broken."""
     yield from (
         "## The sabotages",

@@ -31,7 +31,7 @@ TEMPLATES = Environment(
 TEMPLATES.filters["number"] = number
 
 
-def masks() -> str:
+def draw_masks() -> str:
     """The masks that `minitrans.model` makes for a batch of two pairs."""
     words = ["<pad>", "<s>", "</s>"]
     for text in (text for pair in PAIRS for text in pair):
@@ -107,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     (traced,) = trace_translations(Translator.load(args.run), [SENTENCE])
     pictures = {
-        "masks": masks(),
+        "masks": draw_masks(),
         "cross-attention": draw_cross_attention(traced),
         "cached-step": draw_cached_step(traced),
         "who-computes": draw_who_computes(),

@@ -43,11 +43,11 @@ NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS
 
 
 class TypedLine(NamedTuple):
-    """A line as it is typed, and what its translation has before and after the reference: any one of `after`."""
+    """A line as it is typed, and what its translation has before and after the reference: any one of `suffixes`."""
 
     line: str
-    before: str = ""
-    after: Sequence[str] = ("",)
+    prefix: str = ""
+    suffixes: Sequence[str] = ("",)
 
 
 class Outcome(NamedTuple):
@@ -99,7 +99,7 @@ def second_sentence(lines: ReferencesByLine) -> TypingNoise:
         if not others or line[-1] not in ".!?":
             return None
         other = rng.choice(others)
-        return TypedLine(f"{line} {other}", after=lines[other])
+        return TypedLine(f"{line} {other}", suffixes=lines[other])
 
     return kind
 
@@ -111,7 +111,7 @@ WORD_NOISES: dict[str, TypingNoise] = {  # for words alone too
     "!! or ??": lambda line, rng: with_end_mark(line, rng.choice((2, 3)) * ("?" if line.endswith("?") else "!")),
     "blank before end mark": lambda line, _: TypedLine(re.sub(r"([.!?]+)$", r" \1", line)),
     "ellipsis": lambda line, _: with_end_mark(line, "…"),
-    "emoji after": lambda line, rng: TypedLine(f"{line} {(mark := rng.choice(EMOJI))}", after=[mark]),
+    "emoji after": lambda line, rng: TypedLine(f"{line} {(mark := rng.choice(EMOJI))}", suffixes=[mark]),
     "- before": lambda line, _: TypedLine(f"- {line}"),
     "quotation marks": lambda line, rng: TypedLine(rng.choice(("“{}”", '"{}"')).format(line)),
 }
@@ -123,7 +123,7 @@ SENTENCE_NOISES: dict[str, TypingNoise] = {
     "three stops": lambda line, _: with_end_mark(line, "..."),
     "curly apostrophes": lambda line, _: TypedLine(line.replace("'", "’")),
     "no apostrophes": lambda line, _: TypedLine(line.replace("'", "")),
-    "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", before=str(n)),
+    "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", prefix=str(n)),
     "more blanks": lambda line, rng: TypedLine(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
     "no blank after comma": lambda line, _: TypedLine(line.replace(", ", ",")),
 }
@@ -148,7 +148,7 @@ def translate_noisy(
     seen: dict[str, list[Outcome]] = {name: [] for name in kinds}
     outputs = translator.translations([sentence.line for _, sentence, _ in typed])
     for (name, sentence, references), output in zip(typed, outputs, strict=True):
-        right = {normalize(sentence.before + reference + after) for reference in references for after in sentence.after}
+        right = {normalize(sentence.prefix + reference + end) for reference in references for end in sentence.suffixes}
         seen[name].append(Outcome(sentence.line, output.text, normalize(output.text) in right, output.unsure))
     return seen
 

@@ -60,7 +60,7 @@ def preload_environment(setting: str, folder: Path) -> dict[str, str]:
     return {}
 
 
-def lacks(setting: str) -> str:
+def missing_requirement(setting: str) -> str:
     """What this machine lacks for a setting, if anything."""
     unit, environment = SETTINGS[setting]
     compiler = environment.get("CXX", "g++").split()[0]
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows, all_failed = [], False
     for setting in args.setting or SETTINGS:
         began = time.monotonic()
-        if reason := lacks(setting):
+        if reason := missing_requirement(setting):
             outcome = f"left out: {reason}"
         else:
             failed = failures(setting, args.brief)

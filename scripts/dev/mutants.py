@@ -487,7 +487,7 @@ class Site(NamedTuple):
     names: Counter[str]
 
 
-def changed(node: Node, **fields: object) -> Node:
+def copy_with(node: Node, **fields: object) -> Node:
     """Copy a node with some fields changed."""
     other = copy.copy(node)
     vars(other).update(fields)
@@ -533,9 +533,9 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
     match node:
         case ast.Name(id=name, ctx=ast.Load()):
             known = sorted(other for other in confusable_names(name) if other in names or hasattr(builtins, other))
-            yield from (changed(node, id=other) for other in known)
+            yield from (copy_with(node, id=other) for other in known)
         case ast.Attribute(attr=name, ctx=ast.Load()):
-            yield from (changed(node, attr=other) for other in sorted(confusable_names(name)))
+            yield from (copy_with(node, attr=other) for other in sorted(confusable_names(name)))
         case ast.Constant(value=bool(value)):
             yield ast.Constant(not value)
         case ast.Constant(value=int(value)):
@@ -546,44 +546,44 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
             yield ast.Constant(0)
         case ast.Compare(ops=ops):
             for i, op in enumerate(ops):
-                yield from (changed(node, ops=[*ops[:i], other, *ops[i + 1 :]]) for other in other_operators(op))
+                yield from (copy_with(node, ops=[*ops[:i], other, *ops[i + 1 :]]) for other in other_operators(op))
         case ast.BinOp(left=left, op=op, right=right):
             yield from (left, right)
-            yield from (changed(node, op=other) for other in other_operators(op))
+            yield from (copy_with(node, op=other) for other in other_operators(op))
             if not isinstance(op, COMMUTATIVE):
-                yield changed(node, left=right, right=left)
+                yield copy_with(node, left=right, right=left)
         case ast.BoolOp(op=op, values=values):
-            yield from (changed(node, op=other) for other in other_operators(op))
-            yield from (changed(node, values=fewer) for fewer in without_one(values))
+            yield from (copy_with(node, op=other) for other in other_operators(op))
+            yield from (copy_with(node, values=fewer) for fewer in without_one(values))
         case ast.UnaryOp(operand=operand):
             yield operand
         case ast.IfExp(body=body, orelse=orelse):
-            yield from (body, orelse, changed(node, body=orelse, orelse=body))
+            yield from (body, orelse, copy_with(node, body=orelse, orelse=body))
         case ast.Slice():
-            yield from (changed(node, lower=None), changed(node, upper=None))
+            yield from (copy_with(node, lower=None), copy_with(node, upper=None))
         case ast.Subscript(value=value, ctx=ast.Load()):
             yield value
         case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
             if not isinstance(node, ast.Set):
-                yield from (changed(node, elts=other) for other in swapped(items))
+                yield from (copy_with(node, elts=other) for other in swapped(items))
             is_index = any(isinstance(item, ast.Slice) for item in items)
             if len(items) > 1 and not is_index and not isinstance(getattr(node, "ctx", None), ast.Store):
-                yield from (changed(node, elts=fewer) for fewer in without_one(items))
+                yield from (copy_with(node, elts=fewer) for fewer in without_one(items))
         case ast.Call(func=func, args=args, keywords=keywords):
-            yield from (changed(node, keywords=fewer) for fewer in without_one(keywords))
-            yield from (changed(node, args=other) for other in swapped(args))
+            yield from (copy_with(node, keywords=fewer) for fewer in without_one(keywords))
+            yield from (copy_with(node, args=other) for other in swapped(args))
             if len(args) > 1:
-                yield changed(node, args=args[:-1])
+                yield copy_with(node, args=args[:-1])
             if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in LIBRARIES:
                 yield func.value
             elif args:
                 yield args[0]
         case ast.comprehension(ifs=conditions):
-            yield changed(node, iter=ast.Tuple([]))
-            yield from (changed(node, ifs=fewer) for fewer in without_one(conditions))
+            yield copy_with(node, iter=ast.Tuple([]))
+            yield from (copy_with(node, ifs=fewer) for fewer in without_one(conditions))
 
 
-def statements(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
+def mutate_statement(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
     """What a statement may be replaced by."""
     match node:
         case ast.Expr(value=ast.Constant()):  # a docstring
@@ -596,19 +596,19 @@ def statements(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
                 yield ast.Pass()
         case ast.AugAssign(target=target, op=op, value=value):
             yield from (ast.Pass(), ast.Assign([target], value, lineno=0))
-            yield from (changed(node, op=other) for other in other_operators(op))
+            yield from (copy_with(node, op=other) for other in other_operators(op))
         case ast.Return(value=ast.AST()):
             yield ast.Return()
         case ast.Break() | ast.Continue():
             yield from (ast.Continue(), ast.Break(), ast.Pass())
         case ast.For():
-            yield changed(node, iter=ast.Tuple([]))
+            yield copy_with(node, iter=ast.Tuple([]))
         case ast.If(test=test) | ast.While(test=test):
-            yield from (changed(node, test=ast.Constant(always)) for always in (True, False))
+            yield from (copy_with(node, test=ast.Constant(always)) for always in (True, False))
             if not isinstance(test, ast.Compare):  # which has its opposite operator
-                yield changed(node, test=ast.UnaryOp(ast.Not(), test))
+                yield copy_with(node, test=ast.UnaryOp(ast.Not(), test))
         case ast.FunctionDef(decorator_list=decorators) | ast.ClassDef(decorator_list=decorators):
-            yield from (changed(node, decorator_list=fewer) for fewer in without_one(decorators))
+            yield from (copy_with(node, decorator_list=fewer) for fewer in without_one(decorators))
 
 
 def is_not_mutated(parent: ast.AST, field: str, child: object) -> bool:
@@ -641,7 +641,7 @@ def sites(node: ast.AST, scope: str, names: Counter[str], statement: ast.stmt | 
 def headline(statement: ast.AST) -> str:
     """A statement in one line, without the statements inside it."""
     empty: dict[str, list[ast.stmt]] = {field: [] for field in ("body", "orelse") if hasattr(statement, field)}
-    return " ".join(ast.unparse(changed(statement, **empty)).split("\n"))
+    return " ".join(ast.unparse(copy_with(statement, **empty)).split("\n"))
 
 
 def lines_of_statement(statement: ast.stmt) -> range:
@@ -661,7 +661,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     seen = {ast.unparse(tree)}
     for site in sites(tree, module, imported):
         before = headline(site.statement)
-        for make in (mutate_expression, statements):
+        for make in (mutate_expression, mutate_statement):
             for other in make(site.node, site.names):
                 site.put(other)
                 mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
@@ -711,7 +711,7 @@ class ExecutedLinesPlugin:
         self.seconds: dict[str, float] = {}  # that each test takes
 
     @contextmanager
-    def within(self, context: str) -> Iterator[None]:
+    def recording_for(self, context: str) -> Iterator[None]:
         """Note the lines that are executed meanwhile as executed by a test or a fixture."""
         before, self.context = self.context, context
         self.coverage.switch_context(context)
@@ -726,7 +726,7 @@ class ExecutedLinesPlugin:
         """Note the lines of a test."""
         self.fixtures[item.nodeid] = item.fixturenames
         start = time.perf_counter()
-        with self.within(item.nodeid):
+        with self.recording_for(item.nodeid):
             result = yield
         self.seconds[item.nodeid] = time.perf_counter() - start
         return result
@@ -734,10 +734,10 @@ class ExecutedLinesPlugin:
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: pytest.FixtureDef[object]) -> Generator[None, object, object]:
         """Note the lines of a fixture, which all tests execute that use it."""
-        with self.within(f"fixture {fixturedef.argname}"):
+        with self.recording_for(f"fixture {fixturedef.argname}"):
             return (yield)
 
-    def tests(self, module: str) -> dict[int, list[str]]:
+    def tests_by_line(self, module: str) -> dict[int, list[str]]:
         """The tests that execute each line of a module; all of them for a line that is executed when it is imported."""
         contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / path_of(module)))
         everywhere = {*chain.from_iterable(contexts.values())}
@@ -766,7 +766,7 @@ def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
             import_module(f"minitrans.{module}")
         failed = pytest.main([*PYTEST_OPTIONS, *folder_tests(folder)], plugins=[executed])
         executed.coverage.stop()
-        tests = {module: executed.tests(module) for module in modules}
+        tests = {module: executed.tests_by_line(module) for module in modules}
         results.write_text(json.dumps([tests, executed.seconds]), encoding="utf-8")
         os._exit(failed)
     finally:
@@ -821,13 +821,13 @@ def run(waiting: Iterable[Job[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
     running: dict[int, Item] = {}
     for item, start_child in waiting:
         if len(running) == jobs:
-            yield ended(running)
+            yield wait_for_child(running)
         running[start_child()] = item
     while running:
-        yield ended(running)
+        yield wait_for_child(running)
 
 
-def ended(running: dict[int, Item]) -> tuple[Item, bool]:
+def wait_for_child(running: dict[int, Item]) -> tuple[Item, bool]:
     """Wait for any child; return its item and whether the child exited with 0."""
     pid, status = os.wait()
     return running.pop(pid), status == 0

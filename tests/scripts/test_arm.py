@@ -9,7 +9,7 @@ import pytest
 
 def test_tools_that_are_missing_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda tool: tool if tool == "dpkg-deb" else None)
-    monkeypatch.setattr(arm, "ARM", Path("no-such-folder"))
+    monkeypatch.setattr(arm, "ARM_DIR", Path("no-such-folder"))
     with pytest.raises(SystemExit) as ended:
         arm.main([])
     assert ended.value.code == (

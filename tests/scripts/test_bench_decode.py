@@ -11,8 +11,8 @@ import bench_train
 import pytest
 import torch
 from bench_decode import CT2, HF, OURS, Ids, Timing
-from benches import interrupted, needs_ctranslate2, needs_peers, needs_transformers, refusal
-from budget import TimeBudget
+from bench_helpers import interrupted_output, needs_ctranslate2, needs_peers, needs_transformers, refusal
+from time_budget import TimeBudget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
@@ -60,15 +60,15 @@ def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> 
 def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
-    decode = bench_decode.contender(name, model, tmp_path)
+    decode = bench_decode.make_decoder(name, model, tmp_path)
     assert decode(sources) == want
     assert [decode([source])[0] for source in sources] == want
 
 
 @pytest.mark.parametrize("name", PEERS)
 def test_peers_search_with_beams(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
-    own, other = (bench_decode.contender(who, model, tmp_path)(sources, 5) for who in (OURS, name))
-    assert other != bench_decode.contender(name, model, tmp_path)(sources)
+    own, other = (bench_decode.make_decoder(who, model, tmp_path)(sources, 5) for who in (OURS, name))
+    assert other != bench_decode.make_decoder(name, model, tmp_path)(sources)
     assert sum(a == b for a, b in zip(own, other, strict=True)) > len(sources) / 2  # they end a search differently
 
 
@@ -130,14 +130,14 @@ def test_a_peer_that_decodes_something_else_is_told(
 def test_ratios_are_of_speeds() -> None:
     own, other = Timing([1.0, 1.0], [[4], [5]]), Timing([2.0, 4.0], [[4], [6]])
     assert own.speedup_over(other) == 3
-    assert own.different(other) == 1
+    assert own.n_different_outputs(other) == 1
 
 
 def test_a_round_is_every_contender_once(sources: Ids) -> None:
     decoders = Mock()
     decoders.a.side_effect = decoders.b.side_effect = lambda batch, beam: [[7]] * len(batch)
     batches = [sources[:2], sources[2:3]]
-    *_, timings = bench_decode.measure({"a": decoders.a, "b": decoders.b}, batches, range(4), beam=4)
+    *_, timings = bench_decode.time_decoders({"a": decoders.a, "b": decoders.b}, batches, range(4), beam=4)
     calls = [(name, len(batch), beam) for name, (batch, beam), _ in decoders.mock_calls]
     assert sorted(calls[4:]) == sorted([("a", 2, 4), ("a", 1, 4), ("b", 2, 4), ("b", 1, 4)] * 3)
     assert {name for name, _, _ in calls[4:8]} == {"a", "b"}
@@ -154,7 +154,7 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
     decoders: Any = {name: name for name in (HF, bench_decode.OURS_NO_CACHE)}
-    *_, timings = bench_decode.measure(decoders, [sources], range(4))
+    *_, timings = bench_decode.time_decoders(decoders, [sources], range(4))
     assert (calls.count(HF), calls.count(bench_decode.OURS_NO_CACHE)) == (4, 1)
     assert timings[bench_decode.OURS_NO_CACHE] == ([9.0], [[7]])
 
@@ -165,14 +165,14 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench_train, "BF16_FLAGS", ())
-    result = json.loads(interrupted("peak_memory", bench_decode, ["--json", *FLAGS], monkeypatch, capsys))
+    result = json.loads(interrupted_output("peak_memory", bench_decode, ["--json", *FLAGS], monkeypatch, capsys))
     assert result["interrupted"]
     assert bench_decode.BF16 not in {row["name"] for row in result["contenders"]}
     assert [one["name"] for one in result["left_out"]] == [bench_decode.BF16]
-    printed = interrupted("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
+    printed = interrupted_output("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
     assert f"left out: {bench_decode.BF16}" in printed
     assert f"| {HF} |" in printed
-    nothing = interrupted("trained_model", bench_decode, FLAGS, monkeypatch, capsys)
+    nothing = interrupted_output("trained_model", bench_decode, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
 
 

@@ -11,10 +11,10 @@ FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
 PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
-from instruction_sets import restart_with_instruction_set, used
+from instruction_sets import restart_with_instruction_set, usable_flags
 restart_with_instruction_set("sse2")
 import torch
-print(torch.backends.cpu.get_cpu_capability(), *used(sys.argv[2:]))
+print(torch.backends.cpu.get_cpu_capability(), *usable_flags(sys.argv[2:]))
 """
 
 
@@ -38,4 +38,4 @@ def test_flags_are_those_that_may_be_used(
 ) -> None:
     held = instruction_sets.INSTRUCTION_SETS[name].environment if name else {}
     monkeypatch.setattr("os.environ", held)
-    assert instruction_sets.used(FLAGS) == expected
+    assert instruction_sets.usable_flags(FLAGS) == expected

@@ -9,8 +9,8 @@ import bench_train
 import numpy as np
 import pytest
 import torch
+from bench_helpers import INSTALLED, interrupted_output, needs_transformers, refusal
 from bench_train import Bench, Contender, Settings, Workload
-from benches import INSTALLED, interrupted, needs_transformers, refusal
 from lightning.pytorch import LightningModule, Trainer
 
 from minitrans.data.batching import Batch
@@ -48,7 +48,7 @@ def quiet_libraries() -> None:
     bench_train.quieten()
 
 
-def processor(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this machine be one with these flags."""
     monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": flags})
 
@@ -135,7 +135,7 @@ def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> No
 
 
 def test_the_plain_formulas_give_the_same_losses(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    processor(BF16, monkeypatch)
+    fake_cpu_flags(BF16, monkeypatch)
     rows = list(bench_train.compare_losses(workload, range(1, 51)))
     assert [row["step"] for row in rows] == list(bench_train.LOSS_STEPS)
     for row in rows:
@@ -159,7 +159,7 @@ def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
 def test_json_holds_every_number_that_the_processor_can_give(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    processor(flags, monkeypatch)
+    fake_cpu_flags(flags, monkeypatch)
     monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
     precisions = ["fp32", "bf16"] if flags == BF16 else ["fp32"]
     assert bench_train.main(["--json", *FLAGS]) == 0
@@ -192,11 +192,11 @@ def test_json_holds_every_number_that_the_processor_can_give(
 def test_an_interrupt_leaves_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = json.loads(interrupted("peak_memory", bench_train, ["--json", *FLAGS], monkeypatch, capsys))
+    result = json.loads(interrupted_output("peak_memory", bench_train, ["--json", *FLAGS], monkeypatch, capsys))
     assert result["interrupted"]
     assert min(row["ms"] for row in result["contenders"]) > 0
-    assert "| nn.Transformer fp32 |" in interrupted("peak_memory", bench_train, FLAGS, monkeypatch, capsys)
-    nothing = interrupted("make_workload", bench_train, FLAGS, monkeypatch, capsys)
+    assert "| nn.Transformer fp32 |" in interrupted_output("peak_memory", bench_train, FLAGS, monkeypatch, capsys)
+    nothing = interrupted_output("make_workload", bench_train, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
 
 

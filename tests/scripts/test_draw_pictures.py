@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 from xml.etree import ElementTree
 
+import draw_pictures
 import pytest
-from draw_pictures import OUTPUT, SENTENCE, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_who_computes, masks
+from draw_pictures import OUTPUT, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_masks, draw_who_computes
 
 from minitrans import Translator
 from minitrans.explain.computing import TracedTranslation, trace_translations
@@ -17,7 +18,7 @@ NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
 
 @pytest.fixture(scope="module")
 def traced(tiny_run: Path) -> TracedTranslation:
-    return trace_translations(Translator.load(tiny_run), [SENTENCE])[0]
+    return trace_translations(Translator.load(tiny_run), [draw_pictures.SENTENCE])[0]
 
 
 def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
@@ -26,19 +27,19 @@ def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
 
 
 def test_those_that_need_no_run_are_up_to_date() -> None:
-    for name, picture in (("masks", masks()), ("who-computes", draw_who_computes())):
+    for name, picture in (("masks", draw_masks()), ("who-computes", draw_who_computes())):
         assert (OUTPUT / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
 
 
 def test_masks_hide_padding_and_the_future() -> None:
     # twice ten future tokens; the padding of pair 2 from four source and five target tokens; that of pair 1 in the loss
-    assert len(rects_of_class(masks(), "masked")) == 2 * 10 + 4 + 5 + 1
+    assert len(rects_of_class(draw_masks(), "masked")) == 2 * 10 + 4 + 5 + 1
 
 
 def test_control_another_mask_gives_another_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = masks()
+    before = draw_masks()
     monkeypatch.setattr("draw_pictures.padding_mask", lambda ids, pad_id: of_model.padding_mask(ids, pad_id + 1))
-    assert masks() != before
+    assert draw_masks() != before
 
 
 def test_cross_attention_has_a_cell_for_each_pair_of_pieces(traced: TracedTranslation) -> None:

@@ -48,7 +48,7 @@ def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str
 def draw_all(kind: TypingNoise, line: str) -> set[TypedLine | None]:
     """All that a kind makes of a line, its additions in tuples."""
     sentences = [kind(line, Random(seed)) for seed in range(500)]
-    return {each and each._replace(after=tuple(each.after)) for each in sentences}
+    return {each and each._replace(suffixes=tuple(each.suffixes)) for each in sentences}
 
 
 def lines(*typed: str) -> set[TypedLine]:
@@ -61,13 +61,15 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
     assert draw_all(SENTENCE_NOISES["quotation marks"], "I see.") == lines("“I see.”", '"I see."')
     assert draw_all(SENTENCE_NOISES["more blanks"], "I see it.") == lines(" I see it. ", "I  see it.")
     assert draw_all(SENTENCE_NOISES["number before"], "No.") == {
-        TypedLine(f"{n}. No.", before=f"{n}") for n in range(1, 10)
+        TypedLine(f"{n}. No.", prefix=f"{n}") for n in range(1, 10)
     }
     assert draw_all(SENTENCE_NOISES["emoji after"], "No.") == {
-        TypedLine(f"No. {mark}", after=(mark,)) for mark in EMOJI
+        TypedLine(f"No. {mark}", suffixes=(mark,)) for mark in EMOJI
     }
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
-    assert draw_all(keyboards.second_sentence(right), "No.") == {TypedLine("No. I see.", after=("我明白。", "我懂。"))}
+    assert draw_all(keyboards.second_sentence(right), "No.") == {
+        TypedLine("No. I see.", suffixes=("我明白。", "我懂。"))
+    }
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:

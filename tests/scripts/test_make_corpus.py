@@ -62,23 +62,23 @@ def test_the_running_examples_are_in_train() -> None:
 
 
 def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
-    trained = {key for en in TRAIN for key in make_corpus.keys(en)}
+    trained = {key for en in TRAIN for key in make_corpus.sentence_keys(en)}
     for name in ("valid", "test", "test_compositional", "everyday", "everyday_dev", "values", "names"):
-        assert [en for en in lines(f"{name}.en") if make_corpus.key(en) in trained] == [], name
+        assert [en for en in lines(f"{name}.en") if make_corpus.variant_key(en) in trained] == [], name
 
 
 def test_formulas_are_in_train() -> None:
-    known = set(map(make_corpus.key, TRAIN))
-    assert [en for en in lines("phrasebook/formulas.en") if make_corpus.key(en) not in known] == []
+    known = set(map(make_corpus.variant_key, TRAIN))
+    assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
     assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS["formula"]}
     assert lines("train.en").count("bread") == make_corpus.REPEATS["word"]
 
 
 def test_values_are_not_in_train() -> None:
     assert len(lines("values.en")) == 100
-    trained = set().union(*map(make_corpus.values, TRAIN))
-    assert not [en for en in lines("values.en") if not trained.isdisjoint(make_corpus.values(en))]
-    assert make_corpus.values("At 7:45 on May 12, 1998, for $18.95 or 5%.") == {"7:45", "1998", "$18.95", "5%"}
+    trained = set().union(*map(make_corpus.numeric_words, TRAIN))
+    assert not [en for en in lines("values.en") if not trained.isdisjoint(make_corpus.numeric_words(en))]
+    assert make_corpus.numeric_words("At 7:45 on May 12, 1998, for $18.95 or 5%.") == {"7:45", "1998", "$18.95", "5%"}
 
 
 def test_names_are_not_in_train() -> None:
@@ -94,18 +94,18 @@ def test_variants_are_known_by_their_key() -> None:
         ("We'll see, won't we?", "we will see, will not we"),
         ("I'd like tea.", "i would like tea"),
     ):
-        assert len(set(map(make_corpus.key, variants))) == 1
+        assert len(set(map(make_corpus.variant_key, variants))) == 1
 
 
 def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
-    trained = {word for en in TRAIN for word in make_corpus.words(en)}
+    trained = {word for en in TRAIN for word in make_corpus.word_set(en)}
     formulas = {line.split("\t")[0] for line in lines(f"phrasebook/{make_corpus.FORMULAS_FILE}")}
     phrases = {line.split("\t")[0] for path in (CORPUS_DIR / "phrasebook").iterdir() for line in lines(str(path))}
     for split in ("valid", "test"):
         assert len(lines(f"{split}.en")) == make_corpus.N_HELD_OUT
         for en in lines(f"{split}.en"):
             assert en in phrases - formulas
-            assert make_corpus.words(en) <= trained, en
+            assert make_corpus.word_set(en) <= trained, en
 
 
 def as_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
@@ -123,7 +123,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
     draw = make_corpus.Draw(1)
     chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
-    whole = {make_corpus.key(pair.en) for pair in chosen}  # which other lines may make, too
+    whole = {make_corpus.variant_key(pair.en) for pair in chosen}  # which other lines may make, too
     monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
@@ -137,7 +137,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
 
 
 def test_english_is_contracted_and_written_out() -> None:
-    variants = collections.Counter(map(make_corpus.key, TRAIN))
+    variants = collections.Counter(map(make_corpus.variant_key, TRAIN))
     assert sum(count > 1 for count in variants.values()) > 2_000
     words = collections.Counter(word for en in TRAIN for word in en.split())
     assert min(words[word] for word in ("I", "don't", "do", "It's", "It", "is")) > 200
@@ -218,7 +218,7 @@ def test_what_is_copied_may_be_latin(tables: Path) -> None:
 def test_the_card_gives_the_right_numbers() -> None:
     card = (CORPUS_DIR / "README.md").read_text(encoding="utf-8")
     lengths = [len(en.split()) for en in TRAIN]
-    words = {word for en in TRAIN for word in make_corpus.words(en) if not re.search(r"\d", word)}
+    words = {word for en in TRAIN for word in make_corpus.word_set(en) if not re.search(r"\d", word)}
     texts = [text for split in SPLITS for text in lines(f"{split}.zh")]
     for row in (
         *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in SPLITS),

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from bench_serve import ServerProcess, load, main, running_server, wrong_replies
+from bench_serve import ServerProcess, main, run_clients, running_server, wrong_replies
 from browser import needs_chromium, opened, visit
 from commands import command, refused
 from libretranslatepy import LibreTranslateAPI
@@ -322,9 +322,9 @@ def test_the_client_of_libretranslate_works(server: ServerProcess, translator: T
 
 def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> None:
     right = dict(zip(LINES[2:], translator.translate(LINES[2:]), strict=True))
-    assert load(server, LINES[2:], 20, 0.5)
+    assert run_clients(server, LINES[2:], 20, 0.5)
     before = server.memory()
-    replies = load(server, LINES[2:], 20, 2)
+    replies = run_clients(server, LINES[2:], 20, 2)
     assert {reply.status for reply in replies} == {200}
     assert wrong_replies(replies, right) == []
     assert server.memory() < before + 10

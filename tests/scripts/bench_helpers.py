@@ -19,7 +19,7 @@ def refusal(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[st
     return str(line)
 
 
-def interrupted(
+def interrupted_output(
     function: str,
     bench: ModuleType,
     argv: list[str],

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
 
-It writes docs/history.md from history_bugs.yaml: two minutes on two free cores, and ten the first time, to install
+It writes docs/history.md from cache_bugs.yaml: two minutes on two free cores, and ten the first time, to install
 some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
 in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
 is missed without a reason, or its reason is given though it is caught.
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
 from minitrans.cachecheck.measure import dtype_tolerance, number
 
-BUGS_FILE = Path(__file__).with_name("history_bugs.yaml")
+BUGS_FILE = Path(__file__).with_name("cache_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT = ROOT / "docs" / "history.md"
 TRACKER = "https://github.com/huggingface/transformers/issues/"
@@ -74,7 +74,7 @@ class Outcome(NamedTuple):
     detail: str
 
     @property
-    def wrong(self) -> bool:
+    def clearly_fails(self) -> bool:
         """Whether it failed by more than rounding in float32, which parts of some models compute in."""
         return not self.passed and self.measured is not None and not self.measured <= dtype_tolerance(torch.float32)
 
@@ -223,7 +223,9 @@ def measure_in_release(release: str, bugs: Sequence[Bug], releases: Path) -> lis
 def catching(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[str]:
     """The checks that fail where the bug is, and pass where it is mended."""
     return [
-        id_ for id_, check in bad.items() if check.wrong and mended[id_].measured is not None and not mended[id_].wrong
+        id_
+        for id_, check in bad.items()
+        if check.clearly_fails and mended[id_].measured is not None and not mended[id_].clearly_fails
     ]
 
 
@@ -233,16 +235,16 @@ def row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> 
     start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.mended} |"
     by = catching(bad, mended)
     if not by:
-        return f"{start} no | {bug.missed} | – | – | {left(mended)} |"
+        return f"{start} no | {bug.missed} | – | – | {remaining_failures(mended)} |"
     named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
     deviations = " | ".join(number(results[by[0]].measured) for results in (bad, mended))
-    return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {left(mended)} |"
+    return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(mended)} |"
 
 
-def left(mended: Mapping[str, Outcome]) -> str:
+def remaining_failures(mended: Mapping[str, Outcome]) -> str:
     """What fails on the mended release too."""
-    return ", ".join(f"`{id_}` {number(check.measured)}" for id_, check in mended.items() if check.wrong) or "nothing"
+    return ", ".join(f"`{id_}` {number(one.measured)}" for id_, one in mended.items() if one.clearly_fails) or "nothing"
 
 
 INTRODUCTION = """
@@ -253,7 +255,7 @@ release of transformers that has the bug and in one that does not, with torch {t
 releases. A check catches a bug if it fails in the first release and passes in the second. The deviations are those of
 the first such check, in shares of the largest logit, in float64 unless the list says float32. "Named" is the pattern
 in the numbers; "left" is what still fails after the fix. {n_caught} of {n} are caught, {n_clean} of these with nothing
-left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/history_bugs.yaml`.
+left. `scripts/dev/cache_bugs.py` makes this page again; its list is `scripts/dev/cache_bugs.yaml`.
 
 | bug | architecture | in | mended in | caught by | named | with the bug | mended | left |
 |---|---|---|---|---|---|---|---|---|
@@ -263,7 +265,7 @@ left. `scripts/dev/history.py` makes this page again; its list is `scripts/dev/h
 def document(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> str:
     """The page."""
     caught = [mended for _, bad, mended in rows if catching(bad, mended)]
-    counts = {"n": len(rows), "n_caught": len(caught), "n_clean": sum(left(mended) == "nothing" for mended in caught)}
+    counts = {"n": len(rows), "n_caught": len(caught), "n_clean": [*map(remaining_failures, caught)].count("nothing")}
     head = INTRODUCTION.format(torch=torch.__version__.split("+")[0], **counts).lstrip()
     return head + "".join(f"{row(*each)}\n" for each in rows)
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import history
+import cache_bugs
 import pytest
-from history import OUTPUT, Bug, Outcome, catching, document, read_bugs, row, unexpected
+from cache_bugs import OUTPUT, Bug, Outcome, catching, document, read_bugs, row, unexpected
 
 from minitrans.cachecheck.cache_checks import CHECKS
 
@@ -81,8 +81,8 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     bug = Bug([1], "nothing", "gpt2", "0", "0", sizes)
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
-    (checks,) = history.measure_in_release("0", [bug], tmp_path)
+    (checks,) = cache_bugs.measure_in_release("0", [bug], tmp_path)
     assert set(checks) == IDS
-    assert [id_ for id_, each in checks.items() if each.wrong] == ["padding.left-mask-alone"]
+    assert [id_ for id_, each in checks.items() if each.clearly_fails] == ["padding.left-mask-alone"]
     assert checks["steps"].passed
     assert checks["rollback"].passed

@@ -3,16 +3,16 @@
 import time
 from types import SimpleNamespace
 
-import budget
 import pytest
-from budget import TimeBudget
+import time_budget
+from time_budget import TimeBudget
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Stands still unless it is told."""
     clock = SimpleNamespace(now=100.0)
-    monkeypatch.setattr(budget, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(time_budget, "monotonic", lambda: clock.now)
     return clock
 
 
@@ -36,8 +36,8 @@ def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
 def test_progress_is_told_while_a_measurement_lasts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert budget.PROGRESS_INTERVAL <= 20
-    monkeypatch.setattr(budget, "PROGRESS_INTERVAL", 0.01)
+    assert time_budget.PROGRESS_INTERVAL <= 20
+    monkeypatch.setattr(time_budget, "PROGRESS_INTERVAL", 0.01)
     with TimeBudget("bench", 2) as two:
         two.announce("memory")
         time.sleep(0.5)
