@@ -31,7 +31,7 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
     case = ModelAndTokens(model, tokens, src_ids, src_mask)
     largest = case.full_pass()[0].abs().max()
-    return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
+    return replace(case, logit_unit=float(largest) if 0 < largest < torch.inf else 1.0)
 
 
 def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:

@@ -91,7 +91,7 @@ def batch_loss(
 def hidden_states(
     plan: Plan, src_ids: Tensor, tgt_in: Tensor, kept: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """What `Transformer.hidden` returns, where it is kept; and the output matrix (V, D) to go on with.
+    """What `Transformer.hidden_states` returns, where it is kept; and the output matrix (V, D) to go on with.
 
     Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
     embeddings add theirs to it in place.

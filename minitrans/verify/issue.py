@@ -99,7 +99,7 @@ def candidate_programs(
     case: ModelAndTokens[Any], model: HFModel, name: str, failed: Collection[str], limit: float
 ) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
-    hf_model, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
+    hf_model, auto, dtype = model.model, model.auto_class.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
     if name in architectures():
         default = type(hf_model.config)().to_dict()
@@ -112,7 +112,7 @@ def candidate_programs(
         text = PREAMBLE_TEMPLATE + rest + PRINT_ERRORS_TEMPLATE
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
-    case = case.rows(slice(1))
+    case = case.with_rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
         cache = getattr(model, "cache_name", "past_key_values")
         yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=cache)

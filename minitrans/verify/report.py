@@ -59,7 +59,7 @@ def print_report(report: Report, console: Console) -> None:
 
 def print_sabotages(report: Report, console: Console) -> None:
     """Print one row for each sabotage: the fault, and the checks that noticed it."""
-    sabotages, blind = report.sabotages or [], report.blind
+    sabotages, blind = report.sabotages or [], report.blind_checks
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("sabotage", no_wrap=True)
     table.add_column("fault", ratio=1)

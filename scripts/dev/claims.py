@@ -31,7 +31,7 @@ def claims() -> Iterator[str]:
         yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
         for check in checks:
             at_most = "" if check.tolerance == TOLERANCE else f" [{number(check.tolerance)}]"
-            also = ", ".join(map(dtype_name, check.lower))
+            also = ", ".join(map(dtype_name, check.lower_dtypes))
             yield f"| `{check.id}` | {check.claim} | {check.what}{at_most} | {also} |"
         yield ""
 

@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> None:
     """What `sum` sends back is a single element, seen at every place, and can be added to."""
     model = random_model(4).train()
-    plain = model.hidden(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
+    plain = model.hidden_states(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
     got, want = (
         torch.autograd.grad(hidden.square().sum() + output_too * output.sum(), model.src_embedding.weight)[0]
         for hidden, output in (hidden_states(model, *SMALL_BATCH[:2]), plain)

@@ -103,7 +103,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
 def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
     """Between them, each check that is measured in it meets one."""
-    seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower}
+    seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower_dtypes}
     for sabotage in SABOTAGES:
         if sabotage.plain:
             with sabotage.apply_fault():
@@ -192,7 +192,7 @@ def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> Non
 
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     model = fresh_model()
-    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.hidden": [("return", "1 / 0; return")]}, [])
+    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.forward": [("return", "1 / 0; return")]}, [])
     with pytest.raises(ZeroDivisionError), sabotage.apply_fault():
         model(TOKEN_IDS, TOKEN_IDS)
     assert model(TOKEN_IDS, TOKEN_IDS).isfinite().all()
