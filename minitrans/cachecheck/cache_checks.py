@@ -22,8 +22,8 @@ from minitrans.cachecheck.measure import (
     compare,
     deviation,
     dtype_tolerance,
-    number,
     pad_to_widest,
+    to_str,
     worst,
 )
 from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, call_model
@@ -250,7 +250,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"tokens and positions where another token moves them by less than {number(MIN_EFFECT)}",
+    f"tokens and positions where another token moves them by less than {to_str(MIN_EFFECT)}",
     tolerance=0.0,
     lower=(),
 )

@@ -265,7 +265,7 @@ class Deviation(float):
             if wrong.any():
                 position = int(wrong.any(0).nonzero()[0])
                 row = int(wrong[:, position].nonzero()[0])
-                size = number(float(self.errors[row, position]))
+                size = to_str(float(self.errors[row, position]))
                 words.insert(0, f"position {position + self.start} of row {row} is the first that differs, by {size}")
         return ", ".join(words)
 
@@ -321,7 +321,7 @@ def as_deviation(x: float) -> Deviation:
     return x if isinstance(x, Deviation) else Deviation(x)
 
 
-def number(x: float | None) -> str:
+def to_str(x: float | None) -> str:
     """A deviation or tolerance as short text: whole numbers as such (0 is exactly zero), others to two digits."""
     if x is None:
         return ""

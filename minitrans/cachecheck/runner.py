@@ -8,7 +8,7 @@ import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.cachecheck.wrappers import FAULTS
@@ -118,5 +118,5 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 def failure_line(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
-    measured, allowed = number(result.failure.measured), number(result.failure.tolerance)
+    measured, allowed = to_str(result.failure.measured), to_str(result.failure.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

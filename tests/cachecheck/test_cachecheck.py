@@ -15,7 +15,7 @@ from toy import MAX_LEN, Offset, Toy, V, last_row_mask
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, number
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
@@ -173,7 +173,7 @@ CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
 def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Offset) -> None:
     result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
     assert result.failed
-    assert said in f"{number(result.measured)}: {result.detail}"
+    assert said in f"{to_str(result.measured)}: {result.detail}"
 
 
 class EagerInFloat32(Toy):

@@ -24,7 +24,7 @@ from minitrans.cachecheck.measure import (
     compare,
     deviation,
     dtype_name,
-    number,
+    to_str,
     worst,
 )
 from minitrans.verify.checks import CHECKS
@@ -114,7 +114,7 @@ NUMBER_TEXTS = {0.0: "0", 3.0: "3", 12345.0: "12345", 0.05: "0.05", 0.125: "0.12
 
 @pytest.mark.parametrize(("x", "text"), [*NUMBER_TEXTS.items(), (-0.0, "0")])
 def test_numbers_are_short(x: float, text: str) -> None:
-    assert number(x) == text
+    assert to_str(x) == text
 
 
 # Checks

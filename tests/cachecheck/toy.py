@@ -34,9 +34,7 @@ def last_row_mask(ids: Tensor) -> Tensor:
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
 
-Offset = Callable[
-    ["Toy", Tensor, ToyCache], Tensor | bool
-]  # whether logits are off, by what computes them, and of what
+Offset = Callable[["Toy", Tensor, ToyCache], Tensor | bool]  # whether logits are off, by what computes them and of what
 
 
 class Toy(CachedModel[ToyCache]):

@@ -233,7 +233,7 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
 
 
 @pytest.fixture(params=["hidden states", "loss"])
-def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
+def autograd_input_output(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     """What a function of autograd is told, and what it gives."""
     model = random_model(4).train()
     if request.param == "loss":
@@ -242,16 +242,16 @@ def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     return model.src_embedding.weight, hidden_states(model, *SMALL_BATCH[:2])[0]
 
 
-def test_a_gradient_may_be_one_number_seen_everywhere(result: tuple[Tensor, Tensor]) -> None:
-    x, y = result
+def test_a_gradient_may_be_one_number_seen_everywhere(autograd_input_output: tuple[Tensor, Tensor]) -> None:
+    x, y = autograd_input_output
     (one,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (ones,) = torch.autograd.grad(y, x, torch.ones_like(y))
     assert torch.equal(one, ones)
     assert one.any()
 
 
-def test_a_second_derivative_is_refused(result: tuple[Tensor, Tensor]) -> None:
-    x, y = result
+def test_a_second_derivative_is_refused(autograd_input_output: tuple[Tensor, Tensor]) -> None:
+    x, y = autograd_input_output
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
