@@ -201,7 +201,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
     def forget() -> None:
-        for module, name in (("training", "library"), ("library", "_compile")):
+        for module, name in (("training", "training_library"), ("library", "_compile")):
             getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
 
     if not HAS_COMPILED_FOLDER:

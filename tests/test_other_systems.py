@@ -51,4 +51,4 @@ def test_compiled_code_is_that_of_the_architecture(monkeypatch: pytest.MonkeyPat
     from minitrans.compiled import library
 
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
-    assert library._processor() == "arm64"
+    assert library._cpu_flags() == "arm64"

@@ -14,7 +14,7 @@ import pytest
 
 import minitrans
 from minitrans import cli
-from minitrans.cachecheck.measure import dtype_name, number
+from minitrans.cachecheck.measure import dtype_name, to_str
 from minitrans.cli.arguments import Parser
 from minitrans.compiled.probe import LENGTH, TOLERANCES
 from minitrans.data.corpus import _TOKENIZER_PAIRS
@@ -231,4 +231,4 @@ def test_its_counts_are_right() -> None:
     assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)
     assert f"on rows of up to {LENGTH} tokens" in guide
     for dtype, limit in TOLERANCES.items():
-        assert re.search(rf"by {number(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype
+        assert re.search(rf"by {to_str(limit)} (of their size )?in {dtype_name(dtype)}", guide), dtype

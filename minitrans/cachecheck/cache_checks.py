@@ -22,8 +22,8 @@ from minitrans.cachecheck.measure import (
     compare,
     deviation,
     dtype_tolerance,
-    number,
     pad_to_widest,
+    to_str,
     worst,
 )
 from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, call_model
@@ -76,7 +76,7 @@ def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Any split into chunks gives the same: a prompt of many tokens, then a few at a time, or any other."""
     # A split is a row of chunks, each at a position: if all chunks at all positions are right, so are all splits.
     start = case.with_tokens(case.tokens[:, :ALL_SPLITS_LENGTH])
-    deviations = [chunk_deviation(start, chunks) for chunks in splits(start.tokens.size(1))]
+    deviations = [chunk_deviation(start, chunks) for chunks in all_splits(start.tokens.size(1))]
     length, want, cache = case.tokens.size(1), case.full_pass(), case.new_cache()
     for begin in range(length):
         for size in range(1, length - begin + 1):
@@ -87,12 +87,12 @@ def split_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-def splits(length: int) -> Iterator[list[int]]:
+def all_splits(length: int) -> Iterator[list[int]]:
     """Every way to cut `length` tokens into chunks: 2 to the power of length - 1."""
     if length == 0:
         yield []
     for first in range(1, length + 1):
-        for rest in splits(length - first):
+        for rest in all_splits(length - first):
             yield [first, *rest]
 
 
@@ -162,7 +162,7 @@ def score_deviation(case: ModelAndTokens[Any], right: Tensor) -> Deviation:
     counts, cache = right >= 0, case.new_cache()
 
     def log_p_of(logits: Tensor, right: Tensor) -> Tensor:
-        return F.log_softmax(logits.double() * case.unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
+        return F.log_softmax(logits.double() * case.logit_unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
 
     pieces = zip(case.tokens.split(1, 1), right.split(1, 1), strict=True)
     steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
@@ -250,7 +250,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
 
 @claim(
     "reach",
-    f"tokens and positions where another token moves them by less than {number(MIN_EFFECT)}",
+    f"tokens and positions where another token moves them by less than {to_str(MIN_EFFECT)}",
     tolerance=0.0,
     lower=(),
 )
@@ -283,7 +283,7 @@ def source_padding_deviation(case: ModelAndTokens[Any], more: int = 3) -> Deviat
     )
     deviations.append(compare(padded.full_pass()[:1], whole).named(f"with {more} more columns of padding"))
     for b in range(len(case.tokens)):
-        row = case.alone(b)
+        row = case.unpadded_row(b)
         for name, got in (("", row.full_pass()), (", one by one", feed_in_chunks(row, [1] * row.tokens.size(1)))):
             alone = compare(got[:1], [x[b : b + 1] for x in whole])
             deviations.append(alone.named(f"source {b} of {row.src_ids.size(1)} tokens alone and in the batch{name}"))
@@ -330,7 +330,7 @@ def target_padding_deviation(case: ModelAndTokens[Any], side: str) -> Deviation:
     deviations = []
     for fed_how, seen, got in runs:
         for b, n in enumerate(lengths):
-            own = case.rows(slice(b, b + 1))
+            own = case.with_rows(slice(b, b + 1))
             want = own.with_tokens(own.tokens[:, : int(seen[b].sum())]).full_pass()[0]
             difference = deviation(got[b : b + 1, seen[b]], want)
             deviations.append(difference.named(f"prompt {b} of {n} tokens {fed_how} padded on the {side}"))
@@ -359,10 +359,10 @@ def left_padding_by_mask_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A row's numbers do not depend on the other rows."""
     whole = case.full_pass()
-    turned = [x.flip(0) for x in case.rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
+    turned = [x.flip(0) for x in case.with_rows(torch.arange(len(case.tokens)).flip(0)).full_pass()]
     deviations = [compare(turned, whole).named("with the rows in reverse")]
     for b in range(len(case.tokens)):
-        row = case.rows(torch.tensor([b]))
+        row = case.with_rows(torch.tensor([b]))
         others = case.other_tokens(case.tokens)
         others[b] = row.tokens
         beside = case.with_tokens(others)
@@ -408,7 +408,7 @@ def selection_deviation(
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
         deviations.append(compare(got, want).named(f"after selections of rows up to {list(rows)}", start))
         cache = case.select_rows(cache, torch.tensor(rows))
-        kept = kept.rows(torch.tensor(rows))
+        kept = kept.with_rows(torch.tensor(rows))
     return worst(deviations)
 
 
@@ -462,7 +462,7 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
 def interleaved_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
     """Two caches in use at once on one model do not mix."""
     chunks = [1] * case.tokens.size(1) if chunks is None else chunks
-    reverse = case.rows(torch.arange(len(case.tokens)).flip(0))
+    reverse = case.with_rows(torch.arange(len(case.tokens)).flip(0))
     both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
     caches = [each.new_cache() for each in both]
     steps: list[list[list[Tensor]]] = [[], []]
@@ -527,7 +527,7 @@ def logit_shortfall(case: ModelAndTokens[Any], n_given: int) -> Deviation:
 
 def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
-    row = case.alone(b)
+    row = case.unpadded_row(b)
     length = min(case.model.max_len or SEQUENCE_LENGTH, SEQUENCE_LENGTH) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
@@ -563,7 +563,7 @@ def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     outputs, deviations = generated_tokens(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
-        row = case.alone(b).with_tokens(outputs[b : b + 1, n_padding:])
+        row = case.unpadded_row(b).with_tokens(outputs[b : b + 1, n_padding:])
         deviations.append(logit_shortfall(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
     return worst(deviations)
 
@@ -578,8 +578,8 @@ def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
         row, scores = prompt_case(case, b), []
         for way in ("beams", "uncached beams"):
             tokens = generated_tokens(row, row.tokens, way)
-            beams = row.rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
-            log_p = F.log_softmax(beams.full_pass()[0] * case.unit, -1).gather(-1, tokens[:, 1:, None])
+            beams = row.with_rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
+            log_p = F.log_softmax(beams.full_pass()[0] * case.logit_unit, -1).gather(-1, tokens[:, 1:, None])
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
         deviations.append(deviation(*scores).named(f"prompt {b}"))
     return worst(deviations)

@@ -166,7 +166,7 @@ def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     cache = case.new_cache()
     case.feed(case.tokens[:, :half], cache)
     cache = case.select_rows(cache, order)
-    turned = case.rows(order)
+    turned = case.with_rows(order)
     new = turned.tokens[:, half : half + 1]
     before = case if stay else turned
     want = before.with_tokens(torch.cat([before.tokens[:, :half], new], 1)).full_pass()[0]
@@ -176,7 +176,7 @@ def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
 def _with_one_source(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
     """Every row has the first one's source."""
     first = torch.zeros(len(case.tokens), dtype=torch.int64)
-    return case.rows(first).with_tokens(case.tokens)
+    return case.with_rows(first).with_tokens(case.tokens)
 
 
 def no_rows_selected(case: ModelAndTokens[Any]) -> bool:

@@ -120,20 +120,20 @@ class DecodingState:
         cache: Theirs.
         memory: What the encoder gave, and the ids and the mask of the source; None for a decoder alone.
         mask: bool (B, T), which of the tokens so far are real; None: all.
-        fed: How many tokens those are.
+        n_fed: How many tokens those are.
     """
 
     cache: Any
     memory: Any = None
     mask: Tensor | None = None
-    fed: int = 0
+    n_fed: int = 0
 
 
 class HFModel(CachedModel[DecodingState]):
-    """What both kinds share; `auto` is what makes or loads a model of the kind, `ways` are those it can be run in."""
+    """What both kinds share; `auto_class` makes or loads such a model, `variant_names` name what is in `variants`."""
 
-    auto: Any
-    ways: tuple[str, ...] = ("weights", "static", "rollback")
+    auto_class: Any
+    variant_names: tuple[str, ...] = ("weights", "static", "rollback")
 
     def __init__(self, model: Any, way: str = "") -> None:
         """Take a model: it gives attention weights, has static caches, or such as can be rolled back, if asked to."""
@@ -154,7 +154,7 @@ class HFModel(CachedModel[DecodingState]):
             self.first = next(starts, 0)
         self.max_len = next(_integers(config, MAX_LEN_KEYS, 1), None)
         self.spans = sorted({*_integers(config, WINDOW_KEYS, 1)})
-        self.variants = {each: partial(type(self), self.model, each) for each in self.ways}
+        self.variants = {each: partial(type(self), self.model, each) for each in self.variant_names}
 
     def to(self, dtype: torch.dtype) -> "HFModel":
         """The same around a copy in another dtype."""
@@ -218,7 +218,7 @@ class HFModel(CachedModel[DecodingState]):
         else:
             cache.cache.reorder_cache(rows)
         mask = cache.mask if cache.mask is None else cache.mask[rows]
-        return DecodingState(cache.cache, _select_memory(cache.memory, rows), mask, cache.fed)
+        return DecodingState(cache.cache, _select_memory(cache.memory, rows), mask, cache.n_fed)
 
     def drop_last(self, cache: DecodingState, n: int) -> DecodingState:
         """By `crop`, if the cache says that it can be cropped: a recurrent state cannot."""
@@ -226,7 +226,7 @@ class HFModel(CachedModel[DecodingState]):
             raise NotOfferedError("its cache says that it cannot be cropped")
         cache.cache.crop(-n)
         mask = cache.mask if cache.mask is None else cache.mask[:, :-n]
-        return DecodingState(cache.cache, cache.memory, mask, cache.fed - n)
+        return DecodingState(cache.cache, cache.memory, mask, cache.n_fed - n)
 
     def sabotage_positions(self, cache: DecodingState, by: int) -> None:
         """Have the cache say that it holds more tokens than it does."""
@@ -241,7 +241,7 @@ class EncoderDecoder(HFModel):
     """A model for sequences to sequences."""
 
     has_source = True
-    auto = AutoModelForSeq2SeqLM
+    auto_class = AutoModelForSeq2SeqLM
 
     def encode(self, src_ids: Tensor, src_mask: Tensor) -> tuple[Any, Tensor, Tensor]:
         """What the encoder gives, the ids, and the mask."""
@@ -259,8 +259,8 @@ class EncoderDecoder(HFModel):
 
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
-        cache.fed += tokens.size(1)
-        return self._outputs(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.fed)
+        cache.n_fed += tokens.size(1)
+        return self._outputs(self._run(cache.memory, tokens, past_key_values=cache.cache, use_cache=True), cache.n_fed)
 
     def _run(self, memory: Any, tokens: Tensor, **how: Any) -> Any:
         encoded, _, src_mask = memory
@@ -278,8 +278,8 @@ class DecoderOnly(HFModel):
     """A causal language model."""
 
     takes_mask = True
-    auto = AutoModelForCausalLM
-    ways = (*HFModel.ways, "mask alone")
+    auto_class = AutoModelForCausalLM
+    variant_names = (*HFModel.variant_names, "mask alone")
 
     def __init__(self, model: Any, way: str = "") -> None:
         """Take the model; with the mask alone, it finds positions by itself."""
@@ -305,10 +305,10 @@ class DecoderOnly(HFModel):
 
     def feed(self, tokens: Tensor, cache: DecodingState, mask: Tensor | None = None) -> list[Tensor]:
         """With the cache."""
-        cache.fed += tokens.size(1)
+        cache.n_fed += tokens.size(1)
         if mask is not None:
             cache.mask = mask if cache.mask is None else torch.cat([cache.mask, mask], 1)
-        name, first = self.cache_name, cache.fed == tokens.size(1)
+        name, first = self.cache_name, cache.n_fed == tokens.size(1)
         # those with cache_params want a mask of the tokens that are fed, and none when they generate
         prompt = mask if tokens.size(1) > 1 else None
         padding = self._mask_kwargs(cache.mask if name == "past_key_values" else prompt, tokens)
@@ -321,7 +321,7 @@ class DecoderOnly(HFModel):
             output, cache.cache = self.model(tokens, **options), None  # its cache may be one of its own
         if cache.cache is None or name == "state":
             cache.cache = output[name]
-        return self._outputs(output, cache.fed)
+        return self._outputs(output, cache.n_fed)
 
     def _mask_kwargs(self, mask: Tensor | None, tokens: Tensor) -> dict[str, Tensor]:
         """The arguments that say what is real, of all tokens so far."""
@@ -409,12 +409,12 @@ def _model_from_settings(name: str, kind: type[HFModel], seed: int, settings: di
         if kind is DecoderOnly and hasattr(config, setting):
             setattr(config, setting, True)  # BERT, XLM and their like have a causal mask only then
     with torch.device("meta"):
-        size = sum(parameter.numel() for parameter in kind.auto.from_config(config).parameters())
+        size = sum(parameter.numel() for parameter in kind.auto_class.from_config(config).parameters())
     if size > MAX_PARAMETERS:
         raise NotOfferedError(f"even when it is small it has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = kind.auto.from_config(config, dtype=torch.float32)
+        model = kind.auto_class.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.1 * torch.randn_like(parameter))
@@ -512,7 +512,7 @@ def load(name: str) -> HFModel:
     try:
         config = transformers.AutoConfig.from_pretrained(name)
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
-        return kind(kind.auto.from_pretrained(name, dtype=torch.float32))
+        return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32))
     except Exception as error:
         words = error_line(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

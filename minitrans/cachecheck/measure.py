@@ -20,7 +20,7 @@ TOLERANCES_IN_EPS = {torch.float32: 128, torch.bfloat16: 8}
 LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 MIN_FAULT = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
-Measure = Callable[[Any], float]  # of a subject
+MeasureFn = Callable[[Any], float]  # of a subject
 AnyMeasure = TypeVar("AnyMeasure", bound=Callable[..., float])  # a measure, which may take more than a subject
 
 logger = logging.getLogger("minitrans")
@@ -114,8 +114,8 @@ class Check:
     claim: str
     what: str
     tolerance: float
-    lower: tuple[torch.dtype, ...]
-    measure: Measure
+    lower_dtypes: tuple[torch.dtype, ...]
+    measure: MeasureFn
 
     def run(self, subjects: Mapping[torch.dtype, Any], may_lack: bool = False) -> Result:
         """Measure in the first dtype of `subjects`, and in those of the check's lower dtypes that are there.
@@ -131,7 +131,7 @@ class Check:
         lacking = ""
         try:
             for dtype in subjects:
-                if dtype in self.lower or dtype == next(iter(subjects)):
+                if dtype in self.lower_dtypes or dtype == next(iter(subjects)):
                     errors[dtype] = as_deviation(self._measure_safely(subjects[dtype], may_lack))
         except NotOfferedError as error:
             lacking = str(error)
@@ -221,7 +221,7 @@ class Report:
     all_must_catch: bool = True
 
     @property
-    def blind(self) -> list[str]:
+    def blind_checks(self) -> list[str]:
         """Ids of the checks that should have caught a sabotage, and caught none; empty without a self-test."""
         if self.sabotages is None or not self.all_must_catch:
             return []
@@ -233,7 +233,7 @@ class Report:
         """Whether a check passed and none failed; with a self-test, every sabotage was caught, by all checks."""
         escaped = [s for s in self.sabotages or [] if not s.caught_by]
         none_failed = any(r.passed for r in self.checks) and not any(r.failed for r in self.checks)
-        return none_failed and not escaped and not self.blind
+        return none_failed and not escaped and not self.blind_checks
 
 
 class Deviation(float):
@@ -265,7 +265,7 @@ class Deviation(float):
             if wrong.any():
                 position = int(wrong.any(0).nonzero()[0])
                 row = int(wrong[:, position].nonzero()[0])
-                size = number(float(self.errors[row, position]))
+                size = to_str(float(self.errors[row, position]))
                 words.insert(0, f"position {position + self.start} of row {row} is the first that differs, by {size}")
         return ", ".join(words)
 
@@ -321,7 +321,7 @@ def as_deviation(x: float) -> Deviation:
     return x if isinstance(x, Deviation) else Deviation(x)
 
 
-def number(x: float | None) -> str:
+def to_str(x: float | None) -> str:
     """A deviation or tolerance as short text: whole numbers as such (0 is exactly zero), others to two digits."""
     if x is None:
         return ""

@@ -183,22 +183,22 @@ class ModelAndTokens(Generic[AnyCache]):
         tokens: int64 (B, T), of which none is padding to the model.
         src_ids: int64 (B, S), ragged; (B, 0) if there is no encoder.
         src_mask: bool (B, S), True = a real token.
-        unit: What logits are divided by before they are compared.
+        logit_unit: What logits are divided by before they are compared.
     """
 
     model: CachedModel[AnyCache]
     tokens: Tensor
     src_ids: Tensor
     src_mask: Tensor
-    unit: float = 1.0
+    logit_unit: float = 1.0
 
-    def rows(self, index: Tensor | slice) -> "ModelAndTokens[AnyCache]":
+    def with_rows(self, index: Tensor | slice) -> "ModelAndTokens[AnyCache]":
         """The same with the given rows alone."""
         return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
 
-    def alone(self, b: int) -> "ModelAndTokens[AnyCache]":
+    def unpadded_row(self, b: int) -> "ModelAndTokens[AnyCache]":
         """One row, without its source's padding."""
-        row = self.rows(slice(b, b + 1))
+        row = self.with_rows(slice(b, b + 1))
         return replace(row, src_ids=row.src_ids[:, self.src_mask[b]], src_mask=row.src_mask[:, self.src_mask[b]])
 
     def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[AnyCache]":
@@ -261,7 +261,7 @@ class ModelAndTokens(Generic[AnyCache]):
         return ordinary[(torch.searchsorted(ordinary, tokens.contiguous()) + 1) % len(ordinary)]
 
     def _logits_in_units(self, numbers: Sequence[Tensor]) -> list[Tensor]:
-        return [numbers[0] / self.unit, *numbers[1:]]
+        return [numbers[0] / self.logit_unit, *numbers[1:]]
 
 
 def call_model(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.failure_patterns import explain_failures
-from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import catch_faults
 from minitrans.cachecheck.wrappers import FAULTS
@@ -31,7 +31,7 @@ def random_case(model: CachedModel[Any]) -> ModelAndTokens[Any]:
     src_mask = torch.arange(src_ids.size(1)) < torch.tensor([src_len, *range(1, batch)][:batch])[:, None]
     case = ModelAndTokens(model, tokens, src_ids, src_mask)
     largest = case.full_pass()[0].abs().max()
-    return replace(case, unit=float(largest) if 0 < largest < torch.inf else 1.0)
+    return replace(case, logit_unit=float(largest) if 0 < largest < torch.inf else 1.0)
 
 
 def cases_by_dtype(model: CachedModel[Any]) -> dict[torch.dtype, ModelAndTokens[Any]]:
@@ -118,5 +118,5 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 def failure_line(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
-    measured, allowed = number(result.failure.measured), number(result.failure.tolerance)
+    measured, allowed = to_str(result.failure.measured), to_str(result.failure.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

@@ -29,7 +29,7 @@ class Fault(ABC):
     def apply_fault(self) -> AbstractContextManager[Callable[[Any], Any]]:
         """A context in which the fault is there; it yields what makes the faulty subject of a right one."""
 
-    def results(
+    def results_under_fault(
         self, checks: Sequence[Check], make_subjects: Callable[[], SubjectByDtype], may_lack: bool = False
     ) -> list[Result]:
         """What the checks measure on subjects made while the fault is there; arguments as for `catch_faults`."""
@@ -58,7 +58,7 @@ def catch_faults(
         For each fault the checks that noticed it; the fault is gone by then.
     """
     for fault in faults:
-        results = fault.results(checks, make_subjects, may_lack)
+        results = fault.results_under_fault(checks, make_subjects, may_lack)
         yield Caught(fault.id, fault.fault, [result.id for result in results if is_worse(result, before[result.id])])
 
 

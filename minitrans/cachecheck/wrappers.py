@@ -13,13 +13,13 @@ from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import Fault
 
 ChangedMethods = dict[str, Callable[..., Any]]  # what a faulty model does in its own way, by the names of `CachedModel`
-Change = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
+MakeChangedMethods = Callable[[CachedModel[Any]], ChangedMethods]  # makes that of a right one
 
 
 class Wrapper(CachedModel[Any]):
     """A model that does what another one does, but for what a change makes of it and of its variants."""
 
-    def __init__(self, inner: CachedModel[Any], change: Change) -> None:
+    def __init__(self, inner: CachedModel[Any], change: MakeChangedMethods) -> None:
         """Take the model and the change."""
         same = {name: getattr(inner, name) for name in ("ordinary", *vars(CachedModel)) if not name.startswith("_")}
         vars(self).update(same | change(inner))
@@ -55,7 +55,7 @@ class RememberingCache:
     """A cache that remembers what it was fed."""
 
     cache: Any
-    anew: Callable[[], Any]
+    make_empty: Callable[[], Any]
     tokens: Tensor | None = None
 
 
@@ -67,7 +67,7 @@ def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
             return model.feed(tokens, cache.cache, mask)
         before = tokens[:, :0] if cache.tokens is None else cache.tokens
         if before.size(1) >= 4:
-            cache.cache = cache.anew()
+            cache.cache = cache.make_empty()
             model.feed(before[:, -3:], cache.cache)
         cache.tokens = torch.cat([before, tokens], 1)
         return model.feed(tokens, cache.cache)
@@ -75,7 +75,7 @@ def cache_cut(model: CachedModel[Any]) -> ChangedMethods:
     return {
         "new_cache": lambda *given: RememberingCache(model.new_cache(*given), partial(model.new_cache, *given)),
         "feed": feed,
-        "select_rows": lambda cache, rows: RememberingCache(model.select_rows(cache.cache, rows), cache.anew),
+        "select_rows": lambda cache, rows: RememberingCache(model.select_rows(cache.cache, rows), cache.make_empty),
         "copy_cache": lambda cache: replace(cache, cache=model.copy_cache(cache.cache)),
     }
 
@@ -131,7 +131,7 @@ class ModelFault(Fault):
         detected_by: Ids of the checks that are there to tell it.
     """
 
-    change: Change
+    change: MakeChangedMethods
     detected_by: tuple[str, ...]
 
     @contextmanager

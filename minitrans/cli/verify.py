@@ -64,9 +64,9 @@ def verify_command(args: Namespace) -> int:
     report, subject = measure(args, Console(stderr=True))
     if args.report:
         if is_issue:
-            from minitrans.verify.issue import issue
+            from minitrans.verify.issue import issue_markdown
 
-            write_file(path, issue(report, subject, args.model))
+            write_file(path, issue_markdown(report, subject, args.model))
         else:
             write_file(path, page(report, subject.name if args.model else subject))
         print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)

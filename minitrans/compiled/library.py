@@ -86,7 +86,7 @@ def _compile(source: Path) -> ctypes.CDLL | str:
         return f"CXX is {command!r}, which is no command ({error})"
     if not compiler:
         return "no C++ compiler is here; install one, such as g++"
-    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, compiler, _processor()]).encode())
+    key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, compiler, _cpu_flags()]).encode())
     name = f"{source.stem}-{key.hexdigest()[:32]}"
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "minitrans"
@@ -166,7 +166,7 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
     return next((line for line in lines if "error" in line), lines[0] if lines else f"exit status {failed.returncode}")
 
 
-def _processor() -> str:
+def _cpu_flags() -> str:
     """Something that differs where -march=native does."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else [platform.machine()]

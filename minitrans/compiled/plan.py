@@ -35,15 +35,15 @@ class Sublayer(NamedTuple):
         parameters: As compiled code takes them: gamma (D,) and beta (D,) of the norm; w_in (3 H Dh, D) of queries, keys
             and values, or (F, D); b_in (3 H Dh,) or (F,); w_out (D, H Dh) or (D, F); b_out (D,).
         eps: What the norm adds to the variance.
-        inside: Probability of dropping an attention weight, or an element of the hidden layer; 0 in eval mode.
-        end: Probability of dropping an element of what is added to x; 0 in eval mode.
+        inner_dropout: Probability of dropping an attention weight, or an element of the hidden layer; 0 in eval mode.
+        residual_dropout: Probability of dropping an element of what is added to x; 0 in eval mode.
     """
 
     kind: Kind
     parameters: tuple[Tensor, ...]
     eps: float
-    inside: float
-    end: float
+    inner_dropout: float
+    residual_dropout: float
 
 
 @dataclass(frozen=True)

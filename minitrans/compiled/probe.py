@@ -122,7 +122,7 @@ def compare_training(
         torch.manual_seed(2)
         with torch.autocast("cpu", dtype, enabled=way == "plain" and dtype == torch.bfloat16):
             if way == "plain":
-                hidden = model.hidden(src_ids, tgt_in)[real]
+                hidden = model.hidden_states(src_ids, tgt_in)[real]
                 torch.manual_seed(2)
                 loss = plain.batch_loss(model, *batch)
             else:

@@ -56,12 +56,12 @@ _ARGUMENT_TYPES: dict[str, list[Any]] = {
 
 
 _RESULT_TYPES = {"linear_cross_entropy": c_double, "forward": c_void_p}
-library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
+training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
 
 
 def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
-    library().use_threads(torch.get_num_threads())
-    return call(library(), dtype, name, *arguments)
+    training_library().use_threads(torch.get_num_threads())
+    return call(training_library(), dtype, name, *arguments)
 
 
 def batch_loss(
@@ -91,7 +91,7 @@ def batch_loss(
 def hidden_states(
     plan: Plan, src_ids: Tensor, tgt_in: Tensor, kept: Tensor, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """What `Transformer.hidden` returns, where it is kept; and the output matrix (V, D) to go on with.
+    """What `Transformer.hidden_states` returns, where it is kept; and the output matrix (V, D) to go on with.
 
     Where that is the table of the embeddings too, its gradient must come from one function that made it anew: the
     embeddings add theirs to it in place.
@@ -143,24 +143,24 @@ def _parameters(plan: Plan) -> Iterator[Tensor]:
 
 def _model_struct(plan: Plan) -> _Model:
     """A plan as training.cpp takes it. Seeds of dropout are drawn in the order of the plain pass."""
-    of_source = _draw(plan.dropout)
-    parts = [*_parts(plan.encoder, plan.encoder_norm, "self-attention")]
-    of_target = _draw(plan.dropout)
-    parts += _parts(plan.decoder, plan.decoder_norm, "causal self-attention")
+    of_source = _draw_dropout(plan.dropout)
+    parts = [*_part_structs(plan.encoder, plan.encoder_norm, "self-attention")]
+    of_target = _draw_dropout(plan.dropout)
+    parts += _part_structs(plan.decoder, plan.decoder_norm, "causal self-attention")
     c, pointers = plan.config, (table.data_ptr() for table in (plan.source, plan.target, plan.positions))
     sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, len(plan.output)
     return _Model((_Part * len(parts))(*parts), len(parts), len(plan.encoder), *sizes, *pointers, of_source, of_target)
 
 
-def _parts(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
+def _part_structs(sublayers: Sequence[Sublayer], norm: nn.LayerNorm, self_attention: str) -> Iterator[_Part]:
     for kind, parameters, eps, inside, end in sublayers:
         pointers = SublayerParameters(*(parameter.data_ptr() for parameter in parameters), eps)
         number = KINDS.index(self_attention if kind == "self-attention" else kind)
-        yield _Part(number, pointers, _draw(inside), _draw(end))
+        yield _Part(number, pointers, _draw_dropout(inside), _draw_dropout(end))
     yield _Part(KINDS.index("norm"), SublayerParameters(norm.weight.data_ptr(), norm.bias.data_ptr(), eps=norm.eps))
 
 
-def _draw(p: float) -> _Dropout:
+def _draw_dropout(p: float) -> _Dropout:
     """Dropout with a seed drawn as `dropout` draws it: none where nothing is dropped."""
     dropped = dropout_byte_threshold(p)
     return _Dropout(draw_seed() if dropped else 0, dropped)

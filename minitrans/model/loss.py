@@ -28,7 +28,7 @@ def batch_loss(model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Ten
     Returns:
         Scalar: the sum over the real positions, in nats. Divide by their number for the mean.
     """
-    hidden = model.hidden(src_ids, tgt_in)
+    hidden = model.hidden_states(src_ids, tgt_in)
     return linear_cross_entropy(hidden, model.output.weight, tgt_out, model.config.pad_id, smoothing)
 
 

@@ -199,9 +199,9 @@ class Transformer(nn.Module):
         Raises:
             ValueError: A sequence is longer than `max_len`.
         """
-        return self.output(self.hidden(src_ids, tgt_in))
+        return self.output(self.hidden_states(src_ids, tgt_in))
 
-    def hidden(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
+    def hidden_states(self, src_ids: Tensor, tgt_in: Tensor) -> Tensor:
         """`forward` up to the output projection, which the loss applies a few rows at a time: (B, T, D)."""
         memory, src_mask = self.encode(src_ids)
         return self.run_decoder(tgt_in, memory, src_mask)[0]

@@ -154,7 +154,7 @@ def sentence_log_probs(
         batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *tokenizer.special_ids)
         real = batch.tgt_out != tokenizer.pad_id
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):
-            hidden = model.hidden(batch.src_ids, batch.tgt_in)[real]
+            hidden = model.hidden_states(batch.src_ids, batch.tgt_in)[real]
             chunks = zip(hidden.split(CHUNK_ROWS), batch.tgt_out[real].split(CHUNK_ROWS), strict=True)
             log_p = torch.cat([token_log_probs(model.output(h), y) for h, y in chunks])
         totals[rows] = torch.zeros(real.shape).masked_scatter(real, log_p).sum(1).double()

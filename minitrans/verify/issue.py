@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, tokens_of_length
 from minitrans.cachecheck.hugging_face import HFModel, architectures
-from minitrans.cachecheck.measure import MIN_FAULT, Report, dtype_tolerance, number
+from minitrans.cachecheck.measure import MIN_FAULT, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
 
@@ -60,7 +60,7 @@ print((logits - expected).abs().amax((0, 2)).tolist())  # at each position
 """
 
 
-def issue(report: Report, model: HFModel, name: str) -> str:
+def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     """Markdown: the versions, the checks that fail, and the smallest program that shows it, with what it prints.
 
     Args:
@@ -84,7 +84,7 @@ def issue(report: Report, model: HFModel, name: str) -> str:
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
-        measured, allowed = number(r.failure.measured), number(r.failure.tolerance)
+        measured, allowed = to_str(r.failure.measured), to_str(r.failure.tolerance)
         lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
@@ -99,7 +99,7 @@ def candidate_programs(
     case: ModelAndTokens[Any], model: HFModel, name: str, failed: Collection[str], limit: float
 ) -> Iterator[str]:
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
-    hf_model, auto, dtype = model.model, model.auto.__name__, str(case.model.dtype)
+    hf_model, auto, dtype = model.model, model.auto_class.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
     if name in architectures():
         default = type(hf_model.config)().to_dict()
@@ -112,7 +112,7 @@ def candidate_programs(
         text = PREAMBLE_TEMPLATE + rest + PRINT_ERRORS_TEMPLATE
         return text.format(model=made, tokens=tokens.tolist(), source=source, **fields)
 
-    case = case.rows(slice(1))
+    case = case.with_rows(slice(1))
     if {"steps", "chunks", "lengths"} & set(failed) and (difference := shortest_failing_input(case, limit)):
         cache = getattr(model, "cache_name", "past_key_values")
         yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=cache)

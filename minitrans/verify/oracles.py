@@ -15,7 +15,7 @@ from minitrans.model.reference import Array
 from minitrans.model.transformer import Transformer
 
 
-def weights_of(model: Transformer) -> dict[str, Array]:
+def numpy_weights(model: Transformer) -> dict[str, Array]:
     """The model's weights for the NumPy reference, in float64."""
     return {name: tensor.detach().double().numpy() for name, tensor in model.state_dict().items()}
 

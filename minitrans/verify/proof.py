@@ -63,7 +63,7 @@ def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
     known = {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
     if id_ not in known:
         raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    results = known[id_].results(checks_for(compiled), fresh_models_by_dtype)
+    results = known[id_].results_under_fault(checks_for(compiled), fresh_models_by_dtype)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
     return Report(results, [caught], all_must_catch=False)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, dtype_tolerance, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, dtype_tolerance, to_str
 
 LEGEND = (
     "Each number is the largest deviation that was found. In float64 it may be as large as the number beside it, in "
@@ -31,7 +31,7 @@ def print_report(report: Report, console: Console) -> None:
     table.add_column("at most", justify="right", no_wrap=True)
     lower = [dtype_name(dtype) for dtype in LOWER_DTYPES]
     for dtype in LOWER_DTYPES:
-        table.add_column(f"{dtype_name(dtype)}\n<= {number(dtype_tolerance(dtype))}", justify="right", no_wrap=True)
+        table.add_column(f"{dtype_name(dtype)}\n<= {to_str(dtype_tolerance(dtype))}", justify="right", no_wrap=True)
     table.add_column("")
     for title, results in groupby(report.checks, key=lambda result: result.group):
         table.add_row(end_section=True)
@@ -42,9 +42,9 @@ def print_report(report: Report, console: Console) -> None:
             table.add_row(
                 *([] if narrow else [r.id]),
                 "\n".join(lines),
-                number(r.measured),
-                number(r.tolerance),
-                *(number(r.lower[name].measured) if name in r.lower else "" for name in lower),
+                to_str(r.measured),
+                to_str(r.tolerance),
+                *(to_str(r.lower[name].measured) if name in r.lower else "" for name in lower),
                 "[green]pass[/]" if r.passed else "[bold red]FAIL[/]" if r.offered else "not offered",
             )
     console.print(table)
@@ -59,7 +59,7 @@ def print_report(report: Report, console: Console) -> None:
 
 def print_sabotages(report: Report, console: Console) -> None:
     """Print one row for each sabotage: the fault, and the checks that noticed it."""
-    sabotages, blind = report.sabotages or [], report.blind
+    sabotages, blind = report.sabotages or [], report.blind_checks
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("sabotage", no_wrap=True)
     table.add_column("fault", ratio=1)

@@ -27,7 +27,7 @@ class Sabotage(Fault):
             replaces each of them wherever it occurs in the function.
         noticed_by: Ids of the checks that must notice it because of what they measure, where they are available.
         no_other: Whether no other check may notice it.
-        plain: Whether it is as plain in a lower dtype: the deviation is far above that dtype's rounding.
+        large_in_lower_dtypes: Whether the deviation in each lower dtype is far above that dtype's rounding.
         probe: Which parts of the probe of compiled code must refuse it, while any other part must not: training,
             decoding, or both. Empty for a fault that the probe is not tested on.
     """
@@ -35,7 +35,7 @@ class Sabotage(Fault):
     edits: dict[str, list[tuple[str, str]]]
     noticed_by: list[str]
     no_other: bool = False
-    plain: bool = False
+    large_in_lower_dtypes: bool = False
     probe: Sequence[str] = ()
 
     @contextmanager

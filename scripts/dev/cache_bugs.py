@@ -29,7 +29,7 @@ import yaml
 from torch import Tensor, nn
 
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
-from minitrans.cachecheck.measure import dtype_tolerance, number
+from minitrans.cachecheck.measure import dtype_tolerance, to_str
 
 BUGS_FILE = Path(__file__).with_name("cache_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
@@ -238,13 +238,13 @@ def row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> 
         return f"{start} no | {bug.missed} | – | – | {remaining_failures(mended)} |"
     named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
-    deviations = " | ".join(number(results[by[0]].measured) for results in (bad, mended))
+    deviations = " | ".join(to_str(results[by[0]].measured) for results in (bad, mended))
     return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(mended)} |"
 
 
 def remaining_failures(mended: Mapping[str, Outcome]) -> str:
     """What fails on the mended release too."""
-    return ", ".join(f"`{id_}` {number(one.measured)}" for id_, one in mended.items() if one.clearly_fails) or "nothing"
+    return ", ".join(f"`{id_}` {to_str(one.measured)}" for id_, one in mended.items() if one.clearly_fails) or "nothing"
 
 
 INTRODUCTION = """

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import TOLERANCE, dtype_name, number
+from minitrans.cachecheck.measure import TOLERANCE, dtype_name, to_str
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
@@ -30,8 +30,8 @@ def claim_tables() -> Iterator[str]:
     for title, checks in groupby(CHECKS, lambda check: check.group):
         yield from (f"## {title}", "", "| id | claim | what is measured | also in |", "|---|---|---|---|")
         for check in checks:
-            at_most = "" if check.tolerance == TOLERANCE else f" [{number(check.tolerance)}]"
-            also = ", ".join(map(dtype_name, check.lower))
+            at_most = "" if check.tolerance == TOLERANCE else f" [{to_str(check.tolerance)}]"
+            also = ", ".join(map(dtype_name, check.lower_dtypes))
             yield f"| `{check.id}` | {check.claim} | {check.what}{at_most} | {also} |"
         yield ""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from minitrans.cachecheck.measure import number
+from minitrans.cachecheck.measure import to_str
 from minitrans.data.batching import collate
 from minitrans.explain.computing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
@@ -28,7 +28,7 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters["number"] = number
+TEMPLATES.filters["number"] = to_str
 
 
 def draw_masks() -> str:

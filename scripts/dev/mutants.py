@@ -196,7 +196,7 @@ EQUIVALENT = {
     "compiled.library._compile": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
-        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, _processor(), compiler])"
+        "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, _cpu_flags(), compiler])"
         ".encode())": "any key of the same things serves",
         "library = ctypes.CDLL(path)": "CDLL takes paths too",
     },
@@ -205,7 +205,7 @@ EQUIVALENT = {
         "subprocess.run([*command, '-o', made], check=True, capture_output=True, encoding='utf-8', errors='replace', "
         "env=os.environ | {'LC_ALL': 'C'})": "subprocess takes paths too",
     },
-    "compiled.library._processor": {
+    "compiled.library._cpu_flags": {
         "lines = info.read_text().splitlines() if info else [platform.machine()]": "the file is there on Linux",
         "return next((line for line in lines if line.startswith(('Features', 'flags'))), lines[0])":
             "no file has both",
@@ -233,7 +233,7 @@ EQUIVALENT = {
         "log_p = F.log_softmax(model.step(fed[:, None], cache)[:, -1].double(), dim=-1)":
             "the only element is the first and the last",
     },
-    "compiled.training._draw": {
+    "compiled.training._draw_dropout": {
         "return _Dropout(draw_seed() if dropped else -1, dropped)": "where nothing is dropped no seed is used",
         "return _Dropout(draw_seed() if dropped else 1, dropped)": "where nothing is dropped no seed is used",
     },

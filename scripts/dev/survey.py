@@ -23,7 +23,7 @@ import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
 from minitrans.cachecheck.hugging_face import architectures, small_model
-from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, number
+from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, to_str
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
 OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
@@ -163,7 +163,7 @@ def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
             id_: max((r.failure.measured for row in alike for r in row.failed if r.id == id_), key=sort_key)
             for id_ in ids
         }
-        shown = [f"`{id_}` {number(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
+        shown = [f"`{id_}` {to_str(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
         shown[MAX_SHOWN:] = [f"{len(ids) - MAX_SHOWN} more"] * (len(ids) > MAX_SHOWN)
         yield f"| {', '.join(row.entry.name for row in alike)} | {', '.join(shown)} | {marks} |"
 

@@ -11,11 +11,11 @@ from unittest.mock import Mock
 import pytest
 import torch
 from torch import Tensor, nn
-from toy import MAX_LEN, Off, Toy, V, last_row_mask
+from toy import MAX_LEN, Offset, Toy, V, last_row_mask
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, number
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
 from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
@@ -62,7 +62,7 @@ EXPECTED_BY_FAULT = {
 }
 
 
-def failed(model: CachedModel[Any]) -> dict[str, Result]:
+def failed_results(model: CachedModel[Any]) -> dict[str, Result]:
     return {result.id: result for result in run(model).checks if result.failed}
 
 
@@ -81,24 +81,24 @@ def test_a_right_model_passes_all_that_it_offers() -> None:
 @pytest.mark.parametrize("fault", EXPECTED_BY_FAULT)
 def test_a_fault_is_noticed_and_named_by_the_checks_that_have_to_do_with_it(fault: str) -> None:
     words, ids, others = EXPECTED_BY_FAULT[fault]
-    results = failed(Toy(fault))
+    results = failed_results(Toy(fault))
     for id_ in ids.split():
         assert (f"this looks like: {words}" if words else "is the first that differs") in results[id_].detail
         assert words or "this looks like" not in results[id_].detail
     assert others is None or set(results) <= {*ids.split(), *others.split()}
 
 
-def fed(*chunks: int, when: Off = lambda *_: True) -> Off:
+def fed(*chunks: int, when: Offset = lambda *_: True) -> Offset:
     """Off in the last row, where these are the chunks so far (in a full pass there are none), and by what is said."""
     return lambda toy, ids, c: last_row_mask(ids) * (c.chunks == [*chunks]) * when(toy, ids, c)
 
 
-def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Off:
+def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: int = 0) -> Offset:
     """Another token is by far the likeliest while tokens are generated in a way; after n tokens, if that is given."""
     return lambda toy, ids, c: (
         1e3
         * torch.arange(V)
-        * (toy.way == way and when(ids) and (not n or (c.real is not None and c.real.size(1) == n)))
+        * (toy.way == way and when(ids) and (not n or (c.mask is not None and c.mask.size(1) == n)))
     )
 
 
@@ -107,7 +107,7 @@ COPY_ENDS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
 COPY_2_ENDS = random_case(Toy()).other_tokens(COPY_ENDS)
 SINGLES, ENDS_SUM, SELECTIONS = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
-CHECK_PARTS: list[tuple[str, str, str | Off]] = [
+CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("steps", "position 8 of row 2 is the first that differs", fed(*SINGLES)),
     ("chunks", "fed in chunks of 2 + 3", fed(2, 3)),
     ("chunks", "as a chunk of 2 after 7 single tokens", fed(*SINGLES[:7], 2)),
@@ -170,10 +170,10 @@ CHECK_PARTS: list[tuple[str, str, str | Off]] = [
 
 
 @pytest.mark.parametrize(("id_", "said", "fault"), CHECK_PARTS)
-def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Off) -> None:
+def test_each_part_of_a_check_notices_what_no_other_part_does(id_: str, said: str, fault: str | Offset) -> None:
     result = CHECKS_BY_ID[id_].run({torch.float64: random_case(Toy(fault))}, may_lack=True)
     assert result.failed
-    assert said in f"{number(result.measured)}: {result.detail}"
+    assert said in f"{to_str(result.measured)}: {result.detail}"
 
 
 class EagerInFloat32(Toy):
@@ -211,7 +211,7 @@ def test_weights_in_float32_are_measured_as_such(kind: type[Toy]) -> None:
     [("weights", "differs"), ("positions restart", "positions start at 0"), ("mask late", "is one late")],
 )
 def test_weights_in_float32_that_are_wrong_are_noticed_and_named(fault: str, words: str) -> None:
-    result = failed(EagerInFloat32(fault))["weights"]
+    result = failed_results(EagerInFloat32(fault))["weights"]
     assert result.measured is not None
     assert result.measured > MIN_FAULT
     assert words in result.detail
@@ -383,7 +383,7 @@ def test_a_gradient_is_taken_only_from_what_embeds_the_tokens(calls: list[tuple[
     assert result.detail == "the module that is said to embed the tokens is not called exactly once with them"
 
 
-class Float32(Toy):
+class Float32OnlyToy(Toy):
     """It can be had in float32 alone."""
 
     error: type[Exception]
@@ -401,14 +401,14 @@ class Float32(Toy):
 def test_a_model_that_lacks_float64_is_measured_in_what_it_has(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    monkeypatch.setattr(Float32, "error", error, raising=False)
-    report = check_cache(Float32(dtype=torch.float32))
+    monkeypatch.setattr(Float32OnlyToy, "error", error, raising=False)
+    report = check_cache(Float32OnlyToy(dtype=torch.float32))
     assert {name for result in report.checks for name in result.by_dtype} == {"float32"}
     assert all(result.measured is None for result in report.checks)
     assert next(result for result in report.checks if result.id == "chunks").passed
-    monkeypatch.setattr(Float32, "full_pass", CachedModel.full_pass)
+    monkeypatch.setattr(Float32OnlyToy, "full_pass", CachedModel.full_pass)
     with pytest.raises(AssertionError, match=r"\Ano full pass: Expected Float32, got another\Z"):
-        check_cache(Float32(dtype=torch.float32).to(torch.bfloat16))
+        check_cache(Float32OnlyToy(dtype=torch.float32).to(torch.bfloat16))
 
 
 def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_first_id() -> None:
@@ -420,11 +420,11 @@ def test_logits_are_measured_by_the_largest_of_sentences_that_begin_with_the_fir
             return [1e6 * super().feed(tokens, cache, mask)[0]]
 
     small, large = random_case(Toy()), random_case(Large())
-    assert large.unit == pytest.approx(1e6 * small.unit)
+    assert large.logit_unit == pytest.approx(1e6 * small.logit_unit)
     assert step_deviation(large) < 1e-13
     for first, logit, unit in ((0, 0.0, 1.0), (5, -2.0, 2.0), (7, -math.inf, 1.0)):
         case = random_case(Functions(Mock(return_value=torch.full((3, 9, V), logit)), Mock(), V, first=first))
-        assert case.unit == unit
+        assert case.logit_unit == unit
         assert ((case.tokens == first) == (torch.arange(9) == 0)).all()
 
 

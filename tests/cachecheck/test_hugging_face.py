@@ -136,7 +136,7 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     checks = {"chunks"} | ({"rollback", "padding.left", "padding.left-mask-alone"} if name == "opt" else set())
     programs = [*issue.candidate_programs(random_case(model), model, name, checks, TOLERANCE)]
     assert len(programs) == n_programs
-    assert issue.issue(Report([]), model, name).startswith(
+    assert issue.issue_markdown(Report([]), model, name).startswith(
         f"# {type(model.model).__name__}: no check of its cache fails"
     )
     for program in programs:

@@ -15,7 +15,7 @@ from minitrans.cachecheck.measure import (
     Caught,
     Check,
     Deviation,
-    Measure,
+    MeasureFn,
     Measurement,
     NotOfferedError,
     Report,
@@ -24,7 +24,7 @@ from minitrans.cachecheck.measure import (
     compare,
     deviation,
     dtype_name,
-    number,
+    to_str,
     worst,
 )
 from minitrans.verify.checks import CHECKS
@@ -32,13 +32,13 @@ from minitrans.verify.checks import CHECKS
 NAN, INF = float("nan"), float("inf")
 
 
-def outcome(measure: Measure, tolerance: float = 1e-12, *lower: torch.dtype, may_lack: bool = False) -> Result:
+def run_measure(measure: MeasureFn, tolerance: float = 1e-12, *lower: torch.dtype, may_lack: bool = False) -> Result:
     """Run a check in float64 and in the lower dtypes given; what it measures is the dtype."""
     subjects = {dtype: dtype for dtype in (torch.float64, *lower)}
     return Check("x", "A chapter", "A claim.", "what", tolerance, lower, measure).run(subjects, may_lack)
 
 
-def result(id_: str = "x", measured: float = 0.0, passed: bool = True) -> Result:
+def make_result(id_: str = "x", measured: float = 0.0, passed: bool = True) -> Result:
     return Result(id_, "A chapter", "A claim.", "what", measured, 1e-12, passed, 0.5, {})
 
 
@@ -114,7 +114,7 @@ NUMBER_TEXTS = {0.0: "0", 3.0: "3", 12345.0: "12345", 0.05: "0.05", 0.125: "0.12
 
 @pytest.mark.parametrize(("x", "text"), [*NUMBER_TEXTS.items(), (-0.0, "0")])
 def test_numbers_are_short(x: float, text: str) -> None:
-    assert number(x) == text
+    assert to_str(x) == text
 
 
 # Checks
@@ -122,13 +122,13 @@ def test_numbers_are_short(x: float, text: str) -> None:
 
 @pytest.mark.parametrize(("measured", "passed"), [(0.0, True), (0.5, True), (0.51, False), (INF, False), (NAN, False)])
 def test_a_check_passes_up_to_its_tolerance(measured: float, passed: bool) -> None:
-    assert outcome(lambda dtype: measured, 0.5).passed == passed
+    assert run_measure(lambda dtype: measured, 0.5).passed == passed
     assert Measurement(measured, 0.5).passed == passed
 
 
 @pytest.mark.parametrize("wrong", [torch.float64, *LOWER_DTYPES])
 def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
-    result = outcome(lambda dtype: float(dtype == wrong), 1e-12, *LOWER_DTYPES)
+    result = run_measure(lambda dtype: float(dtype == wrong), 1e-12, *LOWER_DTYPES)
     assert not result.passed
     assert {name: m.measured for name, m in result.by_dtype.items()} == {
         dtype_name(dtype): dtype == wrong for dtype in (torch.float64, *LOWER_DTYPES)
@@ -137,7 +137,7 @@ def test_a_check_that_fails_in_any_dtype_has_failed(wrong: torch.dtype) -> None:
 
 def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "minitrans"):
-        result = outcome(lambda dtype: 1 / 0, 0.5, torch.float32)
+        result = run_measure(lambda dtype: 1 / 0, 0.5, torch.float32)
     assert not result.passed
     assert result.measured == result.lower["float32"].measured == INF
     assert "x raised" in caplog.text
@@ -146,22 +146,22 @@ def test_a_check_that_raises_has_failed_and_says_why_in_the_log(caplog: pytest.L
 
 def test_a_check_that_is_interrupted_is_not_taken_for_one_that_failed() -> None:
     with pytest.raises(KeyboardInterrupt):
-        outcome(Mock(side_effect=KeyboardInterrupt))
+        run_measure(Mock(side_effect=KeyboardInterrupt))
 
 
 def test_what_is_exact_in_float64_has_to_be_exact_in_every_dtype() -> None:
-    result = outcome(lambda dtype: 1e-30, 0.0, *LOWER_DTYPES)
+    result = run_measure(lambda dtype: 1e-30, 0.0, *LOWER_DTYPES)
     assert not result.passed
     assert [m.tolerance for m in result.lower.values()] == [0.0, 0.0]
     for check in CHECKS:
-        for dtype in check.lower:
+        for dtype in check.lower_dtypes:
             rounding = TOLERANCES_IN_EPS[dtype] * torch.finfo(dtype).eps
             assert check.tolerance_in(dtype) == (rounding if check.tolerance else 0.0), check.id
 
 
 def test_a_result_says_what_was_measured_what_is_allowed_and_how_long_it_took() -> None:
     assert TOLERANCE == 1e-12
-    result = outcome(lambda dtype: 0.25, 0.5, *LOWER_DTYPES)
+    result = run_measure(lambda dtype: 0.25, 0.5, *LOWER_DTYPES)
     assert (result.id, result.group, result.claim, result.what) == ("x", "A chapter", "A claim.", "what")
     assert (result.measured, result.tolerance, result.passed) == (0.25, 0.5, False)
     assert result.lower == {"float32": Measurement(0.25, 2.0**-16), "bfloat16": Measurement(0.25, 2.0**-4)}
@@ -172,11 +172,11 @@ def test_what_differs_is_said_of_the_first_dtype_that_fails_by_its_own_tolerance
     def measure(dtype: torch.dtype) -> Deviation:
         return deviation(torch.tensor([[[1e-6], [0.5]]], dtype=dtype) * (dtype in LOWER_DTYPES), torch.zeros(1, 2, 1))
 
-    assert outcome(measure, 1e-12, *LOWER_DTYPES).detail == "position 1 of row 0 is the first that differs, by 0.5"
+    assert run_measure(measure, 1e-12, *LOWER_DTYPES).detail == "position 1 of row 0 is the first that differs, by 0.5"
 
 
 def test_a_check_draws_the_same_random_numbers_every_time() -> None:
-    assert len({outcome(lambda dtype: float(torch.rand(()))).measured for _ in map(torch.rand, (1, 1))}) == 1
+    assert len({run_measure(lambda dtype: float(torch.rand(()))).measured for _ in map(torch.rand, (1, 1))}) == 1
 
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
@@ -198,40 +198,40 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
 # Reports
 
 
-A, B, FAILED_B = result("a"), result("b"), result("b", 1.0, passed=False)
-NOT_OFFERED_B = replace(result("b", passed=False), offered=False)
+PASSED_A, PASSED_B, FAILED_B = make_result("a"), make_result("b"), make_result("b", 1.0, passed=False)
+NOT_OFFERED_B = replace(make_result("b", passed=False), offered=False)
 CAUGHT, ESCAPED = Caught("s", "A fault.", ["a"]), Caught("t", "Another.", [])
 
 
 @pytest.mark.parametrize(
     ("report", "passed", "blind"),
     [
-        (Report([A, B]), True, []),
-        (Report([A, FAILED_B]), False, []),
+        (Report([PASSED_A, PASSED_B]), True, []),
+        (Report([PASSED_A, FAILED_B]), False, []),
         (Report([]), False, []),
-        (Report([A, NOT_OFFERED_B]), True, []),
+        (Report([PASSED_A, NOT_OFFERED_B]), True, []),
         (Report([NOT_OFFERED_B]), False, []),  # nothing was shown
-        (Report([A], [CAUGHT]), True, []),
-        (Report([A], [CAUGHT, ESCAPED]), False, []),
-        (Report([A], []), False, ["a"]),
-        (Report([A, B], [CAUGHT]), False, ["b"]),
-        (Report([A, B], [CAUGHT], all_must_catch=False), True, []),
+        (Report([PASSED_A], [CAUGHT]), True, []),
+        (Report([PASSED_A], [CAUGHT, ESCAPED]), False, []),
+        (Report([PASSED_A], []), False, ["a"]),
+        (Report([PASSED_A, PASSED_B], [CAUGHT]), False, ["b"]),
+        (Report([PASSED_A, PASSED_B], [CAUGHT], all_must_catch=False), True, []),
     ],
 )
 def test_a_report_passes_if_all_checks_do_every_fault_is_caught_and_no_check_is_blind(
     report: Report, passed: bool, blind: list[str]
 ) -> None:
-    assert (report.passed, report.blind) == (passed, blind)
+    assert (report.passed, report.blind_checks) == (passed, blind)
 
 
 def test_what_a_model_lacks_is_no_failure_where_it_may_lack_it() -> None:
     lacking = Mock(side_effect=NotOfferedError("there is no encoder"))
-    measured = outcome(lacking, may_lack=True)
+    measured = run_measure(lacking, may_lack=True)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, False, False, None)
     assert measured.detail == "there is no encoder"
-    partly = outcome(Mock(side_effect=[0.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)
+    partly = run_measure(Mock(side_effect=[0.0, NotOfferedError("no")]), 0.5, torch.float32, may_lack=True)
     assert (partly.passed, partly.measured) == (False, 0.0)
-    measured = outcome(lacking)
+    measured = run_measure(lacking)
     assert (measured.passed, measured.failed, measured.offered, measured.measured) == (False, True, True, INF)
 
 

@@ -21,11 +21,11 @@ class ToyCache:
     memory: tuple[Tensor, Tensor]
     keys: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
     values: list[list[Tensor]] = field(default_factory=lambda: [[] for _ in range(LAYERS)])
-    real: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
-    last: Tensor | None = None
-    ahead: int = 0
+    mask: Tensor | None = None  # bool (B, T), which of the tokens fed are no padding
+    last_token: Tensor | None = None
+    position_offset: int = 0
     chunks: list[int] = field(default_factory=list)  # sizes of what has been fed; none in a full pass
-    rows: Tensor | None = None  # those that were selected last
+    selected_rows: Tensor | None = None  # those that were selected last
     original: "ToyCache | None" = None  # whose memory it shares
 
 
@@ -34,7 +34,7 @@ def last_row_mask(ids: Tensor) -> Tensor:
     return (torch.arange(len(ids)) == len(ids) - 1)[:, None, None]
 
 
-Off = Callable[["Toy", Tensor, ToyCache], Tensor | bool]  # whether logits are off, by what computes them, and of what
+Offset = Callable[["Toy", Tensor, ToyCache], Tensor | bool]  # whether logits are off, by what computes them and of what
 
 
 class Toy(CachedModel[ToyCache]):
@@ -44,7 +44,7 @@ class Toy(CachedModel[ToyCache]):
     takes_mask = True
     eager_in_float32 = False  # whether its softmax is in float32 where weights are asked for
 
-    def __init__(self, fault: str | Off = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
+    def __init__(self, fault: str | Offset = "", dtype: torch.dtype = torch.float64, *, weights: bool = False) -> None:
         """Make it with random weights, the same every time; it may return its attention weights too."""
         self.fault, self.dtype, self.returns_weights = fault, dtype, weights
         self.ordinary, self.first, self.max_len, self.spans = range(3, V), 1, MAX_LEN, (6,)
@@ -82,7 +82,7 @@ class Toy(CachedModel[ToyCache]):
         real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
         ahead = {"mask late": 1, "no mask": n}.get(str(self.fault), 0)
         seen = torch.arange(n) <= torch.arange(n)[:, None] + ahead * last_row_mask(tokens)
-        return self._run(tokens, self._positions(real), seen, ToyCache(memory, real=real))
+        return self._run(tokens, self._positions(real), seen, ToyCache(memory, mask=real))
 
     def new_cache(self, memory: Any, rows: int, capacity: int) -> ToyCache:
         self.newest = ToyCache(memory)
@@ -94,21 +94,21 @@ class Toy(CachedModel[ToyCache]):
             cache = self.newest
         n = tokens.size(1)
         cache.chunks.append(n)
-        if self.fault == "repeated rows" and cache.rows is not None:
-            tokens = tokens[(cache.rows[:, None] == cache.rows).int().argmax(1)]
+        if self.fault == "repeated rows" and cache.selected_rows is not None:
+            tokens = tokens[(cache.selected_rows[:, None] == cache.selected_rows).int().argmax(1)]
         new = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask
-        start = 0 if cache.real is None else cache.real.size(1)
-        cache.real = new if cache.real is None else torch.cat([cache.real, new], 1)
-        positions = self._positions(new if self.fault == "positions restart" else cache.real)[:, -n:]
+        start = 0 if cache.mask is None else cache.mask.size(1)
+        cache.mask = new if cache.mask is None else torch.cat([cache.mask, new], 1)
+        positions = self._positions(new if self.fault == "positions restart" else cache.mask)[:, -n:]
         queries = torch.arange(n) + (0 if self.fault == "wrong corner" and n > 1 else start)
         fed = tokens
-        if self.fault == "stale" and cache.last is not None:
-            fed = torch.cat([cache.last, tokens[:, :-1]], 1)
-        cache.last = tokens[:, -1:]
+        if self.fault == "stale" and cache.last_token is not None:
+            fed = torch.cat([cache.last_token, tokens[:, :-1]], 1)
+        cache.last_token = tokens[:, -1:]
         seen = torch.arange(start + n) <= queries[:, None]
         if self.fault == "chunk forgets" and n > 1:
             seen = seen & (torch.arange(start + n) >= start)
-        numbers = self._run(fed, positions + (cache.ahead if start else 0), seen, cache)
+        numbers = self._run(fed, positions + (cache.position_offset if start else 0), seen, cache)
         if cache.original and len(cache.original.chunks) == len(cache.chunks):
             pairs = zip(cache.original.values, cache.values, strict=True)
             cache.original.values = [[*copied[:-1], own[-1]] for copied, own in pairs]
@@ -117,7 +117,7 @@ class Toy(CachedModel[ToyCache]):
         return numbers
 
     def sabotage_positions(self, cache: ToyCache, by: int) -> None:
-        cache.ahead = by
+        cache.position_offset = by
 
     def select_rows(self, cache: ToyCache, rows: Tensor) -> ToyCache:
         result = self.copy_cache(cache)
@@ -130,8 +130,8 @@ class Toy(CachedModel[ToyCache]):
         result.keys, result.values = (
             [[x[of_target] for x in layer] for layer in kind] for kind in (cache.keys, cache.values)
         )
-        result.real = cache.real if cache.real is None else cache.real[of_target]
-        result.rows = rows
+        result.mask = cache.mask if cache.mask is None else cache.mask[of_target]
+        result.selected_rows = rows
         self.newest = result
         return result
 
@@ -144,12 +144,12 @@ class Toy(CachedModel[ToyCache]):
         cache.chunks.append(-n)
         if self.fault == "drops nothing":
             return cache
-        assert cache.real is not None
-        kept = cache.real.size(1) - n
+        assert cache.mask is not None
+        kept = cache.mask.size(1) - n
         first = n if self.fault == "values dropped first" else 0
         cache.keys = [[torch.cat(layer, 1)[:, :kept]] for layer in cache.keys]
         cache.values = [[torch.cat(layer, 1)[:, first:][:, :kept]] for layer in cache.values]
-        cache.real = cache.real[:, :kept]
+        cache.mask = cache.mask[:, :kept]
         return cache
 
     def generate(self, memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
@@ -216,8 +216,8 @@ class Toy(CachedModel[ToyCache]):
         x = self.tokens(tokens)
         x = (torch.cat([x[:, :1], x[:, :-1]], 1) if self.fault == "a token late" else x) + w["positions"][positions]
         memory, src_mask = cache.memory
-        assert cache.real is not None
-        seen = seen & (torch.ones_like(cache.real) if self.fault == "own padding seen" else cache.real)[:, None]
+        assert cache.mask is not None
+        seen = seen & (torch.ones_like(cache.mask) if self.fault == "own padding seen" else cache.mask)[:, None]
         weights = []
         for i in range(LAYERS):
             cache.keys[i].append(x @ w[f"own.k.{i}"])

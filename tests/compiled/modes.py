@@ -28,7 +28,7 @@ def batch(src_lengths: Sequence[int], tgt_lengths: Sequence[int], vocab_size: in
 def plain_pass(model: Transformer, ids: Batch) -> list[Tensor]:
     """Real hidden states, the loss, and the gradient at every parameter; the same dropout every time."""
     torch.manual_seed(7)
-    hidden = model.hidden(*ids[:2])[ids[2] != PAD]
+    hidden = model.hidden_states(*ids[:2])[ids[2] != PAD]
     torch.manual_seed(7)
     loss = batch_loss(model, *ids, 0.1)
     return [hidden.detach(), loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]

@@ -65,7 +65,7 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
 
 def dropout_probabilities(plan: Plan) -> list[float]:
     """The probabilities of dropout, in order."""
-    return [plan.dropout, *(p for part in (*plan.encoder, *plan.decoder) for p in (part.inside, part.end))]
+    return [plan.dropout, *(p for s in (*plan.encoder, *plan.decoder) for p in (s.inner_dropout, s.residual_dropout))]
 
 
 def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:

@@ -25,7 +25,7 @@ V = 11
 LENGTHS = [4, 7, 1, 6, 2, 7, 3]
 
 
-def compiled(model: Transformer) -> CompiledStepper:
+def compiled_stepper(model: Transformer) -> CompiledStepper:
     return CompiledStepper(read_plan(model))
 
 
@@ -46,13 +46,13 @@ def test_every_step_gives_what_the_full_masked_pass_gives(
     widths: Any = dict(zip(("d_model", "n_heads", "d_head", "d_ff"), sizes, strict=True))
     model = random_model(seed, **widths, n_layers=n_layers, vocab_size=vocab_size, tie_embeddings=tied)
     set_distinct_eps(model)
-    assert worst_step_deviation(model, compiled(model), seed, 9, LENGTHS) < 1e-11
+    assert worst_step_deviation(model, compiled_stepper(model), seed, 9, LENGTHS) < 1e-11
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.5)])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float) -> None:
     model = scale_weights(random_model(3, d_model=32, n_heads=4, d_head=8, d_ff=48, vocab_size=300), 0.3)
-    fast = compiled(model.to(dtype))
+    fast = compiled_stepper(model.to(dtype))
     log_p, _ = first_step(fast, 3)
     assert log_p.dtype == torch.float32
     assert 0 < worst_step_deviation(model.double(), fast, 5, 9, LENGTHS) < tolerance
@@ -62,7 +62,7 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
     model = random_model(0, vocab_size=600)
     with torch.no_grad():
         model.output.weight[:] = model.output.weight[0]
-    _, ids = first_step(compiled(model), 300)
+    _, ids = first_step(compiled_stepper(model), 300)
     assert ids.tolist() == [[i for i in range(302) if i not in (PAD, BOS)]]
 
 
@@ -70,7 +70,7 @@ def test_equals_come_in_the_order_of_their_ids() -> None:
 def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max_len: int) -> None:
     model = random_model(seed, max_len=max_len, tie_embeddings=False)
     src_ids = random_ids(seed + 1, LENGTHS, max(LENGTHS))
-    fast, plain = compiled(model), CachedStepper(model)
+    fast, plain = compiled_stepper(model), CachedStepper(model)
 
     def outputs(stepper: Stepper[Any]) -> list[list[Hypothesis]]:
         return [*([hypothesis] for hypothesis in greedy_decode(stepper, src_ids)), *beam_search(stepper, src_ids, beam)]
@@ -94,7 +94,7 @@ def step_bytes(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None:
     """Nor does a row alone, of which several tiles are multiplied at once."""
-    fast = compiled(random_model(4, d_ff=150, vocab_size=300).to(dtype))
+    fast = compiled_stepper(random_model(4, d_ff=150, vocab_size=300).to(dtype))
     src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
     together = step_bytes(fast, src_ids)
     assert [step_bytes(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
@@ -103,7 +103,7 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None
 
 def test_several_threads_may_use_one_stepper() -> None:
     model = random_model(8, tie_embeddings=False)
-    fast = compiled(model)
+    fast = compiled_stepper(model)
     batches = [random_ids(seed, LENGTHS, max(LENGTHS)) for seed in range(6)]
     want = [greedy_decode(fast, batch) for batch in batches]
     with ThreadPoolExecutor(3) as pool:
@@ -113,7 +113,7 @@ def test_several_threads_may_use_one_stepper() -> None:
 
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
     model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
-    fast = compiled(model)
+    fast = compiled_stepper(model)
     before = step_bytes(fast, src_ids)
     with torch.no_grad():
         for tensor in (*model.parameters(), model.positions):
@@ -125,7 +125,7 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Mock(wraps=call)
     monkeypatch.setattr(stepper, "call", calls)
-    fast = compiled(random_model(11))
+    fast = compiled_stepper(random_model(11))
     made = fast._stepper
     assert [made_call.args[2] for made_call in calls.mock_calls] == ["make"]
     del fast
@@ -133,13 +133,13 @@ def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
-    fast, src_ids = compiled(random_model(12)), random_ids(13, [4, 0, 7], 7)
+    fast, src_ids = compiled_stepper(random_model(12)), random_ids(13, [4, 0, 7], 7)
     assert [step_bytes(fast, src_ids)[row] for row in (0, 2)] == step_bytes(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1].ids) <= 10
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    fast = compiled(random_model(14, max_len=8))
+    fast = compiled_stepper(random_model(14, max_len=8))
     for lengths, capacity in (([9, 4], 1), ([4, 3], 9)):
         with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
             fast.begin(random_ids(1, lengths, max(lengths)), capacity)
@@ -158,7 +158,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_no_more_continuations_than_there_are() -> None:
-    _, ids = first_step(compiled(random_model(15)), 100)
+    _, ids = first_step(compiled_stepper(random_model(15)), 100)
     assert sorted(ids[0].tolist()) == [i for i in range(V) if i not in (PAD, BOS)]
 
 
@@ -169,7 +169,7 @@ def test_what_is_no_number_is_followed_by_padding(dtype: torch.dtype, parameter:
     model = random_model(20, tie_embeddings=False).to(dtype)
     with torch.no_grad():
         model.get_parameter(parameter)[0] = value
-    _, ids = first_step(compiled(model), 2)
+    _, ids = first_step(compiled_stepper(model), 2)
     assert ids.tolist() == [[PAD, PAD]]
 
 
@@ -186,6 +186,6 @@ def test_weights_may_lie_in_any_order() -> None:
 @pytest.mark.usefixtures("_lesser_processor")
 def test_lesser_processors_get_the_same() -> None:
     model = random_model(18, vocab_size=300)
-    assert worst_step_deviation(model, compiled(model), 19, 9, LENGTHS) < 1e-11
+    assert worst_step_deviation(model, compiled_stepper(model), 19, 9, LENGTHS) < 1e-11
     test_lower_dtypes_differ_by_their_rounding(torch.bfloat16, 0.5)
     test_a_row_does_not_depend_on_the_batch_it_is_in(torch.bfloat16)

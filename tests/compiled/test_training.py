@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_bits() -> None:
 def test_a_table_has_the_right_gradient_whoever_reads_it(output_too: bool) -> None:
     """What `sum` sends back is a single element, seen at every place, and can be added to."""
     model = random_model(4).train()
-    plain = model.hidden(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
+    plain = model.hidden_states(*SMALL_BATCH[:2]).flatten(0, 1), model.output.weight
     got, want = (
         torch.autograd.grad(hidden.square().sum() + output_too * output.sum(), model.src_embedding.weight)[0]
         for hidden, output in (hidden_states(model, *SMALL_BATCH[:2]), plain)
@@ -233,7 +233,7 @@ def test_the_number_of_threads_changes_no_more_than_the_order_of_sums() -> None:
 
 
 @pytest.fixture(params=["hidden states", "loss"])
-def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
+def autograd_input_output(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     """What a function of autograd is told, and what it gives."""
     model = random_model(4).train()
     if request.param == "loss":
@@ -242,16 +242,16 @@ def result(request: pytest.FixtureRequest) -> tuple[Tensor, Tensor]:
     return model.src_embedding.weight, hidden_states(model, *SMALL_BATCH[:2])[0]
 
 
-def test_a_gradient_may_be_one_number_seen_everywhere(result: tuple[Tensor, Tensor]) -> None:
-    x, y = result
+def test_a_gradient_may_be_one_number_seen_everywhere(autograd_input_output: tuple[Tensor, Tensor]) -> None:
+    x, y = autograd_input_output
     (one,) = torch.autograd.grad(y.sum(), x, retain_graph=True)
     (ones,) = torch.autograd.grad(y, x, torch.ones_like(y))
     assert torch.equal(one, ones)
     assert one.any()
 
 
-def test_a_second_derivative_is_refused(result: tuple[Tensor, Tensor]) -> None:
-    x, y = result
+def test_a_second_derivative_is_refused(autograd_input_output: tuple[Tensor, Tensor]) -> None:
+    x, y = autograd_input_output
     (gradient,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()

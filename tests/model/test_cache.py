@@ -20,7 +20,7 @@ def make_cache() -> DecoderCache:
     return DecoderCache([key_values(2 * i, S) for i in range(LAYERS)], src_mask[:, None, None, :], CAPACITY)
 
 
-def fill(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
+def fill_cache(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
     """Write `n` random tokens to every layer as a step does, and return what was written."""
     written = [key_values(seed + 2 * i, n, len(cache.src_mask)) for i in range(LAYERS)]
     for layer, new in zip(cache.layers, written, strict=True):
@@ -48,7 +48,7 @@ def test_buffers_have_the_dtypes_and_the_device_of_the_sources_keys_and_values()
 
 def test_room_is_checked_with_both_numbers() -> None:
     cache = make_cache()
-    fill(cache, 6, seed=100)
+    fill_cache(cache, 6, seed=100)
     cache.check_room(3)
     with pytest.raises(ValueError, match=r"the cache holds 6 of 9 tokens: no room for 4 more"):
         cache.check_room(4)
@@ -56,7 +56,7 @@ def test_room_is_checked_with_both_numbers() -> None:
 
 def test_select_rows_copies_filled_slots_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     cache, copied = make_cache(), []
-    fill(cache, 6, seed=100)
+    fill_cache(cache, 6, seed=100)
     index_select = torch.index_select
 
     def spy(x: Tensor, dim: int, index: Tensor, *, out: Tensor) -> Tensor:

@@ -29,7 +29,7 @@ def decoder_layer(dropout: float = 0.0, attention_dropout: float = 0.0) -> Decod
 MakeLayer = Callable[..., EncoderLayer | DecoderLayer]
 
 
-def run(layer: nn.Module, need_weights: bool = False) -> LayerTrace:
+def run_layer(layer: nn.Module, need_weights: bool = False) -> LayerTrace:
     """What a layer of either kind computes of `MEMORY` or `X`."""
     if isinstance(layer, EncoderLayer):
         return layer(MEMORY, SRC_MASK, need_weights)
@@ -65,5 +65,5 @@ def test_feed_forward_drops_hidden_elements_in_training_alone() -> None:
 @pytest.mark.parametrize(("make", "stream"), [(encoder_layer, MEMORY), (decoder_layer, X)])
 def test_dropout_of_every_answer_leaves_the_stream_alone(make: MakeLayer, stream: Tensor) -> None:
     layer = make(dropout=1.0)
-    assert torch.equal(run(layer.train()).output, stream)
-    assert torch.equal(run(layer.eval()).output, run(make()).output)
+    assert torch.equal(run_layer(layer.train()).output, stream)
+    assert torch.equal(run_layer(layer.eval()).output, run_layer(make()).output)

@@ -18,7 +18,7 @@ B, T, V = 3, 5, 11
 LENGTHS = [4, 5, 1]
 
 
-def formula(logits: Tensor, tgt_out: Tensor, smoothing: float) -> float:
+def loss_by_formula(logits: Tensor, tgt_out: Tensor, smoothing: float) -> float:
     """- sum over real positions, sum over pieces, of target probability times log probability."""
     total = 0.0
     for row, ids in zip(logits.tolist(), tgt_out.tolist(), strict=True):
@@ -38,7 +38,7 @@ def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[in
     logits, tgt_out = 2.0 * random_tensor(0, B, T, V), random_ids(1, lengths, T)
     loss = label_smoothed_cross_entropy(logits.requires_grad_(), tgt_out, PAD, smoothing)
     assert loss.shape == ()
-    assert loss.item() == pytest.approx(formula(logits, tgt_out, smoothing), abs=ATOL)
+    assert loss.item() == pytest.approx(loss_by_formula(logits, tgt_out, smoothing), abs=ATOL)
     (gradient,) = torch.autograd.grad(loss, logits)
     assert torch.equal(gradient.ne(0.0), (tgt_out != PAD)[..., None].expand(B, T, V))
     other = torch.where((tgt_out == PAD)[..., None], random_tensor(2, B, T, V), logits)
@@ -199,12 +199,12 @@ def test_the_loss_of_a_batch_is_the_plain_one_of_the_models_logits(smoothing: fl
     src_ids, tgt_in, tgt_out = batch()
     losses = [
         batch_loss(model, src_ids, tgt_in, tgt_out, smoothing),
-        linear_cross_entropy(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, smoothing),
+        linear_cross_entropy(model.hidden_states(src_ids, tgt_in), model.output.weight, tgt_out, PAD, smoothing),
         label_smoothed_cross_entropy(model(src_ids, tgt_in), tgt_out, PAD, smoothing),
     ]
     got, from_hidden, plain = ([loss.detach(), *torch.autograd.grad(loss, [*model.parameters()])] for loss in losses)
     assert got[0].shape == ()
-    assert got[0].item() == pytest.approx(formula(model(src_ids, tgt_in), tgt_out, smoothing), rel=1e-12)
+    assert got[0].item() == pytest.approx(loss_by_formula(model(src_ids, tgt_in), tgt_out, smoothing), rel=1e-12)
     assert_equal(got, from_hidden)
     for one, other in zip(got, plain, strict=True):
         assert (one - other).abs().max() <= 1e-12 * max(1.0, other.abs().max().item())
@@ -217,6 +217,6 @@ def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
     torch.manual_seed(0)
     losses = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
     torch.manual_seed(0)
-    want = [plain_loss(model.hidden(src_ids, tgt_in), model.output.weight, tgt_out, PAD, 0.1) for _ in range(2)]
+    want = [plain_loss(model.hidden_states(src_ids, tgt_in), model.output.weight, tgt_out, PAD, 0.1) for _ in range(2)]
     assert_close(losses, want)
     assert abs(losses[0] - losses[1]) > 1e-3

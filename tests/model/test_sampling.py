@@ -24,7 +24,7 @@ STEPPER = CachedStepper(MODEL)
 
 
 @torch.no_grad()
-def probability(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
+def sample_prob(model: Transformer, source: Tensor, output: list[int], top: int) -> float:
     """That `sample` draws the output and then EOS: from one masked pass, each token's share among the likeliest."""
     logits = model(source[None], torch.tensor([[BOS, *output]]))[0]
     logits[:, [PAD, BOS]] = -torch.inf
@@ -38,9 +38,9 @@ def test_what_is_sampled_has_the_probability_that_the_full_pass_gives_it() -> No
     common = [(output, count) for output, count in Counter(drawn).most_common(8) if len(output) < TARGET_LIMITS[0]]
     assert len(common) >= 4
     for output, count in common:
-        p = probability(MODEL, source, [*output], top)
+        p = sample_prob(MODEL, source, [*output], top)
         assert abs(count - n * p) < 4 * (n * p * (1 - p)) ** 0.5
-    assert {p == 0 for p in (probability(MODEL, source, [*output], top - 1) for output, _ in common)} == {True, False}
+    assert {p == 0 for p in (sample_prob(MODEL, source, [*output], top - 1) for output, _ in common)} == {True, False}
 
 
 def test_one_sampled_from_is_the_greedy_one_and_all_is_made_on_the_device_of_the_source() -> None:

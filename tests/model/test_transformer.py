@@ -105,8 +105,8 @@ def test_the_size_of_a_head_is_a_share_of_the_model_unless_given() -> None:
 def test_settings_reach_every_layer() -> None:
     model = Transformer(dataclasses.replace(CONFIG, n_layers=4, d_head=DH, dropout=0.25, attention_dropout=0.5))
     assert len(model.encoder.layers) == len(model.decoder.layers) == 4
-    assert len(attentions(model)) == 12
-    assert {(each.n_heads, each.d_head, each.dropout) for each in attentions(model).values()} == {(4, DH, 0.5)}
+    assert len(attention_modules(model)) == 12
+    assert {(each.n_heads, each.d_head, each.dropout) for each in attention_modules(model).values()} == {(4, DH, 0.5)}
     dropouts = [module.p for module in model.modules() if isinstance(module, Dropout)]
     assert dropouts == [0.25] * 17  # the embeddings, and in each layer answers and hidden elements
 
@@ -144,15 +144,15 @@ def test_everything_is_made_on_the_device_of_the_ids() -> None:
     model = random_model(0)
     before = model(SRC_IDS, TGT_IN)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
-        assert torch.equal(run(model, "forward"), before)
-        assert worst_deviation([run(model, "step")], [before]) <= ATOL
+        assert torch.equal(logits_by_method(model, "forward"), before)
+        assert worst_deviation([logits_by_method(model, "step")], [before]) <= ATOL
 
 
 def intermediate_dtypes(model: Transformer) -> set[torch.dtype]:
     """Those of each layer's output, of the encoder's and of the hidden states."""
     memory, src_mask, read = model.run_encoder(SRC_IDS)
     _, written = model.run_decoder(TGT_IN, memory, src_mask)
-    return {x.dtype for x in (*(trace.output for trace in read + written), memory, model.hidden(SRC_IDS, TGT_IN))}
+    return {x.dtype for x in (*(t.output for t in read + written), memory, model.hidden_states(SRC_IDS, TGT_IN))}
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -201,23 +201,23 @@ def test_embeddings_begin_normal_with_the_right_spread_and_norms_with_one_and_ze
 
 # Passes
 
-LOGIT_METHODS = ["forward", "hidden", "decode", "step"]
+LOGIT_METHODS = ["forward", "hidden_states", "decode", "step"]
 
 
-def run(model: Transformer, way: str) -> Tensor:
+def logits_by_method(model: Transformer, way: str) -> Tensor:
     """The logits of one batch, the target fed in two chunks where it is fed step by step."""
     match way:
         case "forward":
             return model(SRC_IDS, TGT_IN)
-        case "hidden":
-            return model.output(model.hidden(SRC_IDS, TGT_IN))
+        case "hidden_states":
+            return model.output(model.hidden_states(SRC_IDS, TGT_IN))
         case "decode":
             return model.decode(TGT_IN, *model.encode(SRC_IDS))
     cache = model.init_cache(*model.encode(SRC_IDS))
     return torch.cat([model.step(chunk, cache) for chunk in TGT_IN.split([2, 3], 1)], 1)
 
 
-def attentions(model: Transformer) -> dict[str, MultiHeadAttention]:
+def attention_modules(model: Transformer) -> dict[str, MultiHeadAttention]:
     return {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
 
 
@@ -227,11 +227,11 @@ def test_all_ways_through_the_model_give_the_same_logits() -> None:
     memory, src_mask = model.encode(SRC_IDS)
     assert memory.shape == (B, S, D)
     assert torch.equal(src_mask, (SRC_IDS != PAD)[:, None, None])
-    forward, hidden, decode, step = (run(model, way) for way in LOGIT_METHODS)
+    forward, hidden, decode, step = (logits_by_method(model, way) for way in LOGIT_METHODS)
     assert torch.equal(forward, hidden)
     assert torch.equal(forward, decode)
     assert worst_deviation([step], [forward]) <= ATOL
-    assert torch.equal(model.hidden(SRC_IDS, TGT_IN) @ model.output.weight.T, forward)
+    assert torch.equal(model.hidden_states(SRC_IDS, TGT_IN) @ model.output.weight.T, forward)
 
 
 @pytest.mark.parametrize("flags", [{}, {"need_weights": False}, {"need_weights": True}])
@@ -336,7 +336,7 @@ def test_every_layer_is_handed_the_number_of_tokens_before_those_it_reads() -> N
     model = random_model(6)
     for layer in model.decoder.layers:
         layer.register_forward_pre_hook(lambda module, arguments: offsets.append(arguments[5]))
-    run(model, "step"), run(model, "forward")
+    logits_by_method(model, "step"), logits_by_method(model, "forward")
     assert offsets == [0, 0, 2, 2, 0, 0]
 
 
@@ -348,9 +348,9 @@ def test_every_layer_is_handed_the_number_of_tokens_before_those_it_reads() -> N
 def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
     model = random_model(5)
     fired = []
-    for name, module in attentions(model).items():
+    for name, module in attention_modules(model).items():
         module.register_forward_hook(lambda _, arguments, out, name=name: fired.append((name, out[0].size(1), out[1])))
-    run(model, way)
+    logits_by_method(model, way)
     encoder = [(f"encoder.layers.{i}.self_attn", S, None) for i in range(2)]
     of_chunks = [
         (f"decoder.layers.{i}.{kind}_attn", n, None)
@@ -363,23 +363,23 @@ def test_a_hook_on_any_attention_fires_each_time_it_computes(way: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("way", LOGIT_METHODS)
-@pytest.mark.parametrize("name", list(attentions(random_model(5))))
+@pytest.mark.parametrize("name", list(attention_modules(random_model(5))))
 def test_what_a_hook_puts_in_the_place_of_an_output_reaches_the_logits(name: str, way: str) -> None:
     model = random_model(5)
-    before = run(model, way)
-    hook = attentions(model)[name].register_forward_hook(
+    before = logits_by_method(model, way)
+    hook = attention_modules(model)[name].register_forward_hook(
         lambda module, arguments, out: (torch.zeros_like(out[0]), None)
     )
-    got = run(model, way)
+    got = logits_by_method(model, way)
     hook.remove()
-    assert torch.equal(run(model, way), before)
-    nn.init.zeros_(attentions(model)[name].w_o.weight)
-    nn.init.zeros_(attentions(model)[name].w_o.bias)
-    assert worst_deviation([got], [run(model, way)]) <= ATOL
+    assert torch.equal(logits_by_method(model, way), before)
+    nn.init.zeros_(attention_modules(model)[name].w_o.weight)
+    nn.init.zeros_(attention_modules(model)[name].w_o.bias)
+    assert worst_deviation([got], [logits_by_method(model, way)]) <= ATOL
     assert worst_deviation([got], [before]) > 1e-3
 
 
-def ask(module: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
+def need_weights_hook(module: nn.Module, arguments: tuple[object, ...]) -> tuple[object, ...]:
     """A forward pre-hook that asks an attention for its weights."""
     return *arguments[:4], True, *arguments[5:]
 
@@ -402,16 +402,16 @@ def test_weights_can_be_looked_at_from_outside(way: str, by_name: bool) -> None:
     in_order = [trace.self_weights for trace in read]
     for trace in written:
         in_order += [trace.self_weights, trace.cross_weights]
-    before = run(model, way)
+    before = logits_by_method(model, way)
 
-    seen: dict[str, list[Tensor]] = {name: [] for name in attentions(model)}
-    for name, module in attentions(model).items():
+    seen: dict[str, list[Tensor]] = {name: [] for name in attention_modules(model)}
+    for name, module in attention_modules(model).items():
         if by_name:
             module.register_forward_pre_hook(need_weights_kwargs_hook, with_kwargs=True)
         else:
-            module.register_forward_pre_hook(ask)
+            module.register_forward_pre_hook(need_weights_hook)
         module.register_forward_hook(lambda _, arguments, out, name=name: seen[name].append(out[1]))
-    assert torch.equal(run(model, way), before)
+    assert torch.equal(logits_by_method(model, way), before)
     for parts, weights in zip(seen.values(), in_order, strict=True):
         assert weights is not None
         width = weights.size(-1)

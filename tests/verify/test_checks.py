@@ -22,7 +22,7 @@ from minitrans.pages.pictures import heat_map
 from minitrans.verify import checks, wrong_formulas
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.checks.decoding import overfit_running_example
-from minitrans.verify.checks.heads import attentions
+from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
 BY_ID = {check.id: check for check in CHECKS}
@@ -69,8 +69,8 @@ def test_a_difference_of_compiled_code_is_a_failure_not_a_reason_for_the_plain_p
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     training = pytest.importorskip("minitrans.compiled.training")
-    exact = training._parts
-    monkeypatch.setattr(training, "_parts", lambda parts, norm, kind: exact(parts, Mock(wraps=norm, eps=1.1e-5), kind))
+    exact = training._part_structs
+    monkeypatch.setattr(training, "_part_structs", lambda p, norm, kind: exact(p, Mock(wraps=norm, eps=1.1e-5), kind))
     failed = [check.id for check in CHECKS if not check.run({torch.float64: subject_with()}).passed]
     assert failed == ["compiled.admitted", "compiled.pass"]
 
@@ -114,7 +114,7 @@ def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
         parameter.data.fill_(math.nan)
     subject = model_and_random_pairs(model)
     assert BY_ID["C8"].measure(subject) == len(list(model.parameters()))
-    assert BY_ID["C16"].measure(subject) == len(attentions(model))
+    assert BY_ID["C16"].measure(subject) == len(attention_modules(model))
 
 
 @pytest.mark.parametrize("i", range(6))
@@ -123,7 +123,7 @@ def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -
     """Its output is off, and it returns no weights of the last key."""
     subject = subject_with()
     wrong = lambda _, inputs, out: (1.01 * out[0], out[1] if out[1] is None else out[1][..., :-1])  # noqa: E731
-    attentions(subject.model)[i].register_forward_hook(wrong)
+    attention_modules(subject.model)[i].register_forward_hook(wrong)
     assert not BY_ID[id_].measure(subject) <= BY_ID[id_].tolerance
 
 

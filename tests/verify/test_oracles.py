@@ -15,8 +15,8 @@ from minitrans.model import reference
 from minitrans.model.transformer import Transformer
 from minitrans.verify import oracles
 from minitrans.verify.oracles import (
+    numpy_weights,
     torch_transformer,
-    weights_of,
 )
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
@@ -38,7 +38,7 @@ def memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> li
 
 def numpy_memory_and_logits(model: Transformer, src_ids: Tensor, tgt_in: Tensor) -> list[Tensor]:
     """The same, of the first row alone, which has no padding."""
-    weights, n_heads = weights_of(model), model.config.n_heads
+    weights, n_heads = numpy_weights(model), model.config.n_heads
     memory = reference.encode(weights, n_heads, src_ids[0].tolist())
     logits = reference.decode(weights, n_heads, memory, tgt_in[0].tolist())
     return [torch.from_numpy(memory)[None], torch.from_numpy(logits)[None]]
@@ -70,7 +70,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
 
 def test_weights_for_the_reference_are_float64_and_all_there() -> None:
     model = random_model(0).to(torch.bfloat16)
-    weights = weights_of(model)
+    weights = numpy_weights(model)
     assert list(weights) == list(model.state_dict())
     assert {str(array.dtype) for array in weights.values()} == {"float64"}
     assert (weights["output.weight"] == model.output.weight.double().detach().numpy()).all()

@@ -58,7 +58,7 @@ class PageParser(HTMLParser):
         """Of SVG's; nothing to balance."""
 
 
-def text(html: str) -> str:
+def visible_text(html: str) -> str:
     """What a reader sees."""
     return re.sub(r"<[^>]+>", " ", html.partition("</head>")[2])
 
@@ -86,7 +86,7 @@ def test_the_table_says_what_the_report_says() -> None:
     assert [title.strip() for title in re.findall(r'rowgroup" colspan="6">(\w+)', html)] == ["One", "Two"]
     assert "3e-16<small>≤ 1e-12</small>" in html
     assert html.count("2e-7<small>≤ 4e-6</small>") == 3
-    assert "✓ 3 checks passed in 1.5 s on a model of 2+2 layers, d_model 12, 3 heads" in text(html).replace(
+    assert "✓ 3 checks passed in 1.5 s on a model of 2+2 layers, d_model 12, 3 heads" in visible_text(html).replace(
         "&nbsp;", " "
     )
     assert "FAIL" not in html
@@ -103,7 +103,7 @@ def test_a_failure_stands_out() -> None:
 
 
 def test_sabotages_are_shown_if_there_are_any() -> None:
-    assert "sabotage" not in text(page(REPORT, SUBJECT)).lower()
+    assert "sabotage" not in visible_text(page(REPORT, SUBJECT)).lower()
     caught = [Caught("leak", "It <leaks>.", ["C1", "C3"]), Caught("late", "Too late.", [])]
     html = page(replace(REPORT, sabotages=caught), SUBJECT)
     assert "1 of 2 sabotages caught" in html

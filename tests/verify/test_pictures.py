@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.model.masks import causal_mask
 from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render
@@ -101,7 +101,7 @@ def test_each_dtype_has_a_line_a_tolerance_and_a_name() -> None:
     assert panel.get_yscale() == "log"
     drawn, dashed = panel.lines[::2], panel.lines[1::2]
     assert [line.get_label() for line in drawn] == [
-        f"{name}, at most {number(tolerance)} (dashed)" for name, tolerance in tolerances.items()
+        f"{name}, at most {to_str(tolerance)} (dashed)" for name, tolerance in tolerances.items()
     ]
     dtypes = torch.float64, *LOWER_DTYPES
     assert [set(line.get_ydata()) for line in dashed] == [{dtype_tolerance(dtype)} for dtype in dtypes]  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def raised_check_ids(info: Mock) -> set[str]:
     return {call.args[1] for call in info.call_args_list if call.args[0] == "%s raised"}
 
 
-def functions() -> dict[FunctionType, CodeType]:
+def package_functions() -> dict[FunctionType, CodeType]:
     """All that a sabotage could edit: the functions of the package's modules, and of their classes; with their code."""
     modules = [module for name, module in list(sys.modules.items()) if name.startswith("minitrans.")]
     named = [value for module in modules for value in vars(module).values()]
@@ -103,9 +103,9 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
 @pytest.mark.parametrize(("dtype", "times"), [(torch.float32, 10), (torch.bfloat16, 5)])
 def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype, times: float) -> None:
     """Between them, each check that is measured in it meets one."""
-    seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower}
+    seen = {check.id: check for check in AVAILABLE_CHECKS if dtype in check.lower_dtypes}
     for sabotage in SABOTAGES:
-        if sabotage.plain:
+        if sabotage.large_in_lower_dtypes:
             with sabotage.apply_fault():
                 subjects = {dtype: model_and_random_pairs(fresh_model()).to(dtype)}
                 results = [check.run(subjects).by_dtype[dtype_name(dtype)] for check in seen.values()]
@@ -118,32 +118,34 @@ def test_a_fault_lies_far_above_what_a_lower_dtype_may_round(dtype: torch.dtype,
 
 
 @pytest.fixture(scope="module")
-def self_test() -> CaughtAndRaised:
+def self_test_results() -> CaughtAndRaised:
     """Run it once; it takes minutes."""
     caught_and_raised = []
-    before = functions()
+    before = package_functions()
     with patch.object(LOGGER, "info") as info:
         for caught in verify.self_test():
             caught_and_raised.append((caught, raised_check_ids(info)))
             info.reset_mock()
-    assert functions() == before
+    assert package_functions() == before
     return caught_and_raised
 
 
 @pytest.mark.slow
-def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measures(self_test: CaughtAndRaised) -> None:
-    assert [caught.id for caught, _ in self_test] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
-    measured = {caught.id: set(caught.caught_by) - raised for caught, raised in self_test}
+def test_every_sabotage_is_caught_and_every_check_catches_one_by_what_it_measures(
+    self_test_results: CaughtAndRaised,
+) -> None:
+    assert [caught.id for caught, _ in self_test_results] == [sabotage.id for sabotage in AVAILABLE_SABOTAGES]
+    measured = {caught.id: set(caught.caught_by) - raised for caught, raised in self_test_results}
     assert [id_ for id_, noticed in measured.items() if not noticed] == []  # not by crashes alone
     assert {check.id for check in AVAILABLE_CHECKS} - set().union(*measured.values()) == set()
     report = verify.run()
     assert report.passed  # the code is right again
-    assert Report(report.checks, [caught for caught, _ in self_test]).passed
+    assert Report(report.checks, [caught for caught, _ in self_test_results]).passed
 
 
 @pytest.mark.slow
-def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test: CaughtAndRaised) -> None:
-    noticed = {caught.id: set(caught.caught_by) for caught, _ in self_test}
+def test_checks_that_have_nothing_to_do_with_a_fault_do_not_fail(self_test_results: CaughtAndRaised) -> None:
+    noticed = {caught.id: set(caught.caught_by) for caught, _ in self_test_results}
     only = {sabotage.id: required_check_ids(sabotage) for sabotage in AVAILABLE_SABOTAGES if sabotage.no_other}
     assert {id_: noticed[id_] for id_ in only} == only
 
@@ -183,16 +185,16 @@ def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
 @pytest.mark.parametrize("sabotage", SABOTAGES, ids=lambda sabotage: sabotage.id)
 def test_a_sabotage_edits_what_it_names_and_is_undone(sabotage: Sabotage) -> None:
     assert sabotage.fault.endswith(".")
-    before = functions()
+    before = package_functions()
     with sabotage.apply_fault():
-        edited = {f.__qualname__ for f, code in functions().items() if code is not before[f]}
+        edited = {f.__qualname__ for f, code in package_functions().items() if code is not before[f]}
     assert edited == {name.split(":")[1] for name in sabotage.edits}
-    assert functions() == before
+    assert package_functions() == before
 
 
 def test_a_sabotage_is_undone_when_what_runs_under_it_raises() -> None:
     model = fresh_model()
-    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.hidden": [("return", "1 / 0; return")]}, [])
+    sabotage = Sabotage("x", "A fault.", {"model.transformer:Transformer.forward": [("return", "1 / 0; return")]}, [])
     with pytest.raises(ZeroDivisionError), sabotage.apply_fault():
         model(TOKEN_IDS, TOKEN_IDS)
     assert model(TOKEN_IDS, TOKEN_IDS).isfinite().all()

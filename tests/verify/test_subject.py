@@ -26,7 +26,7 @@ from minitrans.verify.subject import (
 Pairs = list[tuple[str, str]]
 
 
-def corpus(split: str, n: int | None = None, folder: Path = CORPUS) -> Pairs:
+def read_pairs(split: str, n: int | None = None, folder: Path = CORPUS) -> Pairs:
     """Sentence pairs of the tests' corpus, or of another."""
     en, zh = ((folder / f"{split}.{code}").read_text(encoding="utf-8").splitlines()[:n] for code in ("en", "zh"))
     return list(zip(en, zh, strict=True))
@@ -142,21 +142,21 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
     def encode(line: str) -> list[int]:
         return bundle.tokenizer.encode(reader.read(line)[0])
 
-    alone = [source for source, _ in corpus("test") if len(reader.sentences(source)) == 1]
+    alone = [source for source, _ in read_pairs("test") if len(reader.sentences(source)) == 1]
     fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]
     lines = fitting[: 2 * DECODE_BATCH_SIZE + 5]
-    batches = model_and_text_pairs(bundle, corpus("valid", 3), lines, []).decode_batches
+    batches = model_and_text_pairs(bundle, read_pairs("valid", 3), lines, []).decode_batches
     assert [len(batch) for batch in batches] == [DECODE_BATCH_SIZE, DECODE_BATCH_SIZE, 5]
     rows = [[i for i in row if i != pad_id] for batch in batches for row in batch.tolist()]
     assert sorted(rows) == sorted([*encode(line), eos_id] for line in lines)
     assert [len(row) for row in rows] == sorted(len(row) for row in rows)
     monkeypatch.setattr(verify_subject, "MAX_DECODE_LINES", 10)
-    (batch,) = model_and_text_pairs(bundle, corpus("valid", 3), lines[:25], []).decode_batches
+    (batch,) = model_and_text_pairs(bundle, read_pairs("valid", 3), lines[:25], []).decode_batches
     assert (batch != pad_id).sum(1).tolist() == sorted(len(encode(line)) + 1 for line in lines[:25])[::3]
 
 
 def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
-    pairs = corpus("valid", 5 * N_PAIRS + 1)
+    pairs = read_pairs("valid", 5 * N_PAIRS + 1)
     subject = model_and_text_pairs(bundle, pairs, ["deep"], [])
     lengths = sorted(len(bundle.tokenizer.encode(source)) for source, _ in pairs)
     chosen = [len(source) for source, _ in subject.pairs()]
@@ -172,7 +172,7 @@ def test_pairs_of_all_lengths_are_chosen(bundle: Bundle) -> None:
 def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, bundle: Bundle) -> None:
     subject = load_run_and_pairs(tiny_run)
     assert torch.equal(subject.model.output.weight, bundle.model.output.weight.double())
-    want = model_and_text_pairs(bundle, corpus("valid", 12), [source for source, _ in corpus("test", 15)], [])
+    want = model_and_text_pairs(bundle, read_pairs("valid", 12), [source for source, _ in read_pairs("test", 15)], [])
     assert torch.equal(subject.src_ids, want.src_ids)
     assert torch.equal(subject.tgt_in, want.tgt_in)
     assert [batch.tolist() for batch in subject.decode_batches] == [batch.tolist() for batch in want.decode_batches]
@@ -183,7 +183,7 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
     tiny_run: Path, bundle: Bundle, tmp_path: Path
 ) -> None:
     known = list(RUNNING_EXAMPLE.items())[:2]
-    for split, pairs in (("train", [*corpus("train", 9), *known]), ("valid", corpus("valid", 4))):
+    for split, pairs in (("train", [*read_pairs("train", 9), *known]), ("valid", read_pairs("valid", 4))):
         for language, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     subject = load_run_and_pairs(tiny_run, str(tmp_path))
@@ -194,7 +194,7 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
 
 
 def test_the_corpus_that_ships_has_the_running_example() -> None:
-    shipped = corpus("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
+    shipped = read_pairs("train", folder=Path(__file__).parents[2] / "data" / "en-zh")
     assert set(RUNNING_EXAMPLE.items()) <= set(shipped)
 
 

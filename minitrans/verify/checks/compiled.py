@@ -36,11 +36,11 @@ def compiled_code_is_admitted(subject: ModelAndPairs) -> float:
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
-        controls = refusals(subject.model), refusals(hooked)
-    return float(refusals(subject.model)) if controls == (2, 2) and refusals(hooked) == 2 else math.inf
+        controls = count_refusals(subject.model), count_refusals(hooked)
+    return float(count_refusals(subject.model)) if controls == (2, 2) and count_refusals(hooked) == 2 else math.inf
 
 
-def refusals(model: Transformer) -> int:
+def count_refusals(model: Transformer) -> int:
     """For how many of the two, training and decoding, compiled code refuses the model."""
     n_refused = 0
     for probe_check in (probe.check_training, probe.check_steps):

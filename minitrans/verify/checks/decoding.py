@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import Check, Measure, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import Check, MeasureFn, check_registrar, deviation, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.data.batching import collate, pad_sequences
 from minitrans.model.decoding import (
@@ -33,7 +33,7 @@ claim = check_registrar(TITLE, CHECKS)
 COMPARED_TENSORS = "logits, outputs of all layers, all attention weights"
 
 
-def any_model(id_: str, general: str, more: str = "") -> Callable[[Measure], Measure]:
+def any_model(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
     """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
 
     Args:
@@ -43,7 +43,7 @@ def any_model(id_: str, general: str, more: str = "") -> Callable[[Measure], Mea
     """
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
-    def register(measure: Measure) -> Measure:
+    def register(measure: MeasureFn) -> MeasureFn:
         what = known.what.replace("logits", COMPARED_TENSORS) + more
         CHECKS.append(replace(known, id=id_, group=TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure

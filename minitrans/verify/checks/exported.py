@@ -22,7 +22,7 @@ def vocabulary_pieces(subject: ModelAndPairs) -> list[str]:
     return [subject.piece(i) for i in range(subject.model.config.vocab_size)]
 
 
-def exported(subject: ModelAndPairs) -> Any:
+def export_and_load_engine(subject: ModelAndPairs) -> Any:
     """CTranslate2 with the model, in float32."""
     with TemporaryDirectory() as folder:
         model = subject.to(torch.float32).model
@@ -41,7 +41,7 @@ def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
     # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
     model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
     pairs = [(src, tgt) for src, tgt in subject.pairs() if len(src) > 1 and len(tgt) > 1]
-    results = exported(subject).score_batch(
+    results = export_and_load_engine(subject).score_batch(
         [[pieces[i] for i in src[:-1]] for src, _ in pairs],
         [[pieces[i] for i in tgt[1:]] for _, tgt in pairs],
         max_input_length=0,
@@ -64,7 +64,7 @@ def exported_model_decodes_the_same(subject: ModelAndPairs) -> float:
     """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
     # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
     model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
-    engine = exported(subject)
+    engine = export_and_load_engine(subject)
     deviations = []
     for batch in subject.decode_batches:
         sources = [[i for i in row if i != config.pad_id][:-1] for row in batch.tolist()]

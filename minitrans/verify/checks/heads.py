@@ -19,14 +19,14 @@ from minitrans.model.attention import (
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.model.transformer import Transformer
 from minitrans.verify import wrong_formulas
-from minitrans.verify.oracles import torch_multi_head, torch_multi_head_output, weights_of
+from minitrans.verify.oracles import numpy_weights, torch_multi_head, torch_multi_head_output
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
 claim = check_registrar("Many heads", CHECKS)
 
 
-def attentions(model: Transformer) -> list[MultiHeadAttention]:
+def attention_modules(model: Transformer) -> list[MultiHeadAttention]:
     """Every attention in the model."""
     return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
 
@@ -44,7 +44,7 @@ def torch_compatible_model(model: Transformer) -> Transformer:
 def packed_projections(subject: ModelAndPairs) -> float:
     """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
-    for attention in attentions(subject.model):
+    for attention in attention_modules(subject.model):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         size = attention.n_heads * attention.d_head
         for i, packed in enumerate(attention.project(x, 0, 3)):
@@ -55,7 +55,7 @@ def packed_projections(subject: ModelAndPairs) -> float:
                 deviations.append(deviation(packed[:, h], head))
         (q,), (k, v) = attention.project(x, 0, 1), attention.project(x, 1, 3)
         deviations += [deviation(a, b) for a, b in zip((q, k, v), attention.project(x, 0, 3), strict=True)]
-    for attention in attentions(torch_compatible_model(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=9)
         torch_module = torch_multi_head(attention)  # written
         reread = MultiHeadAttention(attention.w_o.out_features, attention.n_heads).to(subject.dtype).eval()
@@ -176,7 +176,7 @@ def cross_attention_weighs_sources(subject: ModelAndPairs) -> float:
     """In cross-attention each target token weighs each source token: 2 queries on 4 keys have 2 x 4 weights a head."""
     # Queries from one sequence, keys and values from the other: only the queries' own rows depend on them.
     n_wrong = 0
-    for attention in attentions(subject.model):
+    for attention in attention_modules(subject.model):
         d_model = attention.w_o.out_features
         tgt, src = subject.noise(1, 2, d_model, seed=16), subject.noise(1, 4, d_model, seed=17)
         cross, own = (attention(x, src, src, need_weights=True)[1] for x in (tgt, src))
@@ -189,7 +189,7 @@ def cross_attention_weighs_sources(subject: ModelAndPairs) -> float:
 @claim("C15.numpy", "output and weights of every attention in the model, against NumPy loops over heads and queries")
 def multi_head_matches_numpy(subject: ModelAndPairs) -> float:
     """Multi-head attention is h independent attentions, concatenated, then W_o."""
-    weights = weights_of(subject.model)
+    weights = numpy_weights(subject.model)
     deviations = []
     for name, module in subject.model.named_modules():
         if not isinstance(module, MultiHeadAttention):
@@ -215,7 +215,7 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
     src_mask = padding_mask(subject.src_ids, subject.model.config.pad_id)
     batch, src_len = subject.src_ids.shape
     deviations = []
-    for attention in attentions(torch_compatible_model(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         d_model = attention.w_o.out_features
         x_q, x_kv = subject.noise(batch, 4, d_model, seed=20), subject.noise(batch, src_len, d_model, seed=21)
         output, head_weights = attention(x_q, x_kv, x_kv, src_mask, need_weights=True)
@@ -228,11 +228,11 @@ def multi_head_matches_torch(subject: ModelAndPairs) -> float:
 
 
 @claim("C24", "output of every attention, against nn.MultiheadAttention(batch_first=False) on transposed input")
-def batch_first(subject: ModelAndPairs) -> float:
+def tensors_are_batch_first(subject: ModelAndPairs) -> float:
     """Tensors are batch first, (B, L, D); code in which they are sequence first, (L, B, D), computes the same."""
     # Two rows of five; an attention over the wrong axis would mix the rows.
     deviations = []
-    for attention in attentions(torch_compatible_model(subject.model)):
+    for attention in attention_modules(torch_compatible_model(subject.model)):
         x = subject.noise(2, 5, attention.w_o.out_features, seed=24)
         sequence_first = x.transpose(0, 1)
         torch_output, _ = torch_multi_head(attention, batch_first=False)(sequence_first, sequence_first, sequence_first)

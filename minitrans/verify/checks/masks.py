@@ -13,7 +13,7 @@ from minitrans.model.attention import attention_weights, scaled_dot_product_atte
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
 from minitrans.verify import wrong_formulas
-from minitrans.verify.checks.heads import attentions
+from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
@@ -114,7 +114,7 @@ def prefix_outputs_are_unchanged(subject: ModelAndPairs) -> float:
     model = subject.model
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
-    changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attentions(model)]
+    changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attention_modules(model)]
     return prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
 
 

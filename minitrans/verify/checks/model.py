@@ -14,7 +14,7 @@ from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.bundle import count_parameters
 from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import torch_compatible_model
-from minitrans.verify.oracles import torch_layer, torch_transformer, weights_of
+from minitrans.verify.oracles import numpy_weights, torch_layer, torch_transformer
 from minitrans.verify.subject import ModelAndPairs
 
 CHECKS: list[Check] = []
@@ -81,7 +81,7 @@ def model_matches_torch(subject: ModelAndPairs) -> float:
 def model_matches_numpy(subject: ModelAndPairs) -> float:
     """The whole model, batched and padded, equals the formulas written out in NumPy, sentence by sentence."""
     model = subject.model
-    logits, weights = model(subject.src_ids, subject.tgt_in), weights_of(model)
+    logits, weights = model(subject.src_ids, subject.tgt_in), numpy_weights(model)
     deviations = []
     for b, (src, tgt) in enumerate(subject.pairs()):
         expected = reference.transformer(weights, model.config.n_heads, src, tgt)

@@ -61,7 +61,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
     targets[1:, -5:] = config.pad_id
     noise = subject.noise(3, length, config.d_model, seed=40)
     deviations = []
-    for h, tgt_out in (subject.model.hidden(subject.src_ids, subject.tgt_in), subject.tgt_out), (noise, targets):
+    for h, tgt_out in (subject.model.hidden_states(subject.src_ids, subject.tgt_in), subject.tgt_out), (noise, targets):
         h = h.detach().requires_grad_()
         n_tokens = int((tgt_out != config.pad_id).sum())
         for smoothing in (0.0, 0.1):

@@ -3,14 +3,14 @@
 from itertools import groupby
 from pathlib import Path
 
-from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, number
+from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, to_str
 from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import template_renderer
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
-render = template_renderer("minitrans.verify.page", number=number)
+render = template_renderer("minitrans.verify.page", number=to_str)
 
 
 def make_folder(folder: Path) -> None:
@@ -41,9 +41,9 @@ def page(report: Report, subject: ModelAndPairs | str) -> str:
         name = f"a model of {c.n_layers}+{c.n_layers} layers, d_model {c.d_model}, {c.n_heads} heads"
         pictures = {
             "config": c,
-            "masks": figures.masks(),
-            "attention": figures.attention(subject),
-            "decoding": figures.decoding(subject),
+            "masks": figures.mask_pictures(),
+            "attention": figures.attention_heat_maps(subject),
+            "decoding": figures.decoding_error_chart(subject),
         }
     return render(
         "verify.html",

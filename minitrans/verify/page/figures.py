@@ -23,7 +23,7 @@ MAX_SHOWN_HEADS = 16
 MAX_SHOWN_CELLS = 10_000
 
 
-def masks() -> dict[str, Markup]:
+def mask_pictures() -> dict[str, Markup]:
     """Pictures of the package's masks, on six tokens."""
     six = [str(i) for i in range(6)]
     batch = torch.tensor([[7, 7, 7, 7, 7, 7], [7, 7, 7, 7, 0, 0], [7, 7, 0, 0, 0, 0]])
@@ -37,7 +37,7 @@ def masks() -> dict[str, Markup]:
 
 
 @torch.no_grad()
-def attention(subject: ModelAndPairs) -> dict[str, object]:
+def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     """Heat maps of one sentence pair, for as many of the last layers as the page has room for; the last comes first."""
     model, config = subject.model, subject.model.config
     source, target = choose_pair(subject.pairs())
@@ -83,7 +83,7 @@ def errors_by_position(case: ModelAndTokens[Any]) -> list[float]:
     ]
 
 
-def decoding(subject: ModelAndPairs) -> dict[str, object]:
+def decoding_error_chart(subject: ModelAndPairs) -> dict[str, object]:
     """The error of cached against full decoding by dtype and position: a chart, and its numbers."""
     errors = {dtype_name(d): errors_by_position(subject.to(d).case()) for d in (torch.float64, *LOWER_DTYPES)}
     return {
