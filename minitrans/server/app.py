@@ -30,7 +30,7 @@ from minitrans.explain import explain
 from minitrans.pages.render import script_hash, template_renderer
 from minitrans.server.markup import split_html
 from minitrans.server.queue import BatchFunction, RequestQueue
-from minitrans.server.spec import SPEC
+from minitrans.server.openapi import SPEC
 from minitrans.text.reading import clean, words
 from minitrans.translate.translator import Translator
 

@@ -51,7 +51,7 @@ from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
-from minitrans.translate.confidence import choose_threshold
+from minitrans.translate.unsure_threshold import choose_threshold
 from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
 

@@ -8,7 +8,7 @@ import pytest
 from draw_pictures import OUTPUT, SENTENCE, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_who_computes, masks
 
 from minitrans import Translator
-from minitrans.explain.computing import TracedTranslation, trace_translations
+from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model import masks as of_model
 
 ROOT = Path(__file__).parents[2]

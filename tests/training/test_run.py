@@ -27,7 +27,7 @@ from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
-from minitrans.translate.confidence import choose_threshold
+from minitrans.translate.unsure_threshold import choose_threshold
 from minitrans.translate.scoring import score
 from minitrans.translate.translator import Translator
 
