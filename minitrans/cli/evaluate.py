@@ -12,8 +12,8 @@ from minitrans.cli.common import add_decoding, add_references, print_scores, rea
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
-    from minitrans.translate.confidence import UnsureScores
     from minitrans.translate.translator import Translation
+    from minitrans.translate.unsure_threshold import UnsureScores
 
 
 def add_evaluate_flags(parser: Parser) -> None:
@@ -39,8 +39,8 @@ def evaluate_command(args: Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.translate.confidence import score_unsure
     from minitrans.translate.scoring import compare, mean_and_std, references_by_line
+    from minitrans.translate.unsure_threshold import score_unsure
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
     scores = compare(texts, references, bundles[0].target, args.tokenize, others)

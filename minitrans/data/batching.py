@@ -94,13 +94,13 @@ class Rows:
         self._starts = np.cumsum(lengths) - lengths
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> "Rows":
+    def from_lists(cls, rows: Sequence[Sequence[int]]) -> "Rows":
         """Make them of a list of lists."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
 
     @classmethod
-    def joined(cls, parts: "Sequence[Rows]") -> "Rows":
+    def concat_rows(cls, parts: "Sequence[Rows]") -> "Rows":
         """Concatenate several."""
         ids, lengths = ([_NO_ROWS, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
         return cls(np.concatenate(ids), np.concatenate(lengths))
@@ -112,12 +112,12 @@ class Rows:
         places = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
         return Rows(self.ids[places], lengths)
 
-    def lists(self, numbers: npt.ArrayLike) -> list[list[int]]:
+    def to_lists(self, numbers: npt.ArrayLike) -> list[list[int]]:
         """Return the rows with these numbers as lists."""
         rows = self.take(numbers)
         return [part.tolist() for part in np.split(rows.ids, np.cumsum(rows.lengths)[:-1])]
 
-    def padded(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
+    def to_padded_tensor(self, pad_id: int, bos_id: int | None = None, eos_id: int | None = None) -> Tensor:
         """Stack the rows into a tensor (N, longest row), int64, with BOS before and EOS after each if they are given.
 
         It is filled up with `pad_id` on the right.
@@ -137,12 +137,12 @@ class Rows:
 
 def pad_sequences(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Stack rows of ids into one tensor (B, longest row), int64, filled up with `pad_id` on the right."""
-    return Rows.of(rows).padded(pad_id)
+    return Rows.from_lists(rows).to_padded_tensor(pad_id)
 
 
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
-    return collate_rows(Rows.of(src), Rows.of(tgt), pad_id, bos_id, eos_id)
+    return collate_rows(Rows.from_lists(src), Rows.from_lists(tgt), pad_id, bos_id, eos_id)
 
 
 def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
@@ -150,7 +150,7 @@ def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) ->
     if not len(src.lengths):
         return Batch(*(torch.full((1, 1), pad_id) for _ in range(3)))
     return Batch(
-        src_ids=src.padded(pad_id, eos_id=eos_id),
-        tgt_in=tgt.padded(pad_id, bos_id=bos_id),
-        tgt_out=tgt.padded(pad_id, eos_id=eos_id),
+        src_ids=src.to_padded_tensor(pad_id, eos_id=eos_id),
+        tgt_in=tgt.to_padded_tensor(pad_id, bos_id=bos_id),
+        tgt_out=tgt.to_padded_tensor(pad_id, eos_id=eos_id),
     )

@@ -19,7 +19,7 @@ from jsonargparse import ArgumentParser
 
 from minitrans.data.filters import (
     Hashes,
-    copies,
+    duplicate_pairs,
     empty_sides,
     hash_pairs,
     mark_kept,
@@ -84,7 +84,7 @@ def find_pair_numbers(config: DataConfig, reader: Reader, wanted: Container[tupl
         rows = chain.from_iterable(table.to_pylist() for table in read_tables(open_train(config), CHUNK, config))
     else:
         rows = iter(_read_splits(config)["train"])
-    pairs = ((reader.read_pairs([row["source"]], [row["target"]])) for row in rows)
+    pairs = ((reader.preprocess_pairs([row["source"]], [row["target"]])) for row in rows)
     return [n for n, (sources, targets) in enumerate(pairs, 1) if (*sources, *targets) in wanted]
 
 
@@ -142,7 +142,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
             train = train.select(np.sort(rng.choice(len(train), _TOKENIZER_PAIRS, replace=False)))
         pairs = train["source"][:], train["target"][:]
         reader = Reader(config.plain_sources, signs(chain(*pairs)) if config.placeholders else None)
-        tokenizer = Tokenizer.train(chain(*reader.read_pairs(*pairs)), config)
+        tokenizer = Tokenizer.train(chain(*reader.preprocess_pairs(*pairs)), config)
         tokenizer.save(path)
     if tokenizer.vocab_size < config.vocab_size:
         logger.warning(
@@ -222,7 +222,7 @@ def _column(pairs: Dataset, column: str) -> pa.ChunkedArray:
 
 
 def _encode_pairs(pairs: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, list[list[int]]]:
-    sources, targets = tokenizer.reader.read_pairs(pairs["source"], pairs["target"])
+    sources, targets = tokenizer.reader.preprocess_pairs(pairs["source"], pairs["target"])
     return {"src_ids": tokenizer.encode_batch(sources), "tgt_ids": tokenizer.encode_batch(targets)}
 
 
@@ -252,10 +252,10 @@ def _cache_key(*parts: object) -> str:
 def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
     tables = read_tables(split, CHUNK, config)
-    if not split.content:
+    if not split.content_key:
         table = pa.concat_tables([SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
-    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, config.columns, *split.content)}.arrow"
+    path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, config.columns, *split.content_key)}.arrow"
     if not path.is_file():
         with atomic_open(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
             for table in tables:
@@ -269,7 +269,7 @@ def _read_splits(config: DataConfig) -> dict[str, Dataset]:
     for name, split in open_splits(config).items():
         if config.streaming and name == config.train_split:
             split = split._replace(rows=split.rows.take(_TOKENIZER_PAIRS))
-        elif not split.content and config.splits is not None and name not in config.splits.values():
+        elif not split.content_key and config.splits is not None and name not in config.splits.values():
             continue  # a stream that nobody needs
         splits[name] = _read_split(split, config)
         if is_path(config.path) and not len(splits[name]):
@@ -309,7 +309,7 @@ def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: Da
     report(repeated_sources(hashes["valid"], tests), "validation")
     own, empty = _hashes(train, config), empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": copies(own)}
+    repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated

@@ -76,7 +76,7 @@ def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, 
     return faults
 
 
-def copies(hashes: Hashes) -> BoolArray:
+def duplicate_pairs(hashes: Hashes) -> BoolArray:
     """Tell which of the N pairs have occurred before, with the same source and target."""
     again = np.ones(len(hashes.pairs), bool)
     again[np.unique(hashes.pairs, return_index=True)[1]] = False

@@ -21,17 +21,17 @@ class Buffer(NamedTuple):
         src: Rows of source ids, without special ids.
         tgt: Rows of target ids, without special ids.
         epoch: How often the corpus has been read before.
-        first: Number of the first pair in this epoch.
-        begin: What a loader saves to resume where they begin.
-        end: What it saves to resume where they end.
+        first_pair_number: Number of the first pair in this epoch.
+        begin_state: What a loader saves to resume where they begin.
+        end_state: What it saves to resume where they end.
     """
 
     src: Rows
     tgt: Rows
     epoch: int
-    first: int
-    begin: dict[str, Any]
-    end: dict[str, Any]
+    first_pair_number: int
+    begin_state: dict[str, Any]
+    end_state: dict[str, Any]
 
 
 class BatchLoader(ABC):
@@ -81,12 +81,12 @@ class BatchLoader(ABC):
             for taken, rows in enumerate(batches[position:], start=position + 1):
                 # Before the yield: whoever is given the batch may save the state.
                 if taken < len(batches):
-                    self._place = {"buffer": number, "position": taken} | buffer.begin
+                    self._place = {"buffer": number, "position": taken} | buffer.begin_state
                 else:
-                    self._place = {"buffer": number + 1, "position": 0} | buffer.end
+                    self._place = {"buffer": number + 1, "position": 0} | buffer.end_state
                 sides = buffer.src.take(rows), buffer.tgt.take(rows)
                 if self._noise is not None:
-                    sides = self._noise(*sides, buffer.epoch, buffer.first + rows)
+                    sides = self._noise(*sides, buffer.epoch, buffer.first_pair_number + rows)
                 yield collate_rows(*sides, *self._special_ids)
             number, position = number + 1, 0
 
@@ -120,4 +120,4 @@ class EpochLoader(BatchLoader):
 
     def buffers_from(self, place: dict[str, Any]) -> Iterator[Buffer]:
         """Yield all pairs, as the buffer of an epoch."""
-        yield Buffer(*self._sides, epoch=place["buffer"], first=0, begin={}, end={})
+        yield Buffer(*self._sides, epoch=place["buffer"], first_pair_number=0, begin_state={}, end_state={})

@@ -115,14 +115,15 @@ class Noise:
         chosen = np.flatnonzero(drawn / 2.0**64 < self._bounds[-1])
         if not chosen.size:
             return src, tgt
-        clean = (self._tokenizer.decode_batch(rows.lists(chosen)) for rows in (src, tgt))
+        clean = (self._tokenizer.decode_batch(rows.to_lists(chosen)) for rows in (src, tgt))
         changed = map(self._with_noise, *clean, drawn[chosen].tolist())
         noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
         place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
         noisy_src, noisy_tgt = (
-            Rows.joined([rows, Rows.of(more)]).take(place) for rows, more in zip((src, tgt), noisy, strict=True)
+            Rows.concat_rows([rows, Rows.from_lists(more)]).take(place)
+            for rows, more in zip((src, tgt), noisy, strict=True)
         )
         return noisy_src, noisy_tgt
 

@@ -50,12 +50,12 @@ class OpenSplit(NamedTuple):
     Attributes:
         where: What to call it in a message.
         rows: Its rows, for `read_tables`; between two tables, its state is that of the next one.
-        content: What decides the text; empty if that is not known before the text is read.
+        content_key: What decides the text; empty if that is not known before the text is read.
     """
 
     where: str
     rows: IterableDataset
-    content: tuple[object, ...]
+    content_key: tuple[object, ...]
 
 
 def open_splits(config: DataConfig) -> dict[str, OpenSplit]:

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from minitrans.data.batching import Rows
 from minitrans.data.distributed import all_gather, slice_of_rank
-from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
 from minitrans.data.loader import BatchLoader, Buffer
 from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
@@ -90,13 +90,13 @@ class StreamLoader(BatchLoader):
         wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
-            wrong |= copies(hashes)
+            wrong |= duplicate_pairs(hashes)
             for repeated in repeated_sources(hashes, self._others).values():
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
         sources, targets = list[str](), list[str]()
         for some in (pairs.slice(start, CHUNK) for start in range(0, len(pairs), CHUNK)):
-            read = self._tokenizer.reader.read_pairs(*(some[side].to_pylist() for side in ("source", "target")))
+            read = self._tokenizer.reader.preprocess_pairs(*(some[side].to_pylist() for side in ("source", "target")))
             sources += read[0]
             targets += read[1]
         src, tgt = (self._encode(lines) for lines in (sources, targets))
@@ -107,8 +107,8 @@ class StreamLoader(BatchLoader):
 
     def _encode(self, lines: list[str]) -> Rows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
-        rows = [Rows.of(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
-        return Rows.joined([*chain.from_iterable(all_gather(rows))])
+        rows = [Rows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
+        return Rows.concat_rows([*chain.from_iterable(all_gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, and `words`."""

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from types import ModuleType
 
-from minitrans.explain.computing import trace_translations
 from minitrans.explain.page import ExplanationPage
+from minitrans.explain.tracing import trace_translations
 from minitrans.translate.translator import Translator
 
 

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from torch import Tensor
 
 from minitrans.errors import UserError
-from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation
+from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation
 from minitrans.files import write_file
 from minitrans.pages.render import script_hash, template_renderer
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from rich.cells import cell_len
 
-from minitrans.explain.computing import TracedTranslation
+from minitrans.explain.tracing import TracedTranslation
 from minitrans.text.reading import clean
 
 SHADES = " ░▒▓█"  # a weight below 0.2, below 0.4, ...

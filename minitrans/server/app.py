@@ -29,9 +29,9 @@ from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import script_hash, template_renderer
 from minitrans.server.markup import split_html
+from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
-from minitrans.server.spec import SPEC
-from minitrans.text.reading import clean, words
+from minitrans.text.reading import clean, split_words
 from minitrans.translate.translator import Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
@@ -270,7 +270,7 @@ class Api:
 
     def _detected_languages(self, text: str) -> list[dict[str, Any]]:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
-        tokens, shares = words(text), Counter[str]()
+        tokens, shares = split_words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
             known = translator.bundle.words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))

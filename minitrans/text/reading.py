@@ -86,7 +86,7 @@ def _limit_combining_marks(line: str) -> str:
     return "".join(kept)
 
 
-def words(line: str) -> list[str]:
+def split_words(line: str) -> list[str]:
     """Return the words of a line, in lower case and in their order, repeated ones too.
 
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
@@ -98,7 +98,7 @@ def words(line: str) -> list[str]:
 
 
 class _WordTable(dict[int, str]):
-    """What `words` makes of each character, found out when it is first met."""
+    """What `split_words` makes of each character, found out when it is first met."""
 
     def __missing__(self, code: int) -> str:
         character = chr(code)
@@ -128,12 +128,12 @@ class KeptParts(NamedTuple):
     """What a translation gets back from its source.
 
     Attributes:
-        places: The placeholders in the source as it was read, and what they stand for.
+        placeholder_values: The placeholders in the source as it was read, and what they stand for.
         before: What goes before the translation.
         after: What goes after it.
     """
 
-    places: dict[str, str]
+    placeholder_values: dict[str, str]
     before: str = ""
     after: str = ""
 
@@ -167,19 +167,19 @@ class Reader:
         return [line] if whole else _SENTENCE_END.split(clean(line))
 
     def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
-        """What `read` makes of each sentence of a line to translate."""
-        return [self.read(sentence) for sentence in self.sentences(line)]
+        """What `preprocess` makes of each sentence of a line to translate."""
+        return [self.preprocess(sentence) for sentence in self.sentences(line)]
 
     def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
         """The translation of a line: the next of the texts belong to its sentences, as `preprocess_line` read them."""
         line = ""
         for _, kept in read:
-            text = self.write(next(texts), kept)
+            text = self.postprocess(next(texts), kept)
             blank = line[-1:] not in _NO_SPACE_AFTER or (line[-1:] in "”’" and text.isascii())
             line += f" {text}" if line and text and blank else text
         return line
 
-    def read(self, sentence: str) -> tuple[str, KeptParts]:
+    def preprocess(self, sentence: str) -> tuple[str, KeptParts]:
         """A sentence as the model is to see it, and what its translation gets back.
 
         A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
@@ -200,14 +200,14 @@ class Reader:
             text = self._copied_parts.sub(put_placeholders, text)
         return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
 
-    def write(self, text: str, kept: KeptParts) -> str:
-        """Put back what `read` kept."""
-        text = _PLACEHOLDER.sub(lambda place: kept.places.get(place[0], ""), text)
+    def postprocess(self, text: str, kept: KeptParts) -> str:
+        """Put back what `preprocess` kept."""
+        text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
         if kept.after.strip()[:1] in (".", "…"):  # dots in place of the stop
             text = text.rstrip(".。")
         return kept.before + text + kept.after
 
-    def read_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
+    def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [
             self.insert_placeholders(self.normalize(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)
@@ -215,7 +215,7 @@ class Reader:
         return [source for source, _ in read], [target for _, target in read]
 
     def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
-        """What `read_pairs` does with a tidy pair; placeholders that are in it already stay."""
+        """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
         places = _Places(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
@@ -257,7 +257,7 @@ class Reader:
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
-            forms = (words(form) for form in (word, word.removesuffix("'s")))
+            forms = (split_words(form) for form in (word, word.removesuffix("'s")))
             if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):

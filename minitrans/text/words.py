@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from minitrans.text.reading import words
+from minitrans.text.reading import split_words
 
 MAX_WORDS = 1_000_000  # different words of a training text that are kept; they take 10 MB on disk, and 100 in memory
 
@@ -25,7 +25,7 @@ def add_word_counts(counts: Counter[str] | None, lines: Iterable[str]) -> Counte
     if counts is None:
         return None
     for part, n in Counter(part for line in lines for part in line.split()).items():  # most stand there many times
-        for word in words(part):
+        for word in split_words(part):
             counts[word] += n
         if len(counts) > MAX_WORDS:
             logger.warning(

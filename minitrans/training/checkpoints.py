@@ -106,7 +106,7 @@ def ckpt_step(path: Path) -> int:
 
 
 class StopSignals(Callback):
-    """Catches Ctrl-C and SIGTERM; `Checkpoints` then finishes the step, writes a checkpoint and stops.
+    """Catches Ctrl-C and SIGTERM; `CheckpointWriter` then finishes the step, writes a checkpoint and stops.
 
     A second signal stops at once, and loses what came after the last checkpoint. With several processes, the first one
     on each machine listens, and all stop with it.
@@ -126,7 +126,7 @@ class StopSignals(Callback):
         print("stopping after this step; once more to stop at once", file=sys.stderr)
 
 
-class Checkpoints(Checkpoint):
+class CheckpointWriter(Checkpoint):
     """Writes `best.ckpt` and `step-N.ckpt`, and keeps the last few of these.
 
     A checkpoint is written between two steps: the row of metrics of a step, and the validation if one is due, come

@@ -136,7 +136,7 @@ class RunConfig:
         del saved["data"]["cache_dir"]
         return yaml.safe_dump(saved, sort_keys=False)
 
-    def transformer(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
+    def transformer_config(self, vocab_size: int, pad_id: int, bos_id: int, eos_id: int) -> TransformerConfig:
         """The model's sizes, given those of a tokenizer.
 
         Raises:

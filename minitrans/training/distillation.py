@@ -84,7 +84,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
-            translate(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
+            translate_unless_done(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
     for seed in SEEDS:
@@ -96,7 +96,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     for seed in SEEDS:
         teacher = replace(config, run_dir=folder / f"backward{seed}")
         sample = partial(Translator.sample, top=SAMPLING_TOP_K, seed=seed)
-        translate(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
+        translate_unless_done(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
     students = [Translator.load(folder / f"student{seed}", compiled=config.compiled) for seed in SEEDS]
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
@@ -145,7 +145,7 @@ def sentence_log_probs(
     """The log-probability of each target, EOS included, as the translation of its source; what is too long is cut."""
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
-    sides = tokenizer.reader.read_pairs(sources, targets)
+    sides = tokenizer.reader.preprocess_pairs(sources, targets)
     src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in sides)
     src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
     totals = np.zeros(len(src))
@@ -211,7 +211,9 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     yield config, scores
 
 
-def translate(teacher: RunConfig, sentences: Path, output: Path, work: Callable[..., Iterable[str]]) -> None:
+def translate_unless_done(
+    teacher: RunConfig, sentences: Path, output: Path, work: Callable[..., Iterable[str]]
+) -> None:
     """Have a teacher translate a file, as `work` does, unless that has been done."""
     if output.is_file():
         return

@@ -36,7 +36,7 @@ from minitrans.training.callbacks import (
     WeightMovingAverage,
 )
 from minitrans.training.checkpoints import (
-    Checkpoints,
+    CheckpointWriter,
     SafeCheckpointIO,
     StopSignals,
     ckpt_step,
@@ -51,9 +51,9 @@ from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
-from minitrans.translate.confidence import choose_threshold
 from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
+from minitrans.translate.unsure_threshold import choose_threshold
 
 GRACE_SECONDS = 10.0  # seconds that the first process of a training has to report an error and end the others
 
@@ -74,7 +74,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     with contextlib.ExitStack() as held:
         is_there = _is_first_process() and lock_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
-        check_memory(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
+        check_memory(config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
         checkpoint = newest_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
         trainer = _make_trainer(config, checkpoint)
         seed_everything(config.seed, verbose=False)
@@ -125,7 +125,7 @@ def _load_or_train_tokenizer(config: RunConfig, start: Bundle | None, corpus: Da
 
 def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
     """A new model, with the weights of `start` if that is given; the two may differ only in dropout and `max_len`."""
-    sizes = config.transformer(**{name: getattr(tokenizer, name) for name in FROM_TOKENIZER})
+    sizes = config.transformer_config(**{name: getattr(tokenizer, name) for name in FROM_TOKENIZER})
     model = Transformer(sizes)
     if start:
         free = {name: getattr(sizes, name) for name in ("dropout", "attention_dropout", "max_len")}
@@ -168,7 +168,7 @@ def _evaluate(config: RunConfig, bundle: Bundle, data: TranslationDataModule) ->
 
 
 def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
-    """Lightning's Trainer with our loggers and callbacks; `Checkpoints` are called last, wherever they stand."""
+    """Lightning's Trainer with our loggers and callbacks; `CheckpointWriter` is called last, wherever it stands."""
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
     precision, reason = choose_precision(config.training.precision, config.trainer["accelerator"])
@@ -182,7 +182,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
         StopIfNotFinite(run_dir / CHECKPOINTS),
         StepMetricsLogger(run_dir / METRICS, every=50 if log_every is None else log_every),
         signals,
-        Checkpoints(run_dir / CHECKPOINTS, config.training, early, signals),
+        CheckpointWriter(run_dir / CHECKPOINTS, config.training, early, signals),
     ]
     tensorboard = TensorBoardLogger(  # it shows no step twice
         run_dir, name="", version=TENSORBOARD, purge_step=ckpt_step(checkpoint) if checkpoint else None

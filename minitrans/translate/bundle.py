@@ -27,7 +27,7 @@ _MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 piece
 
 @dataclass(frozen=True)
 class Threshold:
-    """Below which score a translation is probably wrong, and what wrong means; see `confidence.choose_threshold`.
+    """Below which score a translation is probably wrong, and what wrong means; see `unsure_threshold.choose_threshold`.
 
     Attributes:
         score: In nats a token: a mean log-probability.
@@ -48,7 +48,7 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        words: The different words that training showed, as `reading.words` splits sources, each with its rank by
+        words: The different words that training showed, as `reading.split_words` splits sources, each with its rank by
             frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """

@@ -24,7 +24,7 @@ from minitrans.model.decoding import (
 )
 from minitrans.model.layers import LayerTrace
 from minitrans.model.sampling import sample
-from minitrans.text.reading import KeptParts, words
+from minitrans.text.reading import KeptParts, split_words
 from minitrans.text.words import has_changed_numbers
 from minitrans.translate.backend import CompiledMode, make_stepper
 from minitrans.translate.bundle import Bundle, load_bundle
@@ -236,7 +236,7 @@ class Translator:
         return self._texts(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
-        """The words of a line that training never showed, each once, in lower case: see `text.reading.words`.
+        """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
 
         Words that the translation has too are left out if they have a digit or are names, written with a capital: they
         are to be copied. There are none for a run whose training showed too many words to list.
@@ -245,8 +245,8 @@ class Translator:
         if known is None:
             return ()
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
-        named = {word for name in names if self._reader.uses_placeholders for word in words(name)}
-        unknown = dict.fromkeys(word for word in words(line) if word not in known)
+        named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
+        unknown = dict.fromkeys(word for word in split_words(line) if word not in known)
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
@@ -261,7 +261,9 @@ class Translator:
 
     def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.read, self.sentences(line)))
+        return max(
+            len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.preprocess, self.sentences(line))
+        )
 
     def _texts(self, sources: Sequence[Sequence[Source]], target_ids: Sequence[Sequence[list[int]]]) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
@@ -282,7 +284,7 @@ class Translator:
         score = hypotheses[0].score if len(hypotheses) == 1 else log_prob / n_tokens**length_penalty
         threshold, unknown = self.bundle.threshold, self.unknown(line, text)
         low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
-        lost = any(value not in text for source in sources for value in source.kept.places.values())
+        lost = any(value not in text for source in sources for value in source.kept.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
         return Translation(text, score, attention, unknown, unsure)
 
@@ -344,7 +346,9 @@ class Translator:
                 s, t = len(sources[i]), len(ids)
                 target = [tokenizer.bos_id, *ids]
                 pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
-                source, written_as = ([read[i].kept.places.get(piece, piece) for piece in side] for side in pieces)
+                source, written_as = (
+                    [read[i].kept.placeholder_values.get(piece, piece) for piece in side] for side in pieces
+                )
                 weights[i] = AttentionWeights(
                     source=source,
                     target=written_as,
@@ -368,7 +372,7 @@ class Translator:
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources: list[list[Source]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for text, kept in map(self._reader.read, self.sentences(line)):
+            for text, kept in map(self._reader.preprocess, self.sentences(line)):
                 ids = tokenizer.encode(text)
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)

@@ -164,7 +164,7 @@ def model_and_text_pairs(
 
 def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
     """The piece ids of pairs, read as training reads them."""
-    sides = tokenizer.reader.read_pairs([source for source, _ in pairs], [target for _, target in pairs])
+    sides = tokenizer.reader.preprocess_pairs([source for source, _ in pairs], [target for _, target in pairs])
     return list(zip(*map(tokenizer.encode_batch, sides), strict=True))
 
 

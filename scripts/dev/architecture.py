@@ -31,7 +31,7 @@ alike, so the first one, layer 0, stands for all. `scripts/dev/architecture.py` 
 def document() -> str:
     """The page."""
     config = parse_config(["--config", str(ROOT / CONFIG), "--run-dir", "none"], "train", "")
-    model = Transformer(config.transformer(config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)).eval()
+    model = Transformer(config.transformer_config(config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)).eval()
     c, n = model.config, sum(parameter.numel() for parameter in model.parameters())
     table = ["| part | class | output | weights | parameters |", "|---|---|---|---|--:|", *rows(model)]
     sizes = (

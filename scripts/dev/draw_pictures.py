@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from minitrans.cachecheck.measure import to_str
 from minitrans.data.batching import collate
-from minitrans.explain.computing import TracedTranslation, trace_translations
+from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.translator import Translator
 

@@ -29,7 +29,7 @@ from random import Random
 from typing import NamedTuple
 
 from minitrans.text.lines import read_lines
-from minitrans.text.reading import words
+from minitrans.text.reading import split_words
 from minitrans.translate.translator import Translator
 
 CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
@@ -168,9 +168,9 @@ def read_words() -> ReferencesByLine:
     entries: dict[str, tuple[str, list[str]]] = {}
     for row in chain.from_iterable(map(read_lines, sorted(CORPUS_DIR.glob("phrasebook/*.tsv")))):
         line, *references = row.split("\t")
-        if references and len(words(line)) == 1 and not re.search("[{ ]", line):
-            entries.setdefault(words(line)[0], (line, []))[1].extend(references)
-    often = Counter(chain.from_iterable(map(words, read_lines(CORPUS_DIR / "train.en"))))
+        if references and len(split_words(line)) == 1 and not re.search("[{ ]", line):
+            entries.setdefault(split_words(line)[0], (line, []))[1].extend(references)
+    often = Counter(chain.from_iterable(map(split_words, read_lines(CORPUS_DIR / "train.en"))))
     return dict(entries[word] for word in sorted(entries, key=lambda word: -often[word])[:N_SINGLE_WORDS])
 
 

@@ -32,7 +32,7 @@ def loader_of(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
 
-def numbers(batches: Iterable[Batch]) -> list[list[int]]:
+def batch_row_numbers(batches: Iterable[Batch]) -> list[list[int]]:
     """The rows of each batch, by their first tokens, which are their numbers; a row of padding is none."""
     return [[row for row in batch.src_ids[:, 0].tolist() if row != PAD] for batch in batches]
 
@@ -83,10 +83,10 @@ def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> Non
 
 def test_seed_and_epoch_decide_rows_and_order() -> None:
     batches, same, other = (loader_of(seed, batch_tokens=3000) for seed in (3, 3, 4))
-    first, second = numbers(batches), numbers(batches)
-    assert [first, second] == [numbers(same), numbers(same)]
-    assert first != numbers(other)
-    assert second != numbers(other)
+    first, second = batch_row_numbers(batches), batch_row_numbers(batches)
+    assert [first, second] == [batch_row_numbers(same), batch_row_numbers(same)]
+    assert first != batch_row_numbers(other)
+    assert second != batch_row_numbers(other)
     assert len(first) == len(second) == len(batches)
     assert {frozenset(batch) for batch in first} != {frozenset(batch) for batch in second}
     assert [len(batch) for batch in first] != [len(batch) for batch in second]
@@ -100,12 +100,12 @@ def test_a_loader_goes_on_as_if_never_stopped(
 ) -> None:
     patch_rank(monkeypatch, *process)
     unbroken = loader_of()
-    expected = [batch for _ in range(4) for batch in numbers(unbroken)]
+    expected = [batch for _ in range(4) for batch in batch_row_numbers(unbroken)]
     taken = len(unbroken) + len(range(len(unbroken))[:position])
 
     stopped = loader_of()
-    taken_before = numbers(stopped)
-    taken_before += numbers(islice(stopped, taken - len(unbroken)))
+    taken_before = batch_row_numbers(stopped)
+    taken_before += batch_row_numbers(islice(stopped, taken - len(unbroken)))
     assert taken_before == expected[:taken]
     state = stopped.state_dict()
     assert state == {"buffer": taken // len(unbroken), "position": taken % len(unbroken)}
@@ -114,9 +114,9 @@ def test_a_loader_goes_on_as_if_never_stopped(
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     iter(resumed)  # an iterator that is never used takes nothing
-    rest = numbers(resumed)
+    rest = batch_row_numbers(resumed)
     assert rest == expected[taken : (taken // len(unbroken) + 1) * len(unbroken)]  # to the end of the epoch, no further
-    assert rest + numbers(resumed) == expected[taken : taken + len(rest) + len(unbroken)]
+    assert rest + batch_row_numbers(resumed) == expected[taken : taken + len(rest) + len(unbroken)]
 
 
 def test_a_state_of_a_longer_epoch_is_refused() -> None:
@@ -134,10 +134,10 @@ def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_pla
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs
         patch_rank(monkeypatch, 0, 1)
-        plan, dealt = numbers(whole), []
+        plan, dealt = batch_row_numbers(whole), []
         for rank, part in enumerate(parts):
             patch_rank(monkeypatch, rank, n)
-            dealt.append(numbers(part))
+            dealt.append(batch_row_numbers(part))
             assert len(dealt[-1]) == len(part) == -(-len(plan) // n)
         in_turn = [batch for step in zip(*dealt, strict=True) for batch in step]
         assert in_turn[: len(plan)] == plan
@@ -172,7 +172,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
     rng = np.random.default_rng(0)
     src, tgt = ([rng.integers(4, 99, n).tolist() for n in rng.integers(0, 9, 50)] for _ in range(2))
     for numbers in ([3], [49, 0, 7, 7], list(range(50))):
-        batch = collate_rows(Rows.of(src).take(numbers), Rows.of(tgt).take(numbers), 3, 1, 2)
+        batch = collate_rows(Rows.from_lists(src).take(numbers), Rows.from_lists(tgt).take(numbers), 3, 1, 2)
         lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
         for tensor, rows in zip(batch, lists, strict=True):
             assert tensor.dtype == torch.int64
@@ -182,6 +182,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
 
 @pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
 def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
-    joined, expected = Rows.joined([Rows.of(part) for part in parts]), Rows.of([row for part in parts for row in part])
+    joined = Rows.concat_rows([Rows.from_lists(part) for part in parts])
+    expected = Rows.from_lists([row for part in parts for row in part])
     for got, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
         assert (got.dtype, got.tolist()) == (right.dtype, right.tolist())

@@ -7,7 +7,8 @@ from corpora import config
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrans.data.filters import copies, empty_sides, hash_pairs, mark_kept, repeated_sources, report, wrong_lengths
+from minitrans.data import filters
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
 from minitrans.text.reading import clean
 
 RARE_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
@@ -40,11 +41,11 @@ def test_which_sides_are_empty() -> None:
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=12), st.integers(1, 5))
 def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) -> None:
     expected = [pair in pairs[:i] for i, pair in enumerate(pairs)]
-    assert copies(hash_pairs(table(pairs, chunk))).tolist() == expected
+    assert duplicate_pairs(hash_pairs(table(pairs, chunk))).tolist() == expected
 
 
 def test_a_pair_is_not_its_own_reverse() -> None:
-    assert not copies(hash_pairs(table([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")]))).any()
+    assert not duplicate_pairs(hash_pairs(table([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")]))).any()
 
 
 def test_sources_that_stand_elsewhere() -> None:
@@ -81,5 +82,5 @@ def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFix
     assert mark_kept(faults, "good").tolist() == [False, False, False, True]
     assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
     caplog.clear()
-    report(faults, "good")
+    filters.report(faults, "good")
     assert caplog.messages == ["2 of 4 good pairs: a", "2 of 4 good pairs: b"]

@@ -52,9 +52,9 @@ def epochs(batches: Iterable[tuple[int, Ids]]) -> list[Ids]:
 
 
 def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
-    src, tgt = (Rows.of(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
+    src, tgt = (Rows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
     changed = Noise(shares, tokenizer, "zh", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
-    return [*zip(*(tokenizer.decode_batch(side.lists(every)) for side in changed), strict=True)]
+    return [*zip(*(tokenizer.decode_batch(side.to_lists(every)) for side in changed), strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_what_would_be_longer_or_empty_is_not_changed() -> None:
 def test_what_is_set_aside_stays_so() -> None:
     """And what noise puts on both sides is set aside with it."""
     tokenizer = Tokenizer.train(["Tom has 12 cats.", "有只猫。"], TokenizerConfig(400, placeholders=True))
-    (source,), (target,) = tokenizer.reader.read_pairs(["Tom has 12 cats."], ["Tom有12只猫。"])
+    (source,), (target,) = tokenizer.reader.preprocess_pairs(["Tom has 12 cats."], ["Tom有12只猫。"])
     for kind in ("other_end", "quotes", "emoji", "item"):
         pairs = noisy(tokenizer, [(source, target)] * 50, {kind: 0.1})
         assert {*pairs} > {(source, target)}

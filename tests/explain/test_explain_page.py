@@ -16,8 +16,8 @@ from torch import Tensor
 
 import minitrans
 from minitrans.errors import UserError
-from minitrans.explain.computing import ATTENTION_KINDS
 from minitrans.explain.page import MAX_WEIGHT_BYTES, ExplanationPage, fitting_counts
+from minitrans.explain.tracing import ATTENTION_KINDS
 from minitrans.translate.translator import Translator
 
 TEXTS = ["I love you.", "Machine learning is fun."]

@@ -8,8 +8,8 @@ import torch
 
 import minitrans
 from minitrans import cli
-from minitrans.explain.computing import TracedTranslation
 from minitrans.explain.terminal import draw_translation
+from minitrans.explain.tracing import TracedTranslation
 from minitrans.translate.translator import Translator
 
 Capture = pytest.CaptureFixture[str]

@@ -9,7 +9,7 @@ import pytest
 from draw_pictures import OUTPUT, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_masks, draw_who_computes
 
 from minitrans import Translator
-from minitrans.explain.computing import TracedTranslation, trace_translations
+from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model import masks as of_model
 
 ROOT = Path(__file__).parents[2]

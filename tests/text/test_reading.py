@@ -77,13 +77,13 @@ def shown(*texts: str) -> list[str]:
 @given(st.text())
 def test_a_reader_that_is_not_to_leaves_a_line_as_it_is(line: str) -> None:
     assert Reader(False).preprocess_line(line) == [(clean(line), KeptParts({}))]
-    assert Reader(False).read_pairs([line], [line]) == ([clean(line)], [clean(line)])
+    assert Reader(False).preprocess_pairs([line], [line]) == ([clean(line)], [clean(line)])
 
 
 @pytest.mark.parametrize(("line", "want"), TIDY_CASES.items())
 def test_a_source_is_as_a_keyboard_has_it_and_a_target_as_it_is(line: str, want: str) -> None:
-    assert PLAIN.read_pairs([line], [line]) == ([want], [clean(line)])
-    assert PLAIN.read(f"x {line} x") == (f"x {want} x", KeptParts({}))
+    assert PLAIN.preprocess_pairs([line], [line]) == ([want], [clean(line)])
+    assert PLAIN.preprocess(f"x {line} x") == (f"x {want} x", KeptParts({}))
 
 
 @given(
@@ -120,30 +120,30 @@ def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
 
 @pytest.mark.parametrize(("line", "want"), [*COPIED_CASES.items(), *TYPO_CASES.items()])
 def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: str) -> None:
-    text, kept = READER.read(line)
+    text, kept = READER.preprocess(line)
     assert shown(text) == [want]
-    assert line in TYPO_CASES or READER.write(text, kept).lower() == line.lower()
-    assert shown(PAIRS.read(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
-    assert PLAIN.read(line) == (line.lower(), KeptParts({}))
+    assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
+    assert shown(PAIRS.preprocess(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
+    assert PLAIN.preprocess(line) == (line.lower(), KeptParts({}))
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))
 def test_known_words_stay(some: list[str]) -> None:
-    assert READER.read(" ".join(some)) == (" ".join(some).lower(), KeptParts({}))
+    assert READER.preprocess(" ".join(some)) == (" ".join(some).lower(), KeptParts({}))
 
 
 @given(TEXTS | st.text("ABab 0125,.:/-@€_\\'猫"))
 def test_what_was_set_aside_is_put_back(line: str) -> None:
     reader = Reader(False, SIGNS, [])
-    text, kept = reader.read(line)
-    assert reader.write(text, kept) == clean(line)
-    assert {*kept.places} == {*text} & {*PLACEHOLDERS}
+    text, kept = reader.preprocess(line)
+    assert reader.postprocess(text, kept) == clean(line)
+    assert {*kept.placeholder_values} == {*text} & {*PLACEHOLDERS}
 
 
 @pytest.mark.parametrize(("source", "target", "read", "want"), SHARED_CASES)
 def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: str, want: str) -> None:
-    assert shown(*(text for side in PAIRS.read_pairs([source], [target]) for text in side)) == [read, want]
-    assert PLAIN.read_pairs([source], [target]) == ([PLAIN.normalize(source).lower()], [target])
+    assert shown(*(text for side in PAIRS.preprocess_pairs([source], [target]) for text in side)) == [read, want]
+    assert PLAIN.preprocess_pairs([source], [target]) == ([PLAIN.normalize(source).lower()], [target])
 
 
 @given(TEXTS, TEXTS)
@@ -151,17 +151,17 @@ def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, ta
     made: dict[str, reading._Places] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
-        (read,), (want,) = PAIRS.read_pairs([source], [target])
+        (read,), (want,) = PAIRS.preprocess_pairs([source], [target])
     kept = KeptParts({place: value for value, place in made["all"].items()})
-    assert PAIRS.write(read, kept).lower() == PAIRS.normalize(clean(source)).lower()
-    assert PAIRS.write(want, kept) == clean(target)
-    assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.places}
+    assert PAIRS.postprocess(read, kept).lower() == PAIRS.normalize(clean(source)).lower()
+    assert PAIRS.postprocess(want, kept) == clean(target)
+    assert {*read} & {*PLACEHOLDERS} == {*want} & {*PLACEHOLDERS} == {*kept.placeholder_values}
 
 
 @pytest.mark.parametrize("free", range(N_SLOTS))
 def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
     taken = "".join(PLACEHOLDERS[:free] + PLACEHOLDERS[free + 1 : N_SLOTS])
-    for text in PAIRS.insert_placeholders(f"{taken} Tom", f"{taken} Tom") + READER.read(f"{taken} is Zoltan")[:1]:
+    for text in PAIRS.insert_placeholders(f"{taken} Tom", f"{taken} Tom") + READER.preprocess(f"{taken} is Zoltan")[:1]:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
     assert PAIRS.insert_placeholders(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
     assert PLACEHOLDERS[free] in {PAIRS.insert_placeholders(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot

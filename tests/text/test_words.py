@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import words as module
-from minitrans.text.reading import words
+from minitrans.text.reading import split_words
 from minitrans.text.words import add_word_counts, has_changed_numbers
 
 
@@ -29,12 +29,12 @@ from minitrans.text.words import add_word_counts, has_changed_numbers
     ],
 )
 def test_a_line_is_split_into_its_words(line: str, want: str) -> None:
-    assert words(line) == want.split()
+    assert split_words(line) == want.split()
 
 
 @given(st.text())
 def test_a_word_is_letters_digits_marks_and_apostrophes(line: str) -> None:
-    for word in words(line):
+    for word in split_words(line):
         assert {unicodedata.category(character)[0] for character in word.replace("'", "")} <= set("LMN")
         assert word == word.strip("'") != ""
 
@@ -59,7 +59,7 @@ def test_a_translation_changes_numbers(line: str, translation: str, changed: boo
 
 @given(st.lists(st.text()))
 def test_the_words_of_lines_are_those_of_each(lines: list[str]) -> None:
-    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in words(line))
+    assert add_word_counts(Counter(), lines) == Counter(word for line in lines for word in split_words(line))
 
 
 def test_words_are_counted_until_they_are_too_many(

@@ -19,10 +19,10 @@ from minitrans.training.module import TranslationModule
 def fail(self: TranslationModule, *arguments: Any) -> Tensor:
     if rank() == 1:
         raise UserError("the second process has a fault of its own")
-    return training_step(self, *arguments)
+    return original_training_step(self, *arguments)
 
 
-training_step = TranslationModule.training_step
+original_training_step = TranslationModule.training_step
 
 if __name__ == "__main__":
     way, *flags = sys.argv[1:]

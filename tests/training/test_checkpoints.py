@@ -20,13 +20,13 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, saved_steps, start, train
+from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, saved_steps, spawn, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import run
-from minitrans.training.checkpoints import Checkpoints, DamagedCheckpointError, newest_checkpoint, read_checkpoint
+from minitrans.training.checkpoints import CheckpointWriter, DamagedCheckpointError, newest_checkpoint, read_checkpoint
 from minitrans.training.config import parse_config
 from minitrans.training.module import TranslationModule, rng_states, set_rng_states
 
@@ -101,7 +101,7 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     ("place", "when", "error", "steps", "best"),
     [
         ("module.TranslationModule.validation_step", lambda *_: True, KilledError(), [10, 15], False),
-        ("checkpoints.Checkpoints._save_if_due", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
+        ("checkpoints.CheckpointWriter._save_if_due", lambda self, _: self.step == 20, KilledError(), [10, 15], True),
         ("run.save_bundle", lambda *_: True, KilledError(), [20, 25], True),
         (  # a second signal
             "callbacks.ValidationScorer.on_validation_epoch_end",
@@ -145,7 +145,7 @@ def test_a_signal_saves_and_the_run_goes_on(corpus: Path, tmp_path: Path) -> Non
     assert train(corpus, whole, max_steps=80) == 0
     for number in (signal.SIGINT, signal.SIGTERM):
         run_dir = tmp_path / number.name
-        process = start("-m", "minitrans", "train", *run_flags(corpus, run_dir, max_steps=80))
+        process = spawn("-m", "minitrans", "train", *run_flags(corpus, run_dir, max_steps=80))
         step = interrupt(process, number, run_dir)
         assert read_checkpoint(run_dir / f"checkpoints/step-{step}.ckpt")["global_step"] == step
         assert train(corpus, run_dir, "--resume", max_steps=80) == 0
@@ -226,7 +226,7 @@ def test_all_generators_go_back() -> None:
 
 
 @pytest.fixture
-def broken(tiny_run: Path, tmp_path: Path) -> Path:
+def tiny_run_copy(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of a run, whose checkpoints stand at steps 196 and 200, that a test may break."""
     return shutil.copytree(tiny_run, tmp_path / "run")
 
@@ -238,24 +238,24 @@ def flip_a_bit(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-1], lambda b: bytes(len(b)), flip_a_bit])
 def test_a_damaged_checkpoint_is_passed_over(
-    damage: Any, tiny_run: Path, corpus: Path, broken: Path, caplog: pytest.LogCaptureFixture
+    damage: Any, tiny_run: Path, corpus: Path, tiny_run_copy: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest = broken / "checkpoints/step-200.ckpt"
+    newest = tiny_run_copy / "checkpoints/step-200.ckpt"
     newest.write_bytes(damage(newest.read_bytes()))
     with caplog.at_level(logging.WARNING, "minitrans"):
-        assert train(corpus, broken, "--resume", max_steps=200) == 0
+        assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
     (warning,) = (record.getMessage() for record in caplog.records if "damaged" in record.getMessage())
     assert warning == f"{newest} is damaged; it is passed over for the checkpoint before"
-    assert_same_run(tiny_run, broken)
-    assert saved_steps(tiny_run) == saved_steps(broken)
+    assert_same_run(tiny_run, tiny_run_copy)
+    assert saved_steps(tiny_run) == saved_steps(tiny_run_copy)
 
 
-def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus: Path, broken: Path) -> None:
-    for path in (broken / "checkpoints").glob("step-*.ckpt"):
+def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus: Path, tiny_run_copy: Path) -> None:
+    for path in (tiny_run_copy / "checkpoints").glob("step-*.ckpt"):
         path.rename(path.with_name(path.name.replace("200", "900")))
-    (broken / "checkpoints/step-900.ckpt").write_bytes(b"PK")
-    assert train(corpus, broken, "--resume", max_steps=200) == 0
-    assert saved_steps(broken) == [196, 200]
+    (tiny_run_copy / "checkpoints/step-900.ckpt").write_bytes(b"PK")
+    assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
+    assert saved_steps(tiny_run_copy) == [196, 200]
 
 
 class Evil:
@@ -270,9 +270,9 @@ class Evil:
 
 @pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])
 def test_a_run_that_would_run_code_is_refused(
-    name: str, corpus: Path, broken: Path, tmp_path: Path, capsys: Capture
+    name: str, corpus: Path, tiny_run_copy: Path, tmp_path: Path, capsys: Capture
 ) -> None:
-    path, evil = broken / name, tmp_path / "evil"
+    path, evil = tiny_run_copy / name, tmp_path / "evil"
     if name == "config.yaml":
         path.write_text(f"model: !!python/object/apply:os.mkdir [{evil}]\n")
         said = rf"{path} is damaged \(.*\); train again with --overwrite"
@@ -281,7 +281,7 @@ def test_a_run_that_would_run_code_is_refused(
         torch.load(path, weights_only=False)  # control: it holds what it is said to hold
         evil.rmdir()
         said = f"{path} holds more than numbers and text, and might run code: it is not read"
-    assert train(corpus, broken, "--resume", max_steps=200) == 2
+    assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 2
     assert not evil.exists()
     assert re.fullmatch(f"minitrans: error: {said}", last_line(capsys))
 
@@ -321,15 +321,15 @@ def test_a_full_disk_leaves_the_checkpoint_before(
     corpus: Path, tmp_path: Path, capsys: Capture, monkeypatch: Patch
 ) -> None:
     run_dir = tmp_path / "run"
-    save = Checkpoints._save_if_due
+    save = CheckpointWriter._save_if_due
 
-    def save_on_a_full_disk(self: Checkpoints, trainer: Trainer) -> None:
+    def save_on_a_full_disk(self: CheckpointWriter, trainer: Trainer) -> None:
         if self.step == 14:
             (self.folder / f"step-14.ckpt.{os.getpid()}.tmp").symlink_to("/dev/full")
         save(self, trainer)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "_save_if_due", save_on_a_full_disk)
+        patch.setattr(CheckpointWriter, "_save_if_due", save_on_a_full_disk)
         assert train(corpus, run_dir) == 2
     assert saved_steps(run_dir) == [7]
     assert last_line(capsys) == (
@@ -385,6 +385,6 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert lines == sorted(lines)
     sides = batches[0].src_ids, batches[0].tgt_out
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")
-    read = tokenizer.reader.read_pairs(*read_pairs(corpus, "train"))
+    read = tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "train"))
     for texts, ids in zip(read, sides, strict=True):
         assert {texts[n - 1] for n in lines} == {*tokenizer.decode_batch(ids.tolist())}

@@ -16,7 +16,7 @@ MINIMAL_FLAGS = ["--run-dir", "r", *DATA_FLAGS, "--trainer.max_steps", "1"]
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_makes_a_model_and_comments_every_key(path: Path) -> None:
     config = parse_config(["--config", str(path)])
-    Transformer(config.transformer(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
+    Transformer(config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
     assert config.run_dir == Path("runs") / path.stem
     for line in path.read_text().splitlines():
         if ":" in line and not line.startswith("#") and not line.rstrip().endswith(":"):
@@ -31,7 +31,7 @@ def test_flags_override_the_file(tmp_path: Path) -> None:
     path = tmp_path / "c.yaml"
     path.write_text("model:\n  d_model: 64\n  n_layers: 5\ndata: {path: p, source: en, target: zh}\n")
     config = parse_config(["--config", str(path), "--model.d_model", "32", "--trainer.max_steps", "7"])
-    sizes = config.transformer(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
+    sizes = config.transformer_config(vocab_size=300, pad_id=0, bos_id=1, eos_id=2)
     assert (sizes.d_model, sizes.n_layers, config.trainer["max_steps"]) == (32, 5, 7)
 
 

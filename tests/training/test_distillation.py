@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from trainings import finish, last_line, read_pairs, run_flags, start
+from trainings import finish, last_line, read_pairs, run_flags, spawn
 
 from minitrans import cli
 from minitrans.training import distillation
@@ -263,6 +263,6 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_c
     )
     two = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
     flags = run_flags(sixty_pair_corpus, tmp_path / "run", *DISTILL_FLAGS, *two, max_steps=STEPS)
-    out, _ = finish(start(script, "distill", *flags))
+    out, _ = finish(spawn(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()

@@ -11,7 +11,7 @@ from subprocess import Popen
 
 import pytest
 from commands import wait_for_group_exit
-from trainings import assert_same_run, finish, run_flags, start, wait_for_checkpoint
+from trainings import assert_same_run, finish, run_flags, spawn, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
@@ -22,7 +22,7 @@ TWO_MACHINES = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_node
 STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
 
-def ip(*command: str) -> None:
+def run_ip_command(*command: str) -> None:
     subprocess.run(["ip", *command], check=True)
 
 
@@ -31,14 +31,14 @@ def cable() -> Iterator[str]:
     """Its end at the first machine; both machines go in the end, and it with them."""
     try:
         for machine in MACHINES:
-            ip("netns", "add", machine)
+            run_ip_command("netns", "add", machine)
         one, other = MACHINES.values()
-        ip("link", "add", one, "type", "veth", "peer", "name", other)
+        run_ip_command("link", "add", one, "type", "veth", "peer", "name", other)
         for number, (machine, card) in enumerate(MACHINES.items(), 1):
-            ip("link", "set", card, "netns", machine)
-            ip("-n", machine, "addr", "add", f"10.77.0.{number}/24", "dev", card)
+            run_ip_command("link", "set", card, "netns", machine)
+            run_ip_command("-n", machine, "addr", "add", f"10.77.0.{number}/24", "dev", card)
             for name in (card, "lo"):
-                ip("-n", machine, "link", "set", name, "up")
+                run_ip_command("-n", machine, "link", "set", name, "up")
         yield one
     finally:
         for machine in MACHINES:
@@ -55,7 +55,7 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
     )
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
     return [
-        start(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
+        spawn(*command, *flags, machine=machine, NODE_RANK=str(rank), GLOO_SOCKET_IFNAME=card, **meet)
         for rank, (machine, card) in enumerate(MACHINES.items())
     ]
 
@@ -71,10 +71,10 @@ def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path:
     one, other = start_trainings(corpus, broken)
     wait_for_checkpoint(broken, 7, one)
     first = next(iter(MACHINES))
-    ip("-n", first, "link", "set", cable, "down")
+    run_ip_command("-n", first, "link", "set", cable, "down")
     time.sleep(10)
     assert one.poll() is other.poll() is None
-    ip("-n", first, "link", "set", cable, "up")
+    run_ip_command("-n", first, "link", "set", cable, "up")
     wait_for_checkpoint(broken, 28, one)
     os.killpg(other.pid, signal.SIGKILL)
     other.communicate()

@@ -18,14 +18,14 @@ SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 
 
 Capture = pytest.CaptureFixture[str]
-PretendDevices = Callable[..., None]
+Faker = Callable[..., None]
 
 
 @pytest.fixture
-def has(monkeypatch: pytest.MonkeyPatch) -> PretendDevices:
+def fake_devices(monkeypatch: pytest.MonkeyPatch) -> Faker:
     """Pretends that there are some devices, none until it is called, and sees to it that nothing else is asked."""
 
-    def has(*units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
+    def fake_devices(*units: str, cuda: bool = False, bf16: bool = False, mps: bool = False) -> None:
         def is_bf16_supported(including_emulation: bool = True) -> bool:
             return bf16 or (cuda and including_emulation)
 
@@ -36,8 +36,8 @@ def has(monkeypatch: pytest.MonkeyPatch) -> PretendDevices:
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_bf16_supported)
         monkeypatch.setattr(MPSAccelerator, "is_available", lambda: mps)
 
-    has()
-    return has
+    fake_devices()
+    return fake_devices
 
 
 MULTIPLIES = "precision: bf16 (this processor multiplies bfloat16: {})"
@@ -62,16 +62,16 @@ ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision
     ],
 )
 def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
-    setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, has: PretendDevices
+    setting: PrecisionSetting, accelerators: str, units: str, devices: dict[str, bool], said: str, fake_devices: Faker
 ) -> None:
-    has(*units.split(), **devices)
+    fake_devices(*units.split(), **devices)
     for accelerator in accelerators.split():
         assert "precision: {} ({})".format(*choose_precision(setting, accelerator)) == said
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
 def test_a_processor_of_which_nothing_is_known_gets_fp32(
-    capabilities: type[dict[str, bool]] | None, has: PretendDevices, monkeypatch: pytest.MonkeyPatch
+    capabilities: type[dict[str, bool]] | None, fake_devices: Faker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if capabilities is None:
         monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in torch 2.10
@@ -80,7 +80,7 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
     assert choose_precision("auto", "cpu")[0] == "fp32"
 
 
-def test_fp16_on_a_processor_is_refused(has: PretendDevices) -> None:
+def test_fp16_on_a_processor_is_refused(fake_devices: Faker) -> None:
     for accelerator in ("auto", "cpu"):
         with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
             choose_precision("fp16", accelerator)
@@ -88,9 +88,9 @@ def test_fp16_on_a_processor_is_refused(has: PretendDevices) -> None:
 
 @pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
 def test_a_run_trains_in_it_and_says_so_once(
-    setting: str, corpus: Path, tmp_path: Path, has: PretendDevices, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    setting: str, corpus: Path, tmp_path: Path, fake_devices: Faker, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has("amx_bf16")
+    fake_devices("amx_bf16")
     seen: list[str] = []
     begin = TrainingProgress.on_train_start
 

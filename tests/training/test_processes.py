@@ -13,7 +13,7 @@ from commands import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import loss_of
-from trainings import finish, interrupt, metrics, run_flags, start, train
+from trainings import finish, interrupt, metrics, run_flags, spawn, train
 
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
@@ -26,7 +26,7 @@ TWO_PROCESSES = ["--trainer.accelerator", "cpu", "--trainer.devices", "2", "--tr
 FLOAT64_RUN = Path(__file__).with_name("float64_run.py")
 
 
-def checkpoint(run_dir: Path) -> dict[str, Any]:
+def load_newest_checkpoint(run_dir: Path) -> dict[str, Any]:
     return torch.load(newest_checkpoint(run_dir / "checkpoints"), weights_only=True)
 
 
@@ -63,11 +63,11 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     flags = ["--model.dropout", "0", "--trainer.gradient_clip_val", "0.5", "--data.batch_tokens", "520", *read]
     command: list[str | Path] = [FLOAT64_RUN, way, *run_flags(corpus, several, max_steps=steps), *flags, *TWO_PROCESSES]
     if n == 2:
-        processes = [start(*command)]
+        processes = [spawn(*command)]
     else:  # as on two machines
         command += ["--trainer.num_nodes", "2"]
         meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(find_free_network_port())}
-        processes = [start(*command, NODE_RANK=rank, **meet) for rank in "01"]
+        processes = [spawn(*command, NODE_RANK=rank, **meet) for rank in "01"]
     planned = patch_global_batches(monkeypatch, n)
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way, max_steps=steps) == 0
@@ -77,7 +77,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     )
 
     for kind, atol in (("current_model_state", 1e-10), ("state_dict", 1e-7)):  # the latter is averaged, in float32
-        of_one, of_all = checkpoint(one)[kind], checkpoint(several)[kind]
+        of_one, of_all = load_newest_checkpoint(one)[kind], load_newest_checkpoint(several)[kind]
         for name, tensor in of_one.items():
             assert (tensor - of_all[name]).abs().max() < atol, name
     for of_one, of_all in zip(metrics(one), metrics(several), strict=True):
@@ -113,11 +113,11 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     whole, broken = tmp_path / "whole", tmp_path / "broken"
 
     def begin(run_dir: Path, *flags: str) -> "Popen[str]":
-        return start("-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60))
+        return spawn("-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60))
 
     finish(begin(whole, *TWO_PROCESSES))
     stopped = interrupt(begin(broken, *TWO_PROCESSES), signal.SIGINT, broken)
-    saved = checkpoint(broken)
+    saved = load_newest_checkpoint(broken)
     assert saved["global_step"] == stopped
     assert not torch.equal(*(states["torch"] for states in saved["rng_states"]))
 
@@ -128,7 +128,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     )
 
     finish(begin(broken, *TWO_PROCESSES, "--resume"))
-    one, other = checkpoint(whole), checkpoint(broken)
+    one, other = load_newest_checkpoint(whole), load_newest_checkpoint(broken)
     for states, states_of_other in zip(one["rng_states"], other["rng_states"], strict=True):
         assert torch.equal(states.pop("torch"), states_of_other.pop("torch"))
         assert states == states_of_other
@@ -140,7 +140,7 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux ends a process with its parent")
 def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path) -> None:
-    first = start("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO_PROCESSES))
+    first = spawn("-m", "minitrans", "train", *run_flags(corpus, tmp_path / "run", *TWO_PROCESSES))
     children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
 
     def has_begun(pid: str) -> bool:  # and is no copy of the first any more
@@ -157,13 +157,13 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=300)
-    _, err = finish(start("-m", "minitrans", "train", *flags), 2)
+    _, err = finish(spawn("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
 @pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
-    _, err = finish(start(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
+    _, err = finish(spawn(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [
         "minitrans: error: the second process has a fault of its own",

@@ -22,14 +22,14 @@ from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
 from minitrans.files import lock
-from minitrans.text.reading import words
+from minitrans.text.reading import split_words
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
 from minitrans.training.run_folder import begin_run
 from minitrans.translate.bundle import load_bundle
-from minitrans.translate.confidence import choose_threshold
 from minitrans.translate.scoring import score
 from minitrans.translate.translator import Translator
+from minitrans.translate.unsure_threshold import choose_threshold
 
 Capture = pytest.CaptureFixture[str]
 IN_USE = "is in use by another process; wait for its end"
@@ -68,11 +68,11 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: 
 
 def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, corpus: Path) -> None:
     bundle = load_bundle(tiny_run)
-    pairs = list(zip(*bundle.tokenizer.reader.read_pairs(*read_pairs(corpus, "train")), strict=True))
+    pairs = list(zip(*bundle.tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "train")), strict=True))
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
     assert len(short) < len(pairs)  # those that the model cannot take are left out
     listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
-    counts = Counter(word for source, _ in short for word in words(source))
+    counts = Counter(word for source, _ in short for word in split_words(source))
     assert listed == sorted(counts, key=lambda word: (-counts[word], word))
     assert bundle.words == {word: i for i, word in enumerate(listed)}
 

@@ -35,7 +35,7 @@ class Run(NamedTuple):
     """A run, the weights that it has begun with, and the batches that it has been given."""
 
     folder: Path
-    start: Weights
+    initial_weights: Weights
     batches: list[Batch]
 
     def weights(self, step: int) -> tuple[Weights, Weights]:
@@ -65,7 +65,7 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
 
         def watched(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
             if not run.batches:
-                run.start.update({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
+                run.initial_weights.update({name: tensor.clone() for name, tensor in self.model.state_dict().items()})
             run.batches.append(batch)
             return training_step(self, batch, batch_idx)
 
@@ -100,7 +100,7 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float = 0.0) -> Tensor:
 def train_by_formula(run: Run, s: OptimizerSettings, steps: int = 6) -> tuple[Transformer, Transformer]:
     """AdamW (Loshchilov and Hutter 2019) word for word: the weights after the run's batches, and their average."""
     model, average = (Transformer(load_bundle(run.folder).model.config).double() for _ in range(2))
-    model.load_state_dict(run.start)
+    model.load_state_dict(run.initial_weights)
     parameters, averages = list(model.parameters()), list(average.parameters())
     first, second = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
     every = max(1, round(0.01 / (1 - s.ema_decay)))  # steps between two updates of the average
@@ -182,7 +182,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
     model, tokenizer = bundle.model.double(), bundle.tokenizer
     model.load_state_dict(average)
     total, n_tokens = 0.0, 0
-    for source, target in zip(*tokenizer.reader.read_pairs(*read_pairs(corpus, "valid")), strict=True):
+    for source, target in zip(*tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "valid")), strict=True):
         src, tgt = tokenizer.encode(source), tokenizer.encode(target)
         rows = [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id]
         with torch.no_grad():
@@ -202,10 +202,10 @@ def test_the_seed_decides_the_initial_weights_and_the_order_of_the_data(train: T
     one, same, other = (
         train("--seed", seed, name=name, max_steps=4) for name, seed in (("a", "1"), ("b", "1"), ("c", "2"))
     )
-    assert worst_deviation([*one.start.values()], [*same.start.values()]) == 0.0
-    for name, tensor in one.start.items():
+    assert worst_deviation([*one.initial_weights.values()], [*same.initial_weights.values()]) == 0.0
+    for name, tensor in one.initial_weights.items():
         if tensor.dim() == 2:
-            assert (tensor != other.start[name]).all(), name
+            assert (tensor != other.initial_weights[name]).all(), name
     assert source_ids_by_batch(one) == source_ids_by_batch(same) != source_ids_by_batch(other)
     assert sorted(map(len, source_ids_by_batch(one))) != [*map(len, source_ids_by_batch(one))]
 

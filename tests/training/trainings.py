@@ -30,7 +30,7 @@ def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
     return cli.main(["train", *run_flags(corpus, run_dir, *flags, max_steps=max_steps)])
 
 
-def start(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":
+def spawn(*command: str | Path, machine: str | None = None, **environment: str) -> "subprocess.Popen[str]":
     """Start Python with these arguments in a session of its own, one thread for each process.
 
     `machine` names a network namespace that it shall see.

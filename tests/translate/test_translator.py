@@ -221,7 +221,7 @@ def test_a_score_is_the_log_probability_that_one_full_pass_gives(translator: Tra
         ((read, kept),) = tokenizer.reader.preprocess_line(line)
         src_ids = torch.tensor([[*tokenizer.encode(read), tokenizer.eos_id]])
         (hypotheses,) = beam_search(CachedStepper(model), src_ids, beam, 0.5)
-        (ids,) = (h.ids for h in hypotheses if tokenizer.reader.write(tokenizer.decode(h.ids), kept) == text)
+        (ids,) = (h.ids for h in hypotheses if tokenizer.reader.postprocess(tokenizer.decode(h.ids), kept) == text)
         written = [*ids, tokenizer.eos_id][: length_limit(src_ids.size(1), model.config.max_len)]
         with torch.no_grad():
             log_p = model(src_ids, torch.tensor([[tokenizer.bos_id, *written[:-1]]])).log_softmax(-1)
@@ -254,7 +254,7 @@ def test_attention_is_that_of_each_layer_and_head(
         ((read, kept),) = tokenizer.reader.preprocess_line(line)
         assert source == attention.source_ids == [*tokenizer.encode(read), tokenizer.eos_id]
         assert target == attention.target_ids
-        assert tokenizer.reader.write(tokenizer.decode(target), kept) == text
+        assert tokenizer.reader.postprocess(tokenizer.decode(target), kept) == text
         assert target[0] == tokenizer.bos_id
         limit = length_limit(len(source), model.config.max_len)
         assert target[-1] == tokenizer.eos_id or len(target) == 1 + limit

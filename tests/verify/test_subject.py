@@ -140,7 +140,7 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
     pad_id, eos_id, reader = bundle.model.config.pad_id, bundle.model.config.eos_id, bundle.tokenizer.reader
 
     def encode(line: str) -> list[int]:
-        return bundle.tokenizer.encode(reader.read(line)[0])
+        return bundle.tokenizer.encode(reader.preprocess(line)[0])
 
     alone = [source for source, _ in read_pairs("test") if len(reader.sentences(source)) == 1]
     fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]

@@ -1,9 +1,8 @@
 import pytest
 
-from minitrans.translate import confidence
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.confidence import UnsureScores, choose_threshold, score_unsure
 from minitrans.translate.translator import Translation
+from minitrans.translate.unsure_threshold import MIN_CORRECT_CHRF, UnsureScores, choose_threshold, score_unsure
 
 
 def translations(*scores: float, wrong: str) -> list[Translation]:
@@ -49,7 +48,7 @@ def test_unknown_words_are_marked_whatever_the_score() -> None:
 
 def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
     far, near, right = (Translation(text, s) for text, s in (("x", -3.0), ("right!", -2.0), ("right", -1.0)))
-    assert threshold_of([far, near, right]) == Threshold(-2.0, confidence.MIN_CORRECT_CHRF)
+    assert threshold_of([far, near, right]) == Threshold(-2.0, MIN_CORRECT_CHRF)
     assert threshold_of([far, near, right, right]) == Threshold(-1.0, None)  # half are exact
 
 

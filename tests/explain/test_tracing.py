@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import Module
 
-from minitrans.explain.computing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
+from minitrans.explain.tracing import ATTENTION_KINDS, TracedTranslation, _trace, trace_translations
 from minitrans.model.attention import MultiHeadAttention
 from minitrans.model.cache import KeyValues
 from minitrans.model.transformer import Transformer
