@@ -282,9 +282,13 @@ class Reader:
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        ranks = self._ranks or {}
-        short = [form for a, b in cuts if (form := f"{a}'{b}") in ranks]
+        ranks, short = self._ranks or {}, self.with_apostrophe(word)
         return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
+
+    def with_apostrophe(self, word: str) -> list[str]:
+        """The known words that a word in lower case is read as because it lacks an apostrophe: of `dont`, `don't`."""
+        known = self._ranks if self._ranks and self.uses_placeholders else {}
+        return [form for i in range(1, len(word)) if (form := f"{word[:i]}'{word[i:]}") in known]
 
 
 def load_reader(folder: str | Path) -> Reader:

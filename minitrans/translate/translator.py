@@ -239,14 +239,16 @@ class Translator:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
 
         Words that the translation has too are left out if they have a digit or are names, written with a capital: they
-        are to be copied. There are none for a run whose training showed too many words to list.
+        are to be copied. A word that is read with the apostrophe that it lacks, as `dont` is, is left out, too. There
+        are none for a run whose training showed too many words to list.
         """
         known = self.bundle.words
         if known is None:
             return ()
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
         named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
-        unknown = dict.fromkeys(word for word in split_words(line) if word not in known)
+        words = (word for word in split_words(line) if word not in known)
+        unknown = dict.fromkeys(word for word in words if not self._reader.with_apostrophe(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
