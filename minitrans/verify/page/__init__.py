@@ -10,7 +10,7 @@ from minitrans.pages.render import template_renderer
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
-render = template_renderer("minitrans.verify.page", number=number)
+render_template = template_renderer("minitrans.verify.page", number=number)
 
 
 def make_folder(folder: Path) -> None:
@@ -45,7 +45,7 @@ def page(report: Report, subject: ModelAndPairs | str) -> str:
             "attention": figures.attention(subject),
             "decoding": figures.decoding(subject),
         }
-    return render(
+    return render_template(
         "verify.html",
         report=report,
         name=name,
