@@ -24,7 +24,7 @@ from minitrans import cli
 CORPUS = Path(__file__).parent / "corpus"  # simple sentences, of which a tiny model learns some in seconds
 
 
-def command(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
+def run_cli(*words: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
     """Run a command: its exit code, and what it writes to standard output and to standard error."""
     out, err = io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True), io.StringIO()
     with (
@@ -54,10 +54,10 @@ def folder_contents(folder: Path) -> dict[str, bytes | None]:
     return contents
 
 
-def refused(*words: str | Path, within: Path | None = None) -> str:
+def refusal_message(*words: str | Path, within: Path | None = None) -> str:
     """Run a command that ends with code 2, having made or changed nothing in a folder; the one error that it tells."""
     before = folder_contents(within) if within else {}
-    code, out, err = command(*words)
+    code, out, err = run_cli(*words)
     assert (code, out) == (2, ""), err
     *notices, error = err.splitlines()
     assert all(notice.startswith("minitrans: warning: ") for notice in notices)
@@ -67,7 +67,7 @@ def refused(*words: str | Path, within: Path | None = None) -> str:
     return error.removeprefix("minitrans: error: ")
 
 
-def write(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     """Write files into a folder, which is made for them."""
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

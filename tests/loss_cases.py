@@ -62,7 +62,7 @@ def max_logit_rows(loss_of: LinearLoss) -> int:
     return max((math.prod(shape[:-1]) for shape in shapes.seen if shape and shape[-1] == 11), default=0)
 
 
-def loss_of(model: Transformer, mode: CompiledMode = "auto", dtype: torch.dtype | None = None) -> BatchLossFn:
+def make_loss(model: Transformer, mode: CompiledMode = "auto", dtype: torch.dtype | None = None) -> BatchLossFn:
     """What computes the loss of a model's batches, where it lies and in its dtype if no other is given."""
     weight = model.output.weight
     return make_batch_loss(model, mode, weight.device, dtype or weight.dtype)

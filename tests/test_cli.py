@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import command, copy_run, refused, wait_for_group_exit
+from commands import copy_run, refusal_message, run_cli, wait_for_group_exit
 
 import minitrans.export
 from minitrans import cli
@@ -32,7 +32,7 @@ MINITRANS = (sys.executable, "-m", "minitrans")
 
 def command_output(*argv: str | Path, stdin: bytes = b"") -> str:
     """Run a command that has to end with code 0; what it writes to standard output."""
-    code, out, _ = command(*argv, stdin=stdin)
+    code, out, _ = run_cli(*argv, stdin=stdin)
     assert code == 0
     return out
 
@@ -416,7 +416,7 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
         assert written.decode() == f"{translation.text}\n"
 
 
-def screen(written: bytes) -> list[str]:
+def terminal_lines(written: bytes) -> list[str]:
     """The lines on a terminal that has received this: it knows the few commands that a progress bar uses."""
     lines, row, column = [""], 0, 0
     for part in re.findall(r"\x1b\[[?\d;]*[A-Za-z]|[^\x1b]", written.decode()):
@@ -468,7 +468,7 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     written, through_pipe = on_a_terminal("translate", tiny_run, stdin=source, stdout=False)
     assert through_pipe == plain.stdout
     assert b"4099/4099" in written  # the bar, which is gone in the end
-    assert "\n".join(screen(written)).split() == warning
+    assert "\n".join(terminal_lines(written)).split() == warning
 
     part = "--input", source, "--part", "1/2"
     written, _ = on_a_terminal("translate", tiny_run, *part, stdin=source, stdout=False)
@@ -476,7 +476,7 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
 
     written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
     assert b"4099/4099" in written
-    shown, answers = screen(written), plain.stdout.decode().split("\n")
+    shown, answers = terminal_lines(written), plain.stdout.decode().split("\n")
     assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]
     *warned, fourth, third, second, count, end = shown[cli.translate.CHUNK_LINES :]
     assert [fourth, third, second, end] == answers[-4:]
@@ -648,14 +648,14 @@ def test_verify_writes_a_page_and_says_where(
     tiny_run: Path, fresh_model_report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
-    code, _, err = command("verify", tiny_run, "--report", tmp_path / "proof")
+    code, _, err = run_cli("verify", tiny_run, "--report", tmp_path / "proof")
     assert code == 0
     assert f"page: {tmp_path / 'proof' / 'index.html'}" in err
     assert "cache.steps" in (tmp_path / "proof" / "index.html").read_text(encoding="utf-8")
 
 
 def test_one_sabotage_shows_the_claims_that_fail() -> None:
-    code, out, _ = command("verify", "--sabotage", "positions.restart", "--json")
+    code, out, _ = run_cli("verify", "--sabotage", "positions.restart", "--json")
     assert code == 1
     report = json.loads(out)
     failed = [check["id"] for check in report["checks"]]
@@ -665,7 +665,7 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
     assert report["sabotages"] == [
         {"id": "positions.restart", "fault": "Positions begin at 0 again in every step.", "caught_by": failed}
     ]
-    code, out, _ = command("verify", "--sabotage", "positions.restart")
+    code, out, _ = run_cli("verify", "--sabotage", "positions.restart")
     assert (code, "FAIL" in out) == (1, True)
     assert "position 1 of row 0 is the first that differs" in out
     assert f"0 passed, {len(failed)} failed" in out
@@ -685,7 +685,7 @@ def test_the_self_test_shows_what_caught_what_and_counts_for_the_verdict(monkeyp
     caught = json.loads(command_output("verify", "--self-test", "--json"))["sabotages"]
     assert {(s["id"], *s["caught_by"]) for s in caught} == {("loss.padding", "C20"), ("rows.sorted", "cache.rows")}
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id == "rows.sorted"])
-    code, out, _ = command("verify", "--self-test")
+    code, out, _ = run_cli("verify", "--self-test")
     assert code == 1
     assert "1 sabotage, 1 caught; checks that caught none: " in out
 
@@ -702,7 +702,7 @@ def test_export_where_the_engine_is_not_installed(
     monkeypatch.setitem(sys.modules, library, None)
     monkeypatch.delitem(sys.modules, f"minitrans.export.{name}", raising=False)
     monkeypatch.delattr(minitrans.export, name, raising=False)
-    message = refused("export", tmp_path, "--format", name, "-o", tmp_path / "out", within=tmp_path)
+    message = refusal_message("export", tmp_path, "--format", name, "-o", tmp_path / "out", within=tmp_path)
     assert f"{library} is not installed; install minitrans with its extra `{extra}`" in message
 
 
@@ -783,7 +783,7 @@ def test_compiled_reaches_who_computes(
     for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_references]):
         command_output(*words, "--compiled", "off")
         command_output(*words)
-    command("verify", "--self-test", "--compiled", "off")
+    run_cli("verify", "--self-test", "--compiled", "off")
     assert modes == ["off", "auto", "off", "auto", "off", "off"]
 
 

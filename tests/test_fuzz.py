@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from commands import command, copy_run, parquet
+from commands import copy_run, parquet, run_cli
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,9 +90,9 @@ def lines_before_a_fault(content: bytes) -> int:
     return next(i for i, line in enumerate(content.split(b"\n")) if lines_in(line) is None)
 
 
-def run(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> str | None:
+def output_or_none(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> str | None:
     """What a command writes; None if it ends with code 2, one line of error and so many of output."""
-    code, written, message = command(*argv, stdin=stdin)
+    code, written, message = run_cli(*argv, stdin=stdin)
     if code == 0:
         assert re.fullmatch("computed: .*\n" if argv[0] == "verify" else "", message)
         return written
@@ -115,9 +115,9 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
-            written = run("translate", tiny_run, "--input", sandbox / "in.txt", answered=answered)
+            written = output_or_none("translate", tiny_run, "--input", sandbox / "in.txt", answered=answered)
         else:
-            written = run("translate", tiny_run, stdin=content, answered=answered)
+            written = output_or_none("translate", tiny_run, stdin=content, answered=answered)
     if sources is None or written is None:
         assert sources is None
         assert written is None
@@ -241,7 +241,7 @@ def test_a_damaged_run_translates_or_is_refused(run_to_damage: Path, name: str, 
     whole = (run_to_damage / name).read_bytes()
     try:
         (run_to_damage / name).write_bytes(data.draw(damaged(whole) | text_bytes))
-        written = run("translate", run_to_damage, "I love you.", "")
+        written = output_or_none("translate", run_to_damage, "I love you.", "")
     finally:
         (run_to_damage / name).write_bytes(whole)
     assert written is None or written.count("\n") == 2
@@ -259,7 +259,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(proof, "run", lambda **_: fresh_model_report)
-            written = run("verify", run_to_damage)
+            written = output_or_none("verify", run_to_damage)
     finally:
         (run_to_damage / "config.yaml").write_bytes(whole)
     assert written is None or "0 failed" in written

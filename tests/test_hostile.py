@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import command, copy_run, refused, tiny_settings
+from commands import copy_run, refusal_message, run_cli, tiny_settings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,9 +31,9 @@ HYPOTHESIS_SETTINGS = (
 
 
 def quick_refusal_message(*words: str | Path, within: Path) -> str:
-    """As `refused`, within ten seconds."""
+    """As `refusal_message`, within ten seconds."""
     began = time.monotonic()
-    error = refused(*words, within=within)
+    error = refusal_message(*words, within=within)
     assert time.monotonic() - began < 10
     return error
 
@@ -99,7 +99,7 @@ def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list
     """None names a run that is there, so none has anything to do."""
     if name == "verify" and "gone" not in words:
         words = [*words, "gone"]
-    code, _, err = command(name, *words)
+    code, _, err = run_cli(name, *words)
     assert code in (0, 2)
     assert len(err.splitlines()) <= 2
     assert code == 0 or "minitrans: error: " in err
@@ -109,7 +109,7 @@ def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list
 # -- Run folders ----------------------------------------------------------------------------------------------------
 
 
-def names(folder: Path) -> set[str]:
+def relative_paths(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
@@ -119,10 +119,10 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "own")
     monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     run = copy_run(tiny_run, tmp_path / "run", cache_dir=tmp_path / "planted")
-    before = names(tmp_path)
-    assert command("translate", run, "I love you.")[0] == 0
-    assert command("verify", run)[0] == 0
-    assert {name for name in names(tmp_path) - before if not name.startswith("own")} == set()
+    before = relative_paths(tmp_path)
+    assert run_cli("translate", run, "I love you.")[0] == 0
+    assert run_cli("verify", run)[0] == 0
+    assert {name for name in relative_paths(tmp_path) - before if not name.startswith("own")} == set()
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
@@ -133,7 +133,7 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     run = copy_run(tiny_run, home / "runs/run", path="data/tiny")
     ignored = shutil.ignore_patterns("run", "cache")
     shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
-    assert command("verify", run)[0] == 0
+    assert run_cli("verify", run)[0] == 0
 
 
 # -- Corpora, disks, signals ----------------------------------------------------------------------------------------
@@ -174,5 +174,5 @@ def test_sigterm_leaves_nothing_half_written(tiny_run: Path, tmp_path: Path) -> 
 
 
 def test_the_version_is_told() -> None:
-    code, out, _ = command("--version")
+    code, out, _ = run_cli("--version")
     assert (code, out[:12]) == (0, "minitrans 0.")

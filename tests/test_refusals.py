@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from commands import copy_run, parquet, refused, write
+from commands import copy_run, parquet, refusal_message, write_files
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -371,12 +371,12 @@ def weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     return given
 
 
-def length(name: str, n: int) -> Setup:
+def resize(name: str, n: int) -> Setup:
     """Cut a file, or make it longer by zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
 
-def without(name: str) -> Setup:
+def remove_file(name: str) -> Setup:
     return lambda run: (run / name).unlink()
 
 
@@ -394,10 +394,10 @@ NO_WORDS = "words.txt is missing or damaged"
 THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
 DAMAGES: list[tuple[Setup, str]] = [
     # Files
-    *((without(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
-    *((length(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
-    *((length(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (METADATA, TOKENIZER, WORDS)),
-    (without(WORDS), NO_WORDS),
+    *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
+    *((resize(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
+    *((resize(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (METADATA, TOKENIZER, WORDS)),
+    (remove_file(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
     ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
@@ -494,14 +494,14 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)
     monkeypatch.chdir(tmp_path)
-    write(tmp_path, FILES)
+    write_files(tmp_path, FILES)
     os.mkfifo("pipe")
     run = copy_run(tiny_run, Path("run"))
-    given(run) if callable(given) else write(tmp_path, given)
+    given(run) if callable(given) else write_files(tmp_path, given)
     said_by_datasets = io.StringIO()
     for handler in logging.getLogger("datasets").handlers:
         monkeypatch.setattr(handler, "stream", said_by_datasets)
-    line = refused(*shlex.split(words.replace("RUN", str(tiny_run))), within=tmp_path)
+    line = refusal_message(*shlex.split(words.replace("RUN", str(tiny_run))), within=tmp_path)
     place = 0
     for part in said.split(" ... "):
         assert part in line[place:]

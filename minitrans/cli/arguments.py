@@ -72,4 +72,4 @@ def bounded_number(kind: type[float], least: float, most: float = math.inf, why:
 
 
 positive_int = bounded_number(int, 1, 2**31 - 1)
-cores = bounded_number(int, 1, CORES, "this machine's cores")
+core_count = bounded_number(int, 1, CORES, "this machine's cores")

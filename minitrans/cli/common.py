@@ -6,7 +6,7 @@ from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from minitrans.cli.arguments import Parser, bounded_number, cores, positive_int
+from minitrans.cli.arguments import Parser, bounded_number, core_count, positive_int
 from minitrans.cli.log import start_log
 from minitrans.errors import UserError
 from minitrans.text.lines import escape_controls
@@ -32,7 +32,7 @@ def add_decoding(parser: Parser) -> None:
     parser.add_argument(
         "--split-sentences", action="store_true", help="cut each line into its sentences, and join their translations"
     )
-    parser.add_argument("--processes", type=cores, default=1, help="processes that share the lines")
+    parser.add_argument("--processes", type=core_count, default=1, help="processes that share the lines")
     parser.add_argument("--no-cache", action="store_true", help="compute every prefix again: same output, slower")
     parser.add_argument("--device", default="cpu", help="where to run: cpu, cuda, ...")
     parser.add_argument("--precision", choices=["float32", "bfloat16", "float64"], default="float32", help="arithmetic")
@@ -50,7 +50,7 @@ def add_common(parser: Parser, compiled: bool = True, threads: int | None = None
             "require, always, or stop with an error",
         )
     text = "CPU threads" if threads else "CPU threads, for all processes together; without it, all cores"
-    parser.add_argument("--threads", type=cores, default=threads, help=text)
+    parser.add_argument("--threads", type=core_count, default=threads, help=text)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 

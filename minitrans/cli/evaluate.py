@@ -39,11 +39,11 @@ def evaluate_command(args: Namespace) -> int:
                 f"{bundles[0].target}; compare runs that translate the same languages"
             )
     outputs = [translate_timed(run, sources, args) for run in args.run]
-    from minitrans.translate.scoring import compare, mean_and_std, references_by_line
+    from minitrans.translate.scoring import mean_and_std, references_by_line, score_systems
     from minitrans.translate.unsure_threshold import score_unsure
 
     texts = [[translation.text for translation in translations] for translations, _ in outputs]
-    scores = compare(texts, references, bundles[0].target, args.tokenize, others)
+    scores = score_systems(texts, references, bundles[0].target, args.tokenize, others)
     right = references_by_line(references, others)
     marks = [
         score_unsure(translations, right, bundle.threshold) if bundle.threshold else None

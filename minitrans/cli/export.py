@@ -41,12 +41,12 @@ def export_command(args: Namespace) -> int:
     print(f"engine: {folder}", file=sys.stderr)
     scored = {}
     if pairs is not None:
-        from minitrans.translate.scoring import compare
+        from minitrans.translate.scoring import score_systems
 
         sources, references, others = pairs
         own = translator.translate(sources)
         by_engine = {name: translate(sources) for name, translate in format.engine_variants(folder, translator.bundle)}
-        scores = compare([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
+        scores = score_systems([own, *by_engine.values()], references, translator.bundle.target, args.tokenize, others)
         scored = dict(zip(["minitrans float32", *by_engine], scores, strict=True))
         print_scores(list(scored.items()))
         for name, outputs in by_engine.items():

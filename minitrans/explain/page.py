@@ -16,7 +16,7 @@ from minitrans.files import write_file
 from minitrans.pages.render import script_hash, template_renderer
 
 MAX_WEIGHT_BYTES = 750_000  # for the weights of all sentences together; in base64, a number takes 16/3 bytes
-render = template_renderer("minitrans.explain")
+render_template = template_renderer("minitrans.explain")
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class ExplanationPage:
         if not n_sentences:
             n_pieces = len(sentences[0].attention.source)
             raise UserError(f"the first text is too long to show as a page: {n_pieces} pieces; give a shorter one")
-        script = render("explain.js")
+        script = render_template("explain.js")
         data = {
             "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
             "heads": config.n_heads,
             "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
         }
-        page = render(
+        page = render_template(
             "explain.html",
             config=config,
             languages=sentences[0].languages,
@@ -107,14 +107,14 @@ def _as_json(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
         "target": attention.target,
         "log_prob": sentence.log_prob,
         "padded": sentence.n_padded,
-        "forbidden": sentence.forbidden,
+        "forbidden": sentence.max_forbidden_weight,
         "full": {kind: _weights_as_base64(getattr(attention, kind)[-n_layers:]) for kind in ATTENTION_KINDS},
         "cached": {
             "decoder": _weights_as_base64(sentence.cached_decoder[-n_layers:]),
             "cross": _weights_as_base64(sentence.cached_cross[-n_layers:]),
         },
         "steps": [step._asdict() for step in sentence.steps],
-        "without": {kind: log_probs.tolist() for kind, log_probs in sentence.without.items()},
+        "without": {kind: log_probs.tolist() for kind, log_probs in sentence.head_ablation_log_probs.items()},
     }
 
 

@@ -63,11 +63,11 @@ class TracedTranslation:
         languages: Of the source and of the translation.
         log_prob: Log-probability of the translation, EOS included, in nats.
         n_padded: Pieces of padding that steps and full pass had after the source.
-        forbidden: Largest weight of a key that a mask forbids, the future or padding.
+        max_forbidden_weight: Largest weight of a key that a mask forbids, the future or padding.
         cached_decoder: (L, H, T, T) self-attention's weights, step by step from the cache; 0 beyond.
         cached_cross: (L, H, T, S) cross-attention's.
         steps: T of them.
-        without: For each kind (L, H): log-probability of the same translation with one head switched off.
+        head_ablation_log_probs: For each kind (L, H): log-probability of the same translation with a head switched off.
     """
 
     text: str
@@ -76,11 +76,11 @@ class TracedTranslation:
     languages: tuple[str, str]
     log_prob: float
     n_padded: int
-    forbidden: float
+    max_forbidden_weight: float
     cached_decoder: Tensor
     cached_cross: Tensor
     steps: list[TracedStep]
-    without: dict[AttentionKind, Tensor]
+    head_ablation_log_probs: dict[AttentionKind, Tensor]
 
     @property
     def attention(self) -> AttentionWeights:
@@ -163,11 +163,11 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         languages=(bundle.source, bundle.target),
         log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
-        forbidden=max(map(_largest_absolute_value, forbidden)),
+        max_forbidden_weight=max(map(_largest_absolute_value, forbidden)),
         cached_decoder=cached_decoder,
         cached_cross=cached_cross[..., :n],
         steps=steps,
-        without=_head_ablation_log_probs(model, src_ids, tgt_in, tgt_out),
+        head_ablation_log_probs=_head_ablation_log_probs(model, src_ids, tgt_in, tgt_out),
     )
 
 

@@ -26,7 +26,7 @@ from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader_module
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 LOG_PROB_TOLERANCE = 1e-3  # what float32 may change in the log-probability of a token, in nats or as a share of it
 
-render = template_renderer("minitrans.export")
+render_template = template_renderer("minitrans.export")
 
 
 def export(bundle: Bundle, folder: Path) -> None:
@@ -51,7 +51,7 @@ def export(bundle: Bundle, folder: Path) -> None:
             )
         bundle.tokenizer.save(temp / TOKENIZER)
         save_reader_module(temp, bundle)
-        readme = render("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
+        readme = render_template("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
 
 
@@ -180,7 +180,7 @@ def engine_decode(
 def engine_translate(engine: Any, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
     tokenizer, max_len = bundle.tokenizer, bundle.model.config.max_len
-    reader = tokenizer.make_reader(bundle.words)
+    reader = tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     sources = [ids[: max_len - 1] for ids in tokenizer.encode_batch(text for line in read for text, _ in line)]
     outputs = iter(tokenizer.decode_batch(engine_decode(engine, vocab_pieces(bundle), max_len, sources)))

@@ -74,7 +74,7 @@ def _quoted(text: str) -> Markup:
     return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
 
 
-render = template_renderer("minitrans.export", quoted=_quoted)
+render_template = template_renderer("minitrans.export", quoted=_quoted)
 
 
 class Engine(NamedTuple):
@@ -250,7 +250,7 @@ def verify_engine(engine: Engine, bundle: Bundle) -> None:
             _raise_mismatch(
                 f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
             )
-    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.words or ())[:MAX_VERIFIED_WORDS]]
+    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.source_words or ())[:MAX_VERIFIED_WORDS]]
     encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:
@@ -313,7 +313,7 @@ def engine_decode(engine: Engine, bundle: Bundle, src_ids: Tensor, beam: int = 1
 
 def engine_translate(engine: Engine, bundle: Bundle, lines: Sequence[str]) -> list[str]:
     """What `Translator.translate` does, done by the engine; lines that are too long are cut without a warning."""
-    reader = bundle.tokenizer.make_reader(bundle.words)
+    reader = bundle.tokenizer.make_reader(bundle.source_words)
     read = [reader.preprocess_line(line) for line in lines]
     texts, outputs = [text for line in read for text, _ in line], list[str]()
     for i in range(0, len(texts), BATCH_LINES):
@@ -335,5 +335,5 @@ def write_card(
 
     The license is as the hub writes it, say "apache-2.0". `scores` has the exported model's scores on each test set.
     """
-    card = render("model_card.md", bundle=bundle, license=license, scores=scores or {})
+    card = render_template("model_card.md", bundle=bundle, license=license, scores=scores or {})
     write_file(folder / "README.md", f"{card}\n")

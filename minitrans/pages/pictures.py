@@ -12,7 +12,7 @@ from torch import Tensor
 
 from minitrans.pages.render import template_renderer
 
-render = template_renderer("minitrans.pages")
+render_template = template_renderer("minitrans.pages")
 CELL_PIXELS = 18  # side of a cell, in pixels
 LETTER_PIXELS = 7.5  # width of a wide letter, in pixels; a Chinese character takes two
 MAX_LABEL_LETTERS = 14  # letters of a piece that are shown; the tooltip has all of them
@@ -35,7 +35,9 @@ def heat_map(weights: Tensor, mask: Tensor, queries: Sequence[str], keys: Sequen
         A `div` with one `svg` a head.
     """
     grid = _grid_layout([_shorten_label(query) for query in queries], [_shorten_label(key) for key in keys])
-    return render("heat_map.html", grid=grid, weights=weights.tolist(), mask=mask.tolist(), queries=queries, keys=keys)
+    return render_template(
+        "heat_map.html", grid=grid, weights=weights.tolist(), mask=mask.tolist(), queries=queries, keys=keys
+    )
 
 
 def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequence[str]) -> Markup:
@@ -48,7 +50,7 @@ def mask_picture(mask: Tensor, title: str, queries: Sequence[str], keys: Sequenc
         keys: Labels of the columns.
     """
     grid = _grid_layout(queries, keys)
-    return render("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)
+    return render_template("mask.svg", grid=grid, mask=mask.tolist(), title=title, queries=queries, keys=keys)
 
 
 def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) -> Markup:
@@ -58,7 +60,8 @@ def catch_matrix(caught_by: Mapping[str, Sequence[str]], checks: Sequence[str]) 
         caught_by: For each sabotage the ids of the checks that failed.
         checks: Ids of all checks.
     """
-    return render("catches.svg", grid=_grid_layout(list(caught_by), checks, angle=90, above=12), caught_by=caught_by)
+    grid = _grid_layout(list(caught_by), checks, angle=90, above=12)
+    return render_template("catches.svg", grid=grid, caught_by=caught_by)
 
 
 def _grid_layout(rows: Sequence[str], columns: Sequence[str], angle: int = 55, above: int = 28) -> dict[str, object]:

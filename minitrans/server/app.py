@@ -43,7 +43,7 @@ DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancest
 # A page states the rest of its policy itself; browsers obey these parts only in a header.
 PAGE_HEADERS = {"Content-Security-Policy": "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"}
 
-render = template_renderer("minitrans.server")
+render_template = template_renderer("minitrans.server")
 
 
 class Api:
@@ -176,9 +176,9 @@ class Api:
         )
 
     async def _page(self, _: Request) -> Response:
-        script = render("serve.js")
+        script = render_template("serve.js")
         given = {"pairs": [*self._translators], "char_limit": self._char_limit, "explained": MAX_EXPLAINED_SENTENCES}
-        page = render("serve.html", script=script, script_hash=script_hash(script), **given)
+        page = render_template("serve.html", script=script, script_hash=script_hash(script), **given)
         return HTMLResponse(page, headers=PAGE_HEADERS)
 
     async def _explain(self, request: Request) -> Response:
@@ -272,7 +272,7 @@ class Api:
         """Each source language, with the percentage of the text's words that its run knows; 0 without a word list."""
         tokens, shares = split_words(text), Counter[str]()
         for (source, _), translator in self._translators.items():
-            known = translator.bundle.words or ()
+            known = translator.bundle.source_words or ()
             shares[source] = max(shares[source], 100 * sum(word in known for word in tokens) // max(1, len(tokens)))
         return [{"confidence": confidence, "language": code} for code, confidence in shares.most_common()]
 

@@ -91,7 +91,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         module = TranslationModule(model, config.training, batch_loss)
 
         if trainer.is_global_zero and not config.resume:
-            begin_run(config, is_there, held, tokenizer, start.words if start else None)
+            begin_run(config, is_there, held, tokenizer, start.source_words if start else None)
         _fit(trainer, module, data, config, checkpoint)
         if not trainer.is_global_zero:
             return {}

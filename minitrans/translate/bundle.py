@@ -48,8 +48,8 @@ class Bundle:
         tokenizer: Agrees with the model on the vocabulary and the special ids.
         source: Language translated from, say "en".
         target: Language translated to, say "zh".
-        words: The different words that training showed, as `reading.split_words` splits sources, each with its rank by
-            frequency, from 0; None where they are not known.
+        source_words: The different words that training showed, as `reading.split_words` splits sources, each with its
+            rank by frequency, from 0; None where they are not known.
         threshold: When a translation is probably wrong; None where that is not known.
     """
 
@@ -57,7 +57,7 @@ class Bundle:
     tokenizer: Tokenizer
     source: str
     target: str
-    words: Mapping[str, int] | None = None
+    source_words: Mapping[str, int] | None = None
     threshold: Threshold | None = None
 
 
@@ -72,9 +72,9 @@ def save_bundle(folder: Path, bundle: Bundle) -> None:
     write_file(folder / WEIGHTS, save({name: p.detach() for name, p in bundle.model.named_parameters()}))
     sizes: dict[str, object] = {"source": bundle.source, "target": bundle.target, "model": asdict(bundle.model.config)}
     sizes["sha256"] = {name: _sha256(folder / name) for name in (WEIGHTS, TOKENIZER)}
-    if bundle.words is not None:
-        save_words(folder, bundle.words)
-        sizes["words"] = len(bundle.words)
+    if bundle.source_words is not None:
+        save_words(folder, bundle.source_words)
+        sizes["words"] = len(bundle.source_words)
     if bundle.threshold is not None:
         sizes["threshold"] = asdict(bundle.threshold)
     write_file(folder / METADATA, json.dumps(sizes, indent=2) + "\n")
@@ -101,8 +101,8 @@ def save_reader_module(folder: Path, bundle: Bundle) -> None:
         "signs": bundle.tokenizer.signs,
         "known": None,
     }
-    if bundle.words is not None and bundle.tokenizer.reader.uses_placeholders:
-        settings["known"] = [*bundle.words]
+    if bundle.source_words is not None and bundle.tokenizer.reader.uses_placeholders:
+        settings["known"] = [*bundle.source_words]
     write_file(folder / reading.SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 

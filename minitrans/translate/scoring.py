@@ -83,7 +83,7 @@ def references_by_line(references: Sequence[str], others: Sequence[Sequence[str]
     return [[clean(first), *filter(None, map(clean, further))] for first, *further in rows]
 
 
-def compare(
+def score_systems(
     systems: Sequence[Sequence[str]],
     references: Sequence[str],
     target: str,

@@ -81,16 +81,16 @@ class Translation(NamedTuple):
     unsure: bool = False
 
 
-class Source(NamedTuple):
+class EncodedSource(NamedTuple):
     """A sentence as the model is to see it.
 
     Attributes:
         ids: Its pieces, then EOS; empty if the model does not translate it.
-        kept: What its translation gets back, see `text.reading.Reader`.
+        kept_parts: What its translation gets back, see `text.reading.Reader`.
     """
 
     ids: list[int]
-    kept: KeptParts
+    kept_parts: KeptParts
 
 
 class Translator:
@@ -118,7 +118,7 @@ class Translator:
         """
         self.bundle, self._stepper = bundle, make_stepper(bundle.model, compiled)
         self.compiled = not isinstance(self._stepper, CachedStepper)
-        self._reader = bundle.tokenizer.make_reader(bundle.words)
+        self._reader = bundle.tokenizer.make_reader(bundle.source_words)
         self.split_sentences = False
 
     @classmethod
@@ -187,7 +187,7 @@ class Translator:
         best = [[ranked[0] for ranked in each] for each in hypotheses]
         weights: Sequence[AttentionWeights | None] = [None] * len(lines)
         if attention:
-            alone = [each[0] if len(each) == 1 else Source([], KeptParts({})) for each in sources]
+            alone = [each[0] if len(each) == 1 else EncodedSource([], KeptParts({})) for each in sources]
             weights = self._attention(alone, [each[0].ids for each in best], batch_tokens)
         texts = self._texts(sources, [[hypothesis.ids for hypothesis in each] for each in best])
         rows = zip(texts, best, lines, sources, weights, strict=True)
@@ -242,7 +242,7 @@ class Translator:
         are to be copied. A word that is read with the apostrophe that it lacks, as `dont` is, is left out, too. There
         are none for a run whose training showed too many words to list.
         """
-        known = self.bundle.words
+        known = self.bundle.source_words
         if known is None:
             return ()
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
@@ -263,21 +263,22 @@ class Translator:
 
     def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        return max(
-            len(self.bundle.tokenizer.encode(text)) for text, _ in map(self._reader.preprocess, self.sentences(line))
-        )
+        sentences = map(self._reader.preprocess, self.sentences(line))
+        return max(len(self.bundle.tokenizer.encode(text)) for text, _ in sentences)
 
-    def _texts(self, sources: Sequence[Sequence[Source]], target_ids: Sequence[Sequence[list[int]]]) -> list[str]:
+    def _texts(
+        self, sources: Sequence[Sequence[EncodedSource]], target_ids: Sequence[Sequence[list[int]]]
+    ) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
-        return [self._reader.postprocess_line(texts, [("", source.kept) for source in line]) for line in sources]
+        return [self._reader.postprocess_line(texts, [("", source.kept_parts) for source in line]) for line in sources]
 
     def _translation(
         self,
         text: str,
         hypotheses: Sequence[Hypothesis],
         line: str,
-        sources: Sequence[Source],
+        sources: Sequence[EncodedSource],
         attention: AttentionWeights | None,
         length_penalty: float,
     ) -> Translation:
@@ -286,12 +287,12 @@ class Translator:
         score = hypotheses[0].score if len(hypotheses) == 1 else log_prob / n_tokens**length_penalty
         threshold, unknown = self.bundle.threshold, self.unknown(line, text)
         low = threshold is not None and any(each.log_prob / each.n_tokens < threshold.score for each in hypotheses)
-        lost = any(value not in text for source in sources for value in source.kept.placeholder_values.values())
+        lost = any(value not in text for source in sources for value in source.kept_parts.placeholder_values.values())
         unsure = bool(unknown) or lost or has_changed_numbers(line, text) or low
         return Translation(text, score, attention, unknown, unsure)
 
     def _search(
-        self, lines: list[list[Source]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
+        self, lines: list[list[EncodedSource]], beam: int, length_penalty: float, batch_tokens: int, use_cache: bool
     ) -> list[list[list[Hypothesis]]]:
         """What beam search finds for each sentence of each line; with one beam the greedy translation."""
 
@@ -304,7 +305,7 @@ class Translator:
 
     def _decode_batches(
         self,
-        lines: list[list[Source]],
+        lines: list[list[EncodedSource]],
         batch_tokens: int,
         use_cache: bool,
         decode: Callable[[Stepper[Any], Tensor], list[Output]],
@@ -330,7 +331,7 @@ class Translator:
 
     @torch.no_grad()
     def _attention(
-        self, read: list[Source], targets: list[list[int]], batch_tokens: int
+        self, read: list[EncodedSource], targets: list[list[int]], batch_tokens: int
     ) -> list[AttentionWeights | None]:
         """The weights of one full pass over each source that is not empty and its translation."""
         model, tokenizer = self.bundle.model, self.bundle.tokenizer
@@ -348,9 +349,8 @@ class Translator:
                 s, t = len(sources[i]), len(ids)
                 target = [tokenizer.bos_id, *ids]
                 pieces = ([tokenizer.piece(id_) for id_ in side] for side in (sources[i], target))
-                source, written_as = (
-                    [read[i].kept.placeholder_values.get(piece, piece) for piece in side] for side in pieces
-                )
+                values = read[i].kept_parts.placeholder_values
+                source, written_as = ([values.get(piece, piece) for piece in side] for side in pieces)
                 weights[i] = AttentionWeights(
                     source=source,
                     target=written_as,
@@ -367,18 +367,19 @@ class Translator:
         ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)
 
-    def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[Source]]:
+    def _encode_sources(self, lines: Sequence[str], first_line: int) -> list[list[EncodedSource]]:
         """The sentences of each line as the model is to see them, never more of one than it can take."""
         if isinstance(lines, str):
             raise TypeError("lines is one text, whose letters would be translated one by one; give a list of texts")
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
-        sources: list[list[Source]] = [[] for _ in lines]
+        sources: list[list[EncodedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
             for text, kept in map(self._reader.preprocess, self.sentences(line)):
                 ids = tokenizer.encode(text)
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)
-                sources[number - first_line].append(Source([*ids[:longest], tokenizer.eos_id] if ids else [], kept))
+                ids = [*ids[:longest], tokenizer.eos_id] if ids else []
+                sources[number - first_line].append(EncodedSource(ids, kept))
         return sources
 
     @staticmethod

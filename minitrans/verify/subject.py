@@ -150,7 +150,7 @@ def model_and_text_pairs(
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
     chosen = by_length[:: max(1, len(by_length) // N_PAIRS)][:N_PAIRS]
     sources, targets = ([ids[:longest] for ids in side] for side in zip(*_encode_pairs(tokenizer, chosen), strict=True))
-    reader = tokenizer.make_reader(bundle.words)
+    reader = tokenizer.make_reader(bundle.source_words)
     read = [text for line in decode_lines for text, _ in reader.preprocess_line(line)]
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MAX_DECODE_LINES))]

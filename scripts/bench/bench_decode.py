@@ -56,7 +56,7 @@ from minitrans.text.lines import read_lines
 from minitrans.text.reading import KeptParts
 from minitrans.training.module import TranslationModule
 from minitrans.translate.bundle import Bundle, load_bundle
-from minitrans.translate.translator import Source, Translator
+from minitrans.translate.translator import EncodedSource, Translator
 
 MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
@@ -113,7 +113,7 @@ class Minitrans:
 
     def __call__(self, sources: Ids, beam: int = 1) -> Ids:
         """Decode sources that end with EOS."""
-        read = [[Source(ids, KeptParts({}))] for ids in sources]
+        read = [[EncodedSource(ids, KeptParts({}))] for ids in sources]
         hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
         return [best.ids for ((best, *_),) in hypotheses]
 

@@ -8,7 +8,7 @@ import torch
 from conftest import BOS, EOS, PAD, assert_close, needs_compiled, random_ids, random_model, random_tensor
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loss_cases import loss_of
+from loss_cases import make_loss
 from modes import Batch, assert_same_pass, batch, compiled_pass, plain_pass, set_distinct_eps, set_dropout
 from torch import Tensor
 
@@ -124,7 +124,7 @@ def test_what_is_frozen_gets_no_gradient_and_changes_no_other(part: str, tied: b
         model = random_model(4, tie_embeddings=tied).train()
         for name, parameter in model.named_parameters(remove_duplicate=False):
             parameter.requires_grad_(parameter.requires_grad and part not in name)
-        loss_of(model, mode)(*SMALL_BATCH, 0.1).backward()
+        make_loss(model, mode)(*SMALL_BATCH, 0.1).backward()
         assert [p.grad is not None for p in model.parameters()] == [p.requires_grad for p in model.parameters()]
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     assert_close(gradients[0], gradients[1], 1e-11)
@@ -147,7 +147,7 @@ def test_ids_beyond_the_vocabulary_are_refused(wrong: int, side: int) -> None:
     ids = [each.clone() for each in SMALL_BATCH]
     ids[side][0, 0] = wrong
     with pytest.raises(IndexError, match=rf"^ids {min(wrong, 0)}|to {max(wrong, 0)} are not all among the 11"):
-        loss_of(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
+        make_loss(random_model(4), "require")(ids[0], ids[1], ids[2], 0.1)
 
 
 def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
@@ -157,7 +157,7 @@ def test_padding_may_lie_anywhere_and_rows_may_hold_nothing() -> None:
     src_ids, tgt_in, tgt_out = batch([6, 5, 4, 1], [5, 4, 1, 5])
     src_ids[0, 2], src_ids[1, 0], src_ids[3] = PAD, PAD, PAD
     tgt_in[0, 2], tgt_out[0, 1], tgt_out[0, 4], tgt_out[2] = PAD, PAD, PAD, PAD
-    got, want = (loss_of(model, mode) for mode in ("require", "off"))
+    got, want = (make_loss(model, mode) for mode in ("require", "off"))
     ids = src_ids, tgt_in, tgt_out
     assert_close(loss_and_gradients(got, model, ids), loss_and_gradients(want, model, ids), 1e-11)
     nothing = loss_and_gradients(got, model, (src_ids, tgt_in, torch.full_like(tgt_out, PAD)))
@@ -188,7 +188,7 @@ def test_little_or_nearly_all_is_dropped(p: float) -> None:
 
 def test_passes_may_be_open_at_the_same_time_and_gone_back_twice() -> None:
     model, others = random_model(4), [SMALL_BATCH, batch([9, 9], [9, 2])]
-    (a, b), c = [loss_of(model, "require")(*ids, 0.1) for ids in others], loss_of(random_model(5), "require")
+    (a, b), c = [make_loss(model, "require")(*ids, 0.1) for ids in others], make_loss(random_model(5), "require")
     c(*others[1], 0.1)
     want = [compiled_pass(model, ids)[2:] for ids in others]
     parameters = list(model.parameters())
@@ -214,7 +214,7 @@ def test_nothing_is_left_over_from_another_batch(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", ["src_embedding.weight", "encoder.norm.bias", "decoder.layers.1.ff.w_2.weight"])
 def test_parameters_that_no_longer_lie_in_one_piece_are_refused(name: str) -> None:
     model = random_model(4).train()
-    loss, parameter = loss_of(model, "require"), model.get_parameter(name)
+    loss, parameter = make_loss(model, "require"), model.get_parameter(name)
     parameter.data = torch.stack([parameter.data] * 2, -1)[..., 0]
     with pytest.raises(AssertionError):
         loss(*SMALL_BATCH, 0.1)

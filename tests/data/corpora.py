@@ -14,7 +14,7 @@ from typing import Any
 
 import datasets
 import pytest
-from commands import parquet, write
+from commands import parquet, write_files
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig
@@ -30,7 +30,7 @@ def config(path: object, **values: Any) -> DataConfig:
 
 def write_pairs(folder: Path, kind: str, splits: Mapping[str, Pairs], names: tuple[str, str] = ("en", "zh")) -> Path:
     for split, pairs in splits.items():
-        write(folder, {f"{split}.{ending}": content for ending, content in contents(kind, pairs, names).items()})
+        write_files(folder, {f"{split}.{ending}": content for ending, content in contents(kind, pairs, names).items()})
     return folder
 
 

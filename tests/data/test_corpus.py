@@ -11,7 +11,7 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pytest
-from commands import parquet, write
+from commands import parquet, write_files
 from corpora import Pairs, config, long_pairs, needs_proc_status, printed_integer, stand_in_for_the_hub, write_pairs
 from datasets import DatasetDict
 
@@ -110,7 +110,7 @@ def test_every_format_gives_the_same_text(
 )
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
-    folder = write(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
+    folder = write_files(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
     assert pairs_of_split(load_corpus(config(folder)), "test") == pairs
 
 
@@ -136,18 +136,19 @@ def test_why_text_files_are_not_left_to_datasets(
     tmp_path: Path, builder: str, content: str, options: dict[str, object], rows: list[tuple[object, ...]]
 ) -> None:
     """Each of these loses or changes text without a word. Once `datasets` does better, our readers may go."""
-    write(tmp_path, {"file": content})
+    write_files(tmp_path, {"file": content})
     pairs = datasets.load_dataset(builder, data_files=str(tmp_path / "file"), streaming=True, **options)["train"]
     assert [(row.get("en"), row.get("zh")) for row in pairs] == rows
 
 
 def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "CHUNK", 2)
-    folder = write(tmp_path / "corpus", {"train.en": b"a\n" * 7 + b"\xff\n", "train.zh": "b\n" * 8, "valid.tsv": TSV})
+    faulty = b"a\n" * 7 + b"\xff\n"
+    folder = write_files(tmp_path / "corpus", {"train.en": faulty, "train.zh": "b\n" * 8, "valid.tsv": TSV})
     with pytest.raises(UserError, match=r"train\.en, line 8: byte 1 is not valid UTF-8"):
         load_corpus(config(folder))
     assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
-    write(folder, {"train.en": "a\n" * 8})
+    write_files(folder, {"train.en": "a\n" * 8})
     assert pairs_of_split(load_corpus(config(folder)), "train") == [("a", "b")] * 8
 
 
@@ -174,7 +175,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     multi30k, opus = tmp_path / "hub" / "bentrevett" / "multi30k", tmp_path / "hub" / "Helsinki-NLP" / "opus-100"
     write_pairs(multi30k, "jsonl", {"train": PAIRS, "val": PAIRS[:2], "test": PAIRS[2:]}, ("en", "de"))
-    write(opus, {"README.md": OPUS_CARD})
+    write_files(opus, {"README.md": OPUS_CARD})
     splits = {"train": [*PAIRS, ("", "空")], "validation": PAIRS[:2], "test": PAIRS[2:]}
     write_pairs(opus / "en-zh", "translation parquet", splits)
     write_pairs(opus / "en-fr", "translation parquet", {"train": PAIRS[:1]}, ("en", "fr"))
@@ -212,7 +213,7 @@ def test_a_hub_data_set_that_needs_a_configuration(streaming: bool) -> None:
 
 
 def test_a_streamed_split_that_nobody_needs_is_not_read(hub: Path) -> None:
-    write(hub / "bentrevett" / "multi30k", {"test.jsonl": "no JSON"})
+    write_files(hub / "bentrevett" / "multi30k", {"test.jsonl": "no JSON"})
     settings = DataConfig("bentrevett/multi30k", "en", "de", streaming=True)
     with pytest.raises(UserError, match=r"multi30k, test: cannot read further"):
         load_corpus(settings)
@@ -244,7 +245,7 @@ def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) 
     """Whatever else lies in the folder."""
     names = " ".join(files.values()).split()
     folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
-    write(folder, {"README.md": "x", "train.de": "x", "._train.en": b"\xff", ".hidden.tsv": "x"})
+    write_files(folder, {"README.md": "x", "train.de": "x", "._train.en": b"\xff", ".hidden.tsv": "x"})
     (folder / "more.tsv").mkdir()
     corpus = load_corpus(config(folder))
     assert {split: " ".join(pairs["source"][::2]) for split, pairs in corpus.items()} == files
@@ -265,7 +266,7 @@ def test_parts_of_local_splits(tmp_path: Path) -> None:
 
 
 def test_the_same_files_for_other_languages_are_read_anew(tmp_path: Path) -> None:
-    folder = write(tmp_path / "corpus", {f"{split}.tsv": "en\tzh\tde\n1\t2\t3\n" for split in ("train", "valid")})
+    folder = write_files(tmp_path / "corpus", {f"{split}.tsv": "en\tzh\tde\n1\t2\t3\n" for split in ("train", "valid")})
     assert pairs_of_split(load_corpus(config(folder)), "train") == [("1", "2")]
     assert pairs_of_split(load_corpus(config(folder, target="de")), "train") == [("1", "3")]
 
@@ -296,7 +297,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
 def test_run_corpus(tmp_path: Path) -> None:
     one = write_pairs(tmp_path / "one", "tsv", {"train": PAIRS, "valid": PAIRS[:1]})
     other = write_pairs(tmp_path / "other", "lines", {"train": PAIRS, "valid": PAIRS[1:]})
-    write(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
+    write_files(tmp_path, {"config.yaml": f"data:\n  path: {one}\n  source: en\n  target: zh\n"})
     assert pairs_of_split(load_run_corpus(tmp_path), "valid") == PAIRS[:1]
     assert pairs_of_split(load_run_corpus(tmp_path, str(other)), "valid") == PAIRS[1:]
 

@@ -52,7 +52,7 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
         for kind in ATTENTION_KINDS:
             weights = getattr(other.attention, kind)
             assert torch.equal(unpacked(one["full"][kind], weights), weights)
-            assert one["without"][kind] == sentence.without[kind].tolist()
+            assert one["without"][kind] == sentence.head_ablation_log_probs[kind].tolist()
         assert torch.equal(unpacked(one["cached"]["decoder"], sentence.cached_decoder), sentence.cached_decoder)
         assert torch.equal(unpacked(one["cached"]["cross"], sentence.cached_cross), sentence.cached_cross)
         assert one["log_prob"] == sentence.log_prob
@@ -120,7 +120,7 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
         translation=first.translation._replace(attention=attention),
         cached_decoder=third(first.cached_decoder),
         cached_cross=third(first.cached_cross),
-        forbidden=0.25,
+        max_forbidden_weight=0.25,
         n_padded=1,
     )
     numbers = encoder[0].numel() + 2 * decoder[0].numel() + 2 * cross[0].numel()

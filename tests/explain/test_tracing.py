@@ -55,7 +55,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
 
 def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation]) -> None:
     for each in traced:
-        assert each.forbidden == 0
+        assert each.max_forbidden_weight == 0
         assert each.n_padded == 2
         assert each.cached_decoder.shape == each.attention.decoder.shape
         assert each.cached_cross.shape == each.attention.cross.shape
@@ -120,7 +120,7 @@ def test_what_no_mask_forbids_any_more_shows(
 
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
     (each,) = trace_translations(translator, TEXTS[:1])
-    assert each.forbidden == 2
+    assert each.max_forbidden_weight == 2
     assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
 
 
@@ -141,7 +141,7 @@ def test_the_translators_model_gets_no_hook(translator: Translator, monkeypatch:
 def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, traced: list[TracedTranslation]) -> None:
     model, each = translator.bundle.model, traced[0]
     for kind in ATTENTION_KINDS:
-        assert each.without[kind].shape == (each.config.n_layers, each.config.n_heads)
+        assert each.head_ablation_log_probs[kind].shape == (each.config.n_layers, each.config.n_heads)
         side, name = ("encoder" if kind == "encoder" else "decoder"), ("cross_attn" if kind == "cross" else "self_attn")
         attention = model.get_submodule(f"{side}.layers.0.{name}")
         assert isinstance(attention, MultiHeadAttention)
@@ -152,7 +152,7 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, tr
                 columns.zero_()
                 expected = log_prob(translator.bundle, each.attention)
                 columns.copy_(kept)
-            assert float(each.without[kind][0, head]) == pytest.approx(expected, abs=1e-4)
+            assert float(each.head_ablation_log_probs[kind][0, head]) == pytest.approx(expected, abs=1e-4)
             assert expected != pytest.approx(each.log_prob, abs=1e-6)
 
 

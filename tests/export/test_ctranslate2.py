@@ -161,7 +161,7 @@ def test_it_translates_as_we_do(folder: Path, translator: Translator) -> None:
 
 def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) -> None:
     shown = "[[tokenizer.encode(text) for line in lines for text, _ in reader.preprocess_line(line)], translate(lines)]"
-    reader = translator.bundle.tokenizer.make_reader(translator.bundle.words)
+    reader = translator.bundle.tokenizer.make_reader(translator.bundle.source_words)
     ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.preprocess_line(line))
     assert run_readme(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
 

@@ -161,7 +161,7 @@ def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
 # -- what is refused ------------------------------------------------------------------------------------------------
 
 
-def swapped(weights: dict[str, Any]) -> dict[str, Any]:
+def swap_layers(weights: dict[str, Any]) -> dict[str, Any]:
     """The same with two layers in each other's place."""
     return {re.sub(r"(?<=layers\.)[01]", lambda i: str(1 - int(i[0])), name): w for name, w in weights.items()}
 
@@ -172,7 +172,7 @@ def nudge_positions(weights: dict[str, Any]) -> dict[str, Any]:
 
 # What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
 FAULTS: dict[str, tuple[Any, str]] = {
-    "a swapped layer": (swapped, "logits differ by"),
+    "a swapped layer": (swap_layers, "logits differ by"),
     "other positions": (nudge_positions, "logits differ by"),
     "a billionth": (
         lambda weights: weights | {(b := "final_logits_bias"): weights[b] + 1e-9},

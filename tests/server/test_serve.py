@@ -18,8 +18,8 @@ from unittest.mock import Mock
 
 import pytest
 from bench_serve import ServerProcess, main, run_clients, running_server, wrong_replies
-from browser import needs_chromium, opened, visit
-from commands import command, refused
+from browser import needs_chromium, open_chromium_page, visit
+from commands import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
@@ -28,7 +28,7 @@ from minitrans.server.app import Api
 from minitrans.translate.translator import Translator
 
 EN_ZH = {"source": "en", "target": "zh"}
-JSON = {"Content-Type": "application/json; charset=utf-8"}
+JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
 BODIES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
@@ -96,8 +96,8 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
     assert translated.replace(" ", "").split("\n") == [
         "".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])
     ]
-    assert command("translate", tiny_run, "--split-sentences", stdin="\n".join(lines).encode())[1] == translated + "\n"
-    assert command("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
+    assert run_cli("translate", tiny_run, "--split-sentences", stdin="\n".join(lines).encode())[1] == translated + "\n"
+    assert run_cli("translate", tiny_run, stdin="\n".join(lines).encode())[1] != translated + "\n"
 
 
 def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
@@ -152,8 +152,8 @@ def test_a_code_is_taken_as_it_is_written_where_a_run_has_it(translator: Transla
 
 
 def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Translator) -> None:
-    german = replace(translator.bundle, source="de", words={"ich": 0, "liebe": 1, "dich": 2})
-    wordless = replace(translator.bundle, target="fr", words=None)
+    german = replace(translator.bundle, source="de", source_words={"ich": 0, "liebe": 1, "dich": 2})
+    wordless = replace(translator.bundle, target="fr", source_words=None)
     api = Api([translator, Translator(german), Translator(wordless)], 300, 0, 9)
     with TestClient(api) as server, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Translator, "translate", lambda self, lines: [self.bundle.source for _ in lines])
@@ -193,7 +193,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
     ],
 )
 def test_what_is_wrong_is_told(client: TestClient, params: Any, message: str) -> None:
-    answer = client.post("/translate", content=json.dumps(params), headers=JSON)
+    answer = client.post("/translate", content=json.dumps(params), headers=JSON_HEADERS)
     assert (answer.status_code, [*answer.json()]) == (400, ["error"])
     assert message in answer.json()["error"]
 
@@ -286,19 +286,19 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.MonkeyPatch.context() as patch:
         port = str(taken.getsockname()[1])
         in_use = f"cannot listen on 127.0.0.1, port {port}: Address already in use"
-        assert in_use in refused("serve", tiny_run, "--port", port)
+        assert in_use in refusal_message("serve", tiny_run, "--port", port)
         with listen("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
             assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         patch.setitem(sys.modules, "uvicorn", None)
         patch.delitem(sys.modules, "minitrans.server.app", raising=False)
-        assert "install minitrans with its extra `serve`" in refused("serve", tiny_run)
+        assert "install minitrans with its extra `serve`" in refusal_message("serve", tiny_run)
 
 
 def test_every_flag_reaches_the_server(tiny_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api = Mock()
     monkeypatch.setattr("minitrans.server.app.Api", api)
     flags = "--port 0 --char-limit 7 --rate-limit 8 --queue 9 --cors https://A.org --cors *"
-    assert command("serve", tiny_run, *flags.split())[0] == 0
+    assert run_cli("serve", tiny_run, *flags.split())[0] == 0
     (translator,), *limits = api.call_args.args
     assert limits == [7, 8, 9, ["https://a.org", "*"]]
     assert translator.split_sentences
@@ -373,7 +373,7 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translator) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
-    with opened() as (page, requests, errors):
+    with open_chromium_page() as (page, requests, errors):
         for width, dark in ((1200, False), (390, False), (320, True)):
             visit(page, address, width, dark)
             page.wait_for_function("() => document.activeElement.id === 'text'")

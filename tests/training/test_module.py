@@ -6,7 +6,7 @@ import pytest
 import torch
 from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
 from fake_processes import run_as_processes
-from loss_cases import loss_of
+from loss_cases import make_loss
 from torch import Tensor
 
 from minitrans.data.batching import Batch
@@ -27,7 +27,7 @@ class LogRecordingModule(TranslationModule):
     """Notes what is logged, for there is no Trainer."""
 
     def __init__(self, model: Transformer, way: CompiledMode) -> None:
-        super().__init__(model, TrainingConfig(label_smoothing=0.3), loss_of(model, way))
+        super().__init__(model, TrainingConfig(label_smoothing=0.3), make_loss(model, way))
         self.logged: dict[str, Tensor] = {}
         self.weights: list[Any] = []
 

@@ -12,7 +12,7 @@ import torch
 from commands import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
-from loss_cases import loss_of
+from loss_cases import make_loss
 from trainings import finish, interrupt, metrics, run_flags, spawn, train
 
 from minitrans.data import batching, loader
@@ -99,7 +99,7 @@ def test_a_batch_of_no_rows_costs_nothing_and_moves_nothing(way: CompiledMode) -
     torch.manual_seed(0)
     model = Transformer(TransformerConfig(vocab_size=9, pad_id=3, bos_id=1, eos_id=2, d_model=8, n_heads=2))
     batch = collate([], [], pad_id=3, bos_id=1, eos_id=2)
-    loss = loss_of(model, way)(batch.src_ids, batch.tgt_in, batch.tgt_out, 0.1)
+    loss = make_loss(model, way)(batch.src_ids, batch.tgt_in, batch.tgt_out, 0.1)
     loss.backward()
     assert loss == 0
     for parameter in model.parameters():

@@ -14,7 +14,7 @@ from unittest import mock
 import pytest
 import torch
 import yaml
-from commands import refused
+from commands import refusal_message
 from fake_processes import run_as_processes
 from trainings import metrics, read_pairs, run_flags, train, weights
 
@@ -74,7 +74,7 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
     listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
     counts = Counter(word for source, _ in short for word in split_words(source))
     assert listed == sorted(counts, key=lambda word: (-counts[word], word))
-    assert bundle.words == {word: i for i, word in enumerate(listed)}
+    assert bundle.source_words == {word: i for i, word in enumerate(listed)}
 
 
 def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
@@ -167,11 +167,11 @@ def test_what_the_other_run_was_shown_is_known(tiny_run: Path, corpus: Path, tmp
     (other / "model.json").write_text(json.dumps(sizes | {"words": 2}))
     flags = ("--training.init_from", str(other))
     assert train(corpus, tmp_path / "a", *flags, max_steps=1) == 0
-    assert [*(load_bundle(tmp_path / "a").words or ())] == [*known, "xyzzy"]
+    assert [*(load_bundle(tmp_path / "a").source_words or ())] == [*known, "xyzzy"]
     del sizes["words"]
     (other / "model.json").write_text(json.dumps(sizes))
     assert train(corpus, tmp_path / "b", *flags, max_steps=1) == 0
-    assert load_bundle(tmp_path / "b").words is None
+    assert load_bundle(tmp_path / "b").source_words is None
     assert not (tmp_path / "b/words.txt").exists()
 
 
@@ -214,7 +214,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE in refused("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
+            assert IN_USE in refusal_message("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
         with pytest.raises(UserError, match=IN_USE):
             begin_run(*begun)  # after the other has looked
         process.kill()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import CORPUS
 from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
-from loss_cases import loss_of
+from loss_cases import make_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -40,7 +40,7 @@ LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is f
 
 def training_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
     """Who computes the loss of a batch."""
-    loss = loss_of(model, mode)(*IDS, 0.1)
+    loss = make_loss(model, mode)(*IDS, 0.1)
     assert loss.grad_fn is not None
     return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
 
@@ -58,7 +58,7 @@ def hooked_model() -> Transformer:
 
 def loss_and_gradients(model: Transformer, mode: CompiledMode) -> list[Tensor]:
     """With the same dropout every time."""
-    of_batch = loss_of(model, mode)
+    of_batch = make_loss(model, mode)
     torch.manual_seed(7)
     loss = of_batch(*IDS, 0.1)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
@@ -96,7 +96,7 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[
     monkeypatch.setattr(backend, "_backend_by_work", {})
     model = hooked_model()
     for _ in range(3):
-        assert torch.equal(loss_of(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
+        assert torch.equal(make_loss(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
         assert training_backend(model) == decoding_backend(model) == "plain"
     assert backend.describe_backends() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
@@ -125,7 +125,7 @@ def test_where_it_is_required_it_is_an_error(caplog: Log) -> None:
 @needs_compiled
 def test_a_model_that_is_converted_afterwards_is_refused() -> None:
     model = random_model(1).train()
-    of_batch = loss_of(model, "require")
+    of_batch = make_loss(model, "require")
     model.float()
     with pytest.raises(RuntimeError, match=r"which was torch\.float64 on cpu, has been converted or moved since"):
         of_batch(*IDS, 0.1)
@@ -180,7 +180,7 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decoding_backend(random_model(1))
     assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
-    makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (loss_of, make_stepper)]
+    makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (make_loss, make_stepper)]
     makers.append(can_verify_compiled)
     for ask in makers:
         with pytest.raises(UserError, match="the folder minitrans/compiled is not there; give auto or off"):
@@ -224,12 +224,12 @@ def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, c
     losses = []
     for mode in MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            losses.append(loss_of(model, mode)(*IDS, 0.1))
+            losses.append(make_loss(model, mode)(*IDS, 0.1))
     assert torch.equal(*losses)
     assert losses[0].isfinite()
     assert caplog.messages == []
     with pytest.raises(UserError, match=r"products in torch\.bfloat16 train parameters in torch\.float32 alone"):
-        loss_of(model, "require")
+        make_loss(model, "require")
     assert decoding_backend(model.eval(), "require") == "compiled"
 
 
@@ -250,7 +250,7 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
     after = torch.get_rng_state()
     assert worst_deviation(compiled, loss_and_gradients(model, "off")) < 1e-11
     assert torch.equal(torch.get_rng_state(), after)  # as many random numbers have been drawn
-    of_batch = loss_of(model.train(not training), "require")  # the mode is that at each batch
+    of_batch = make_loss(model.train(not training), "require")  # the mode is that at each batch
     model.train(training)
     with torch.no_grad():
         torch.manual_seed(7)
@@ -264,7 +264,7 @@ def test_the_probe_draws_no_random_numbers_of_the_caller_and_leaves_its_modes_al
     torch.manual_seed(5)
     before = torch.get_rng_state()
     make_stepper(model.eval(), "require")
-    loss_of(model.train(), "require")
+    make_loss(model.train(), "require")
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.is_grad_enabled()
     assert not torch.is_inference_mode_enabled()
@@ -286,7 +286,7 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
     with SURROUNDING_CONTEXTS[around]():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        compiled, plain = (loss_of(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
+        compiled, plain = (make_loss(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
     assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
     state = stepper.begin(IDS[0], 1)
     plain_stepper = CachedStepper(model)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from commands import refused
+from commands import refusal_message
 from conftest import randomize
 from safetensors.torch import load_file, save_file
 
@@ -22,15 +22,15 @@ from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, Bund
 
 
 @pytest.fixture
-def run(tiny_run: Path, tmp_path: Path) -> Path:
+def run_dir(tiny_run: Path, tmp_path: Path) -> Path:
     """A copy of a trained run that a test may break."""
     for name in (METADATA, WEIGHTS, TOKENIZER, WORDS):
         shutil.copy(tiny_run / name, tmp_path / name)
     return tmp_path
 
 
-def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
-    bundle = load_bundle(run)
+def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(run_dir)
     assert (bundle.source, bundle.target) == ("en", "zh")
     folder = tmp_path / "again"
     folder.mkdir()
@@ -42,35 +42,35 @@ def test_what_is_saved_is_what_is_loaded(run: Path, tmp_path: Path) -> None:
     for name, tensor in bundle.model.state_dict().items():
         assert torch.equal(again.model.state_dict()[name], tensor), name
     assert sorted(path.name for path in folder.iterdir()) == [METADATA, WEIGHTS, TOKENIZER, WORDS]
-    assert bundle.words is not None
-    assert "love" in bundle.words
+    assert bundle.source_words is not None
+    assert "love" in bundle.source_words
     assert bundle.threshold is not None
-    assert (again.words, again.threshold) == (bundle.words, bundle.threshold)
+    assert (again.source_words, again.threshold) == (bundle.source_words, bundle.threshold)
 
 
 def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(
-    run: Path, capsys: pytest.CaptureFixture[str]
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    save_bundle(run, replace(load_bundle(run), words=None, threshold=None))
-    bundle = load_bundle(run)
-    assert (bundle.words, bundle.threshold) == (None, None)
-    assert cli.main(["translate", str(run), "--scores", "xyzzy", "I love you."]) == 0
+    save_bundle(run_dir, replace(load_bundle(run_dir), source_words=None, threshold=None))
+    bundle = load_bundle(run_dir)
+    assert (bundle.source_words, bundle.threshold) == (None, None)
+    assert cli.main(["translate", str(run_dir), "--scores", "xyzzy", "I love you."]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert [line.split("\t")[1] for line in out.splitlines()] == ["", ""]
 
 
-def test_words_and_thresholds_of_any_kind_are_kept(run: Path, tmp_path: Path) -> None:
+def test_words_and_thresholds_of_any_kind_are_kept(run_dir: Path, tmp_path: Path) -> None:
     for words in ({"é": 0, "don't": 1, "中": 2}, dict[str, int]()):
         for threshold in (Threshold(-1.5, None), Threshold(-0.25, 40.0)):
-            save_bundle(tmp_path, replace(load_bundle(run), words=words, threshold=threshold))
+            save_bundle(tmp_path, replace(load_bundle(run_dir), source_words=words, threshold=threshold))
             again = load_bundle(tmp_path)
-            assert (again.words, again.threshold) == (words, threshold)
+            assert (again.source_words, again.threshold) == (words, threshold)
 
 
-def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(run: Path, tmp_path: Path) -> None:
-    assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run / WEIGHTS))
-    bundle = load_bundle(run)
+def test_a_tied_matrix_is_saved_once_and_stays_tied_and_others_are_saved_each(run_dir: Path, tmp_path: Path) -> None:
+    assert not {"tgt_embedding.weight", "output.weight"} & set(load_file(run_dir / WEIGHTS))
+    bundle = load_bundle(run_dir)
     assert bundle.model.output.weight is bundle.model.src_embedding.weight is bundle.model.tgt_embedding.weight
     model = randomize(Transformer(replace(bundle.model.config, tie_embeddings=False)), 3).float()
     save_bundle(tmp_path, replace(bundle, model=model))
@@ -97,8 +97,8 @@ def test_special_ids_are_those_of_the_tokenizer_file(tmp_path: Path) -> None:
     assert (bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, bundle.tokenizer.eos_id) == (7, 5, 1)
 
 
-def test_weights_of_any_dtype_become_float32(run: Path, tmp_path: Path) -> None:
-    bundle = load_bundle(run)
+def test_weights_of_any_dtype_become_float32(run_dir: Path, tmp_path: Path) -> None:
+    bundle = load_bundle(run_dir)
     bundle.model.double().train()
     save_bundle(tmp_path, bundle)
     again = load_bundle(tmp_path).model
@@ -109,12 +109,12 @@ def test_weights_of_any_dtype_become_float32(run: Path, tmp_path: Path) -> None:
 # -- what is damaged (most of it: tests/test_refusals.py) -------------------------------------------------------------
 
 
-def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    weights, bias = load_file(run / WEIGHTS), "encoder.norm.bias"
-    save_file(weights | {bias: weights[bias][:-1].clone()}, run / WEIGHTS)
+def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weights, bias = load_file(run_dir / WEIGHTS), "encoder.norm.bias"
+    save_file(weights | {bias: weights[bias][:-1].clone()}, run_dir / WEIGHTS)
     monkeypatch.setattr(torch.Tensor, "isfinite", None)
     with pytest.raises(UserError, match=f"does not fit model.json: {bias} differs"):
-        load_bundle(run)
+        load_bundle(run_dir)
 
 
 class Evil:
@@ -128,8 +128,8 @@ class Evil:
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
-def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run: Path) -> None:
+def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run_dir: Path) -> None:
     for dump in (pickle.dump, torch.save):
-        with open(run / name, "wb") as file:
-            dump(Evil(run / "evil"), file)
-        assert name in refused("translate", run, "I love you.", within=run)
+        with open(run_dir / name, "wb") as file:
+            dump(Evil(run_dir / "evil"), file)
+        assert name in refusal_message("translate", run_dir, "I love you.", within=run_dir)

@@ -5,7 +5,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from minitrans.translate.scoring import compare, mean_and_std, score
+from minitrans.translate.scoring import mean_and_std, score, score_systems
 
 REFERENCES = [f"the {i} cats sat on the mat by the door" for i in range(40)]
 GOOD_LINES = [line.replace("mat", "rug") if i % 5 == 0 else line for i, line in enumerate(REFERENCES)]
@@ -50,7 +50,7 @@ def test_any_of_several_references_is_right_and_a_blank_further_one_is_none() ->
 
 def test_several_references_serve_the_bootstrap_too() -> None:
     others = [[line if i % 2 else "" for i, line in enumerate(REFERENCES)]]
-    first, second = compare([REFERENCES, GOOD_LINES], BAD_LINES, "en", others=others)
+    first, second = score_systems([REFERENCES, GOOD_LINES], BAD_LINES, "en", others=others)
     plain = score(REFERENCES, BAD_LINES, "en", others=others)
     assert (first.bleu, first.exact_match) == (plain.bleu, plain.exact_match)
     assert first.bleu_interval is not None
@@ -65,12 +65,12 @@ def test_counts_have_to_agree(translations: list[str], references: list[str]) ->
     with pytest.raises(ValueError, match=message):
         score(translations, references, "en")
     with pytest.raises(ValueError, match=message):
-        compare([references, translations], references, "en")
+        score_systems([references, translations], references, "en")
 
 
 def test_comparing_adds_to_the_scores_and_changes_none() -> None:
     for translations, compared in zip(
-        [GOOD_LINES, BAD_LINES], compare([GOOD_LINES, BAD_LINES], REFERENCES, "en"), strict=True
+        [GOOD_LINES, BAD_LINES], score_systems([GOOD_LINES, BAD_LINES], REFERENCES, "en"), strict=True
     ):
         plain = score(translations, REFERENCES, "en")
         assert "bs:" not in plain.bleu_signature + plain.chrf_signature
@@ -85,7 +85,7 @@ def test_comparing_adds_to_the_scores_and_changes_none() -> None:
 
 
 def test_intervals_are_those_of_sacrebleu() -> None:
-    compared = compare([GOOD_LINES, BAD_LINES], REFERENCES, "en")
+    compared = score_systems([GOOD_LINES, BAD_LINES], REFERENCES, "en")
     for translations, scores in zip([GOOD_LINES, BAD_LINES], compared, strict=True):
         for metric, interval in ((BLEU(), scores.bleu_interval), (CHRF(), scores.chrf_interval)):
             result = metric.corpus_score(translations, [REFERENCES], n_bootstrap=1000)
@@ -93,12 +93,12 @@ def test_intervals_are_those_of_sacrebleu() -> None:
             mean, half = expected["confidence_mean"], expected["confidence_var"]
             assert half > 1
             assert interval == pytest.approx((mean - half, min(100, mean + half)), abs=1e-5)
-    assert compare([GOOD_LINES, BAD_LINES, REFERENCES], REFERENCES, "en")[:2] == compared  # whatever else is compared
+    assert score_systems([GOOD_LINES, BAD_LINES, REFERENCES], REFERENCES, "en")[:2] == compared  # among any others
 
 
 def test_an_interval_ends_where_the_scale_ends() -> None:
     translations = ["the 0 dogs sat on the mat by the door", *REFERENCES[1:]]
-    (scores,) = compare([translations], REFERENCES, "en")
+    (scores,) = score_systems([translations], REFERENCES, "en")
     assert scores.bleu < 100
     assert scores.bleu_interval is not None
     assert scores.bleu_interval[1] == 100.0
@@ -106,7 +106,7 @@ def test_an_interval_ends_where_the_scale_ends() -> None:
 
 def test_only_a_system_that_differs_from_the_first_differs_significantly() -> None:
     almost = [*GOOD_LINES[:-1], REFERENCES[0]]
-    first, worse, close, same = compare([GOOD_LINES, BAD_LINES, almost, GOOD_LINES], REFERENCES, "en")
+    first, worse, close, same = score_systems([GOOD_LINES, BAD_LINES, almost, GOOD_LINES], REFERENCES, "en")
     assert (first.bleu_p, first.chrf_p) == (None, None)
     assert (same.bleu_p, same.chrf_p) == (1.0, 1.0)
     for p in (worse.bleu_p, worse.chrf_p):
@@ -119,10 +119,10 @@ def test_only_a_system_that_differs_from_the_first_differs_significantly() -> No
 
 def test_tokenized_text_is_split_at_spaces_alone(caplog: pytest.LogCaptureFixture) -> None:
     translations, references = ["the cat sat on the mat ."] * 100, ["the cat sat on the mat."] * 100
-    (split,) = compare([translations], references, "en")
+    (split,) = score_systems([translations], references, "en")
     assert split.bleu == pytest.approx(100)
     caplog.clear()  # of sacreBLEU's warning that the text looks tokenized
-    (whole,) = compare([translations], references, "en", "none")
+    (whole,) = score_systems([translations], references, "en", "none")
     assert whole.bleu < 90
     assert "tok:none" in whole.bleu_signature
     assert not caplog.messages

@@ -20,7 +20,7 @@ from minitrans.model.decoding import CachedStepper, Hypothesis, beam_search, len
 from minitrans.model.transformer import Transformer
 from minitrans.text.reading import PLACEHOLDERS, KeptParts, Reader
 from minitrans.translate.bundle import Threshold
-from minitrans.translate.translator import Source, Translation, Translator
+from minitrans.translate.translator import EncodedSource, Translation, Translator
 
 SENTENCES = ["I love you.", "", "The cat is in the kitchen.", "   ", "Machine learning is fun", "I love you."]
 STRANGE_LINES = [
@@ -108,10 +108,10 @@ def test_a_line_of_sentences_scores_as_one_long_sentence(translator: Translator)
 
 
 def test_words_that_training_never_showed_are_named(translator: Translator) -> None:
-    assert translator.bundle.words is not None
+    assert translator.bundle.source_words is not None
     lines = ["I love XYZZY, don\u2019t say xyzzy or 4711!", "i LOVE you", "", "   ", "\x1b[31m"]
     want = [("xyzzy", "don't", "say", "or", "4711"), (), (), (), ("31m",)]
-    want[0] = tuple(word for word in want[0] if word not in translator.bundle.words)
+    want[0] = tuple(word for word in want[0] if word not in translator.bundle.source_words)
     assert {"xyzzy", "4711"} <= set(want[0])
     translator = Translator(replace(translator.bundle, threshold=None))
     assert [translator.unknown(line) for line in lines] == want
@@ -120,12 +120,12 @@ def test_words_that_training_never_showed_are_named(translator: Translator) -> N
         n_best = translator.n_best(lines, beam)
         assert [{t.unknown for t in row} for row in n_best] == [{unknown} for unknown in want]
         assert [{t.unsure for t in row} for row in n_best] == [{bool(unknown)} for unknown in want]
-    without = Translator(replace(translator.bundle, words=None))
+    without = Translator(replace(translator.bundle, source_words=None))
     assert [without.unknown(line) for line in lines] == [()] * 5
 
 
 def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator(replace(translator.bundle, threshold=None, words={"room": 0, "12": 1}))
+    translator = Translator(replace(translator.bundle, threshold=None, source_words={"room": 0, "12": 1}))
     ids = translator.bundle.tokenizer.encode("XYZZY在X4711号。")
     monkeypatch.setattr(translator, "_search", lambda *_: [[[Hypothesis(ids, -1.0, -1.0, len(ids))]]] * 3)
     lines = ["XYZZY X4711 4712", "Room 4711?", "Room 12"]
@@ -138,11 +138,11 @@ def test_a_number_that_is_not_copied_is_in_doubt(translator: Translator, monkeyp
 
 
 def test_a_line_is_as_unsure_as_its_worst_sentence(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    translator = Translator(replace(translator.bundle, threshold=Threshold(-2.0, None), words=None))
+    translator = Translator(replace(translator.bundle, threshold=Threshold(-2.0, None), source_words=None))
     ids = translator.bundle.tokenizer.encode("a")
     for log_probs, copied, unsure in (((-1, -1), "aa", False), ((-1, -2.5), "aa", True), ((-1, -1), "ab", True)):
         hypotheses = [[Hypothesis(ids, log_prob, log_prob, 1)] for log_prob in log_probs]
-        sources = [Source(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
+        sources = [EncodedSource(ids, KeptParts({PLACEHOLDERS[0]: value})) for value in copied]
         for name, found in (("_search", hypotheses), ("_encode_sources", sources)):
             monkeypatch.setattr(translator, name, lambda *_, found=found: [found])
         assert translator.translations(["two sentences"])[0].unsure is unsure

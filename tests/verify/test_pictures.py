@@ -11,7 +11,7 @@ import torch
 from minitrans.cachecheck.measure import LOWER_DTYPES, dtype_tolerance, to_str
 from minitrans.model.masks import causal_mask
 from minitrans.pages.charts import chart_as_svg
-from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render
+from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render_template
 from minitrans.verify.page.chart import PLOTTED_MIN, PLOTTED_ZERO, error_chart
 
 N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
@@ -68,7 +68,7 @@ def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
 
 
 def test_the_pattern_that_hatches_is_defined() -> None:
-    root = parse(render("hatch.svg"), render("legend.html"))
+    root = parse(render_template("hatch.svg"), render_template("legend.html"))
     assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
     assert len(elements_of_class(root, "masked")) == 1
 

@@ -10,7 +10,7 @@ from minitrans.pages.render import template_renderer
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
-render = template_renderer("minitrans.verify.page", number=to_str)
+render_template = template_renderer("minitrans.verify.page", number=to_str)
 
 
 def make_folder(folder: Path) -> None:
@@ -45,7 +45,7 @@ def page(report: Report, subject: ModelAndPairs | str) -> str:
             "attention": figures.attention_heat_maps(subject),
             "decoding": figures.decoding_error_chart(subject),
         }
-    return render(
+    return render_template(
         "verify.html",
         report=report,
         name=name,
