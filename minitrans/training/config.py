@@ -167,7 +167,8 @@ def check_memory(c: TransformerConfig) -> None:
         )
     if c.max_len * c.d_model > MAX_TABLE_NUMEL:
         raise UserError(
-            f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product may be {MAX_TABLE_NUMEL}"
+            f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product "
+            f"must be at most {MAX_TABLE_NUMEL}"
         )
 
 

@@ -33,7 +33,7 @@ def test_hashes_are_alike_where_the_clean_text_is() -> None:
 
 def test_which_sides_are_empty() -> None:
     """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
-    lines = [f" {c}" for c in (*RARE_CHARACTERS, *"a.我́\ue000\U0001f600\U0010ffff")]
+    lines = [f" {c}" for c in (*RARE_CHARACTERS, *"▁a.我́\ue000\U0001f600\U0010ffff")]
     for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
         assert empty_sides(table(pairs)).tolist() == [not clean(line) for line in lines]
 
