@@ -673,7 +673,7 @@ def test_one_sabotage_shows_the_claims_that_fail() -> None:
 
 def test_the_sabotages_are_listed() -> None:
     lines = command_output("verify", "--list").splitlines()
-    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_for("auto")]
+    assert [line.split()[0] for line in lines] == [sabotage.id for sabotage in proof.sabotages_to_run("auto")]
     assert ["positions.restart", "Positions begin at 0 again in every step."] in [
         line.split(maxsplit=1) for line in lines
     ]

@@ -254,7 +254,7 @@ def future_gradient(case: ModelAndTokens[Any]) -> Deviation:
     tolerance=0.0,
     lower=(),
 )
-def tokens_without_effect(case: ModelAndTokens[Any]) -> Deviation:
+def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
     """Every token does change the logits at its own position and at the next."""
     whole, n_without = case.full_pass()[0], 0
     for t in range(case.tokens.size(1) - 1):

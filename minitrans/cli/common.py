@@ -72,7 +72,7 @@ def add_references(parser: Parser, required: bool) -> None:
     )
 
 
-def read_parallel(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
+def read_test_set(args: Namespace) -> tuple[list[str], list[str], list[list[str]]]:
     """The lines of --source, of the first --reference, and of each other one."""
     from minitrans.text.lines import read_lines
 

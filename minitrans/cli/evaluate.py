@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_references, print_scores, read_parallel, start_workers, translate
+from minitrans.cli.common import add_decoding, add_references, print_scores, read_test_set, start_workers, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def evaluate_command(args: Namespace) -> int:
     """Translate a file and score it against references: BLEU, chrF, exact match, and how often "unsure" is right."""
     from dataclasses import asdict
 
-    sources, references, others = read_parallel(args)
+    sources, references, others = read_test_set(args)
     from minitrans.translate.bundle import load_bundle
 
     bundles = [load_bundle(Path(run)) for run in args.run]

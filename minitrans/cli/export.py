@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common, add_references, print_scores, read_parallel
+from minitrans.cli.common import add_common, add_references, print_scores, read_test_set
 from minitrans.errors import UserError
 
 EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
@@ -28,7 +28,7 @@ def export_command(args: Namespace) -> int:
         raise UserError("--source and --reference go together; give both or neither")
     if args.license and args.format != "transformers":
         raise UserError("--license is for a model card; give --format transformers with it")
-    pairs = read_parallel(args) if args.source else None
+    pairs = read_test_set(args) if args.source else None
     try:
         format = import_module(f"minitrans.export.{args.format}")
     except ModuleNotFoundError as error:

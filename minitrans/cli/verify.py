@@ -51,10 +51,10 @@ def verify_command(args: Namespace) -> int:
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
-        from minitrans.verify.proof import sabotages_for
+        from minitrans.verify.proof import sabotages_to_run
 
-        width = max(len(sabotage.id) for sabotage in sabotages_for(args.compiled))
-        print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_for(args.compiled)), sep="\n")
+        width = max(len(sabotage.id) for sabotage in sabotages_to_run(args.compiled))
+        print(*(f"{sabotage.id:{width}}  {sabotage.fault}" for sabotage in sabotages_to_run(args.compiled)), sep="\n")
         return 0
     is_issue = bool(args.model and args.report) and args.report.endswith(".md")
     path = Path(args.report or "", "" if is_issue else "index.html")
@@ -85,7 +85,7 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
 
     from rich.progress import track
 
-    from minitrans.verify.proof import run, run_sabotaged, sabotages_for, self_test
+    from minitrans.verify.proof import run, run_sabotaged, sabotages_to_run, self_test
     from minitrans.verify.subject import fresh_model, load_run_and_pairs, model_and_random_pairs
 
     if args.sabotage:
@@ -100,7 +100,7 @@ def measure_minitrans(args: Namespace, progress: "Console") -> "tuple[Report, Mo
         subject = load_run_and_pairs(Path(args.run), args.data) if args.run else model_and_random_pairs(fresh_model())
         report = run(subject=subject, compiled=args.compiled)
     if args.self_test:
-        total, disable = len(sabotages_for(args.compiled)), not progress.is_terminal
+        total, disable = len(sabotages_to_run(args.compiled)), not progress.is_terminal
         caught = track(self_test(compiled=args.compiled), "sabotaging", total, console=progress, disable=disable)
         report = replace(report, sabotages=list(caught))
     return report, subject

@@ -95,7 +95,7 @@ def trace_translations(translator: Translator, texts: Sequence[str]) -> list[Tra
         UserError: All are blank, or there are none.
     """
     traced = []
-    sentences = [sentence for text in texts for sentence in translator.sentences(text)]
+    sentences = [sentence for text in texts for sentence in translator.to_sentences(text)]
     translations = translator.translations(sentences, attention=True)
     for number, (text, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         if translation.attention is None:

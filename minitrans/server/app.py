@@ -28,9 +28,9 @@ from starlette.types import Message, Receive, Scope, Send
 from minitrans.errors import UserError
 from minitrans.explain import explain
 from minitrans.pages.render import script_hash, template_renderer
-from minitrans.server.markup import split_html
 from minitrans.server.openapi import SPEC
 from minitrans.server.queue import BatchFunction, RequestQueue
+from minitrans.server.split_html import split_html
 from minitrans.text.reading import clean, split_words
 from minitrans.translate.translator import Translator
 
@@ -186,7 +186,7 @@ class Api:
         params = await self._params(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
-        sentences = (sentence for line in text.split("\n") for sentence in translator.sentences(line))
+        sentences = (sentence for line in text.split("\n") for sentence in translator.to_sentences(line))
         lines = [sentence for sentence in sentences if sentence.strip()][:MAX_EXPLAINED_SENTENCES]
 
         def draw_pages(lines: Sequence[str]) -> list[str]:  # equal to no other, so that pages are drawn one by one

@@ -92,7 +92,7 @@ def split_words(line: str) -> list[str]:
     A word is a run of letters, digits and the marks on them, with apostrophes inside, of whatever kind; in Chinese,
     Japanese, Thai, Lao, Khmer and Burmese, each character. Nothing in it controls a terminal.
     """
-    parts = clean(line).lower().translate(_WORD_TABLE).split()
+    parts = clean(line).lower().translate(_WORD_SPLIT_TABLE).split()
     stripped = (part.strip("'") for part in parts)
     return [word for word in stripped if word.isalnum() or any(map(str.isalnum, word))]
 
@@ -115,7 +115,7 @@ class _WordTable(dict[int, str]):
         return part
 
 
-_WORD_TABLE = _WordTable()
+_WORD_SPLIT_TABLE = _WordTable()
 
 
 def with_keyboard_marks(line: str) -> str:
@@ -161,14 +161,14 @@ class Reader:
             rf"(?P<code>{_ADDRESS}|{code})|(?P<number>{_NUMBER})|(?P<words>{_WORD}(?: {_WORD})*)|(?P<sign>{sign})"
         )
 
-    def sentences(self, line: str) -> list[str]:
+    def to_sentences(self, line: str) -> list[str]:
         """The sentences of a line; each is translated by itself."""
         whole = not self.plain or re.search('["“”„«»]', line)
         return [line] if whole else _SENTENCE_END.split(clean(line))
 
     def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `preprocess` makes of each sentence of a line to translate."""
-        return [self.preprocess(sentence) for sentence in self.sentences(line)]
+        return [self.preprocess(sentence) for sentence in self.to_sentences(line)]
 
     def postprocess_line(self, texts: Iterator[str], read: Sequence[tuple[str, KeptParts]]) -> str:
         """The translation of a line: the next of the texts belong to its sentences, as `preprocess_line` read them."""
@@ -189,12 +189,12 @@ class Reader:
         if self.plain and len(text) <= LONG_LINE:
             before, text, after = _split_surroundings(text)
         text = self.normalize(text)
-        places = _Places(text)
+        places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._replace_unknown_words(unit, places)
-            return ",".join(places.add(part, kind) for part, kind in _typed_parts(unit))
+            return ",".join(places.assign(part, kind) for part, kind in _typed_parts(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE:
             text = self._copied_parts.sub(put_placeholders, text)
@@ -216,7 +216,7 @@ class Reader:
 
     def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
         """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
-        places = _Places(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
+        places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
@@ -229,7 +229,7 @@ class Reader:
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
                 if form in target and re.search(whole := before + re.escape(form) + after, target):
-                    placed = [places.add(part, kind) for part, kind in parts]
+                    placed = [places.assign(part, kind) for part, kind in parts]
                     target = separator.join(placed).join(re.split(whole, target))
                 elif not all(part in places for part, _ in parts):
                     continue
@@ -248,7 +248,7 @@ class Reader:
         """A source in lower case, because people often type no capitals, and capitals say little."""
         return source.lower() if self.plain else source
 
-    def _replace_unknown_words(self, run: re.Match[str], places: "_Places") -> str:
+    def _replace_unknown_words(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
         if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
             return run[0]
@@ -270,7 +270,7 @@ class Reader:
             text = " ".join(word for word, _ in group_words)
             if may_be and any(sure for _, sure in group_words):
                 stem = text.removesuffix("'s")
-                text = places.add(stem, _NAME) + text[len(stem) :]
+                text = places.assign(stem, _NAME) + text[len(stem) :]
             out.append(text)
         return " ".join(out)
 
@@ -296,14 +296,14 @@ def load_reader(folder: str | Path) -> Reader:
     return Reader(**json.loads((Path(folder) / SETTINGS_FILE).read_text(encoding="utf-8")))
 
 
-class _Places(dict[str, str]):
+class _PlaceholderMap(dict[str, str]):
     """What has been set aside in a text, and the placeholder for each; the first slot that is used is `first`."""
 
     def __init__(self, text: str, first: int = 0) -> None:
         super().__init__()
         self._text, self._first = text, first
 
-    def add(self, value: str, kind: int) -> str:
+    def assign(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
         if value not in self:
             slots = (PLACEHOLDERS[N_SLOTS * kind + (self._first + i) % N_SLOTS] for i in range(N_SLOTS))

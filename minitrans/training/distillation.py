@@ -47,7 +47,7 @@ BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
-VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `choose_by_agreement`
+VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_candidates`
 BATCH_TOKENS = 4096  # in a batch to score
 
 
@@ -101,7 +101,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     backward = Translator.load(folder / "backward1", compiled=config.compiled)
     for n in (0, *SEEDS):
         if not (output := corpus / f"agreed{n}.{target}").is_file():
-            agreed = choose_by_agreement(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
+            agreed = rerank_candidates(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
@@ -117,7 +117,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
     yield from train_unless_done(replace(model, training=training))
 
 
-def choose_by_agreement(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
+def rerank_candidates(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
     """For each source the translation that the students together and a teacher of the other direction like best.
 
     Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the

@@ -252,18 +252,18 @@ class Translator:
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
-    def sentences(self, text: str) -> list[str]:
+    def to_sentences(self, text: str) -> list[str]:
         """The sentences of a text, each of which is translated by itself."""
         if not self.split_sentences:
-            return self._reader.sentences(text)
+            return self._reader.to_sentences(text)
         from minitrans.text.sentences import split_sentences  # not before: most commands need no rules of languages
 
         sentences = split_sentences(text, self.bundle.source)
-        return [part for sentence in sentences for part in self._reader.sentences(sentence)]
+        return [part for sentence in sentences for part in self._reader.to_sentences(sentence)]
 
     def longest_sentence_length(self, line: str) -> int:
         """How many pieces the longest sentence of a line has; the model reads `max_len` - 1."""
-        sentences = map(self._reader.preprocess, self.sentences(line))
+        sentences = map(self._reader.preprocess, self.to_sentences(line))
         return max(len(self.bundle.tokenizer.encode(text)) for text, _ in sentences)
 
     def _texts(
@@ -374,7 +374,7 @@ class Translator:
         tokenizer, longest = self.bundle.tokenizer, self.bundle.model.config.max_len - 1
         sources: list[list[EncodedSource]] = [[] for _ in lines]
         for number, line in enumerate(lines, first_line):
-            for text, kept in map(self._reader.preprocess, self.sentences(line)):
+            for text, kept in map(self._reader.preprocess, self.to_sentences(line)):
                 ids = tokenizer.encode(text)
                 if len(ids) > longest:
                     logger.warning("line %d is cut: it has %d tokens, the model takes %d", number, len(ids), longest)

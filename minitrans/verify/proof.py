@@ -33,7 +33,7 @@ def run(
     Raises:
         UserError: Compiled code is required, and is not there or cannot be compiled.
     """
-    chosen = checks_for(compiled)  # first, because it may raise
+    chosen = checks_to_run(compiled)  # first, because it may raise
     if subject is None:
         subject = model_and_random_pairs(fresh_model() if model is None else model)
     subjects = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
@@ -49,9 +49,9 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
     Yields:
         For each sabotage the checks that noticed it; by then the code has been restored.
     """
-    checks = checks_for(compiled)
+    checks = checks_to_run(compiled)
     before = {check.id: check.run(fresh_models_by_dtype()) for check in checks}
-    yield from catch_faults(checks, sabotages_for(compiled), fresh_models_by_dtype, before)
+    yield from catch_faults(checks, sabotages_to_run(compiled), fresh_models_by_dtype, before)
 
 
 def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
@@ -60,10 +60,10 @@ def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
     Raises:
         UserError: There is no such sabotage; or as for `run`.
     """
-    known = {sabotage.id: sabotage for sabotage in sabotages_for(compiled)}
+    known = {sabotage.id: sabotage for sabotage in sabotages_to_run(compiled)}
     if id_ not in known:
         raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    results = known[id_].results_under_fault(checks_for(compiled), fresh_models_by_dtype)
+    results = known[id_].results_under_fault(checks_to_run(compiled), fresh_models_by_dtype)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
     return Report(results, [caught], all_must_catch=False)
 
@@ -73,13 +73,13 @@ def fresh_models_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
     return {torch.float64: model_and_random_pairs(fresh_model())}
 
 
-def checks_for(compiled: CompiledMode) -> list[Check]:
+def checks_to_run(compiled: CompiledMode) -> list[Check]:
     """The checks, without those of compiled code where it is not measured."""
     measured = can_verify_compiled(compiled)
     return [check for check in CHECKS if measured or not check.id.startswith(COMPILED_PREFIX)]
 
 
-def sabotages_for(compiled: CompiledMode) -> list[Sabotage]:
+def sabotages_to_run(compiled: CompiledMode) -> list[Sabotage]:
     """The sabotages, without those of compiled code where it is not measured."""
     measured = can_verify_compiled(compiled)
     return [sabotage for sabotage in SABOTAGES if measured or not sabotage.id.startswith(COMPILED_PREFIX)]

@@ -61,7 +61,7 @@ from minitrans.translate.translator import EncodedSource, Translator
 MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
 MIN_MAX_TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
-MAX_NO_CACHE_SECONDS = 8.0  # seconds; where "no cache" takes longer, it is timed once
+REPEAT_BELOW_SECONDS = 8.0  # seconds; where "no cache" takes longer, it is timed once
 BEAM = 5
 HF_BATCH_SIZE = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
@@ -280,7 +280,7 @@ def time_decoders(
     first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
-    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < MAX_NO_CACHE_SECONDS]
+    quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < REPEAT_BELOW_SECONDS]
     for name in quick:
         seconds[name].clear()
     for _ in rounds:

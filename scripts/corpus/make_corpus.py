@@ -28,7 +28,7 @@ WRITE_OUT_ONE_IN = 3  # of so many contracted sentences one stands there written
 FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 HAND_WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
 FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
-FEWEST_USES = 2  # lines that still have a word when a line with it is left out
+FEWEST_USES_LEFT = 2  # lines that still have a word when a line with it is left out
 
 SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 SENTENCE_END_MARKS = ".?!"
@@ -297,7 +297,7 @@ def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsByKind, left_o
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if line.file != FORMULAS_FILE and "{" not in line.english):
         own = word_set(line.english)
-        fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > FEWEST_USES for word in own)
+        fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > FEWEST_USES_LEFT for word in own)
         if fits and left_out.isdisjoint(sentence_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
             left_out.add(variant_key(line.english))

@@ -28,7 +28,7 @@ FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
     "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "gemma": ALONE,
 }  # fmt: skip
-EAGER_FLOAT32_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
+FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +42,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     results = {result.id: result for result in run(model).checks}
     assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
-    assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in EAGER_FLOAT32_MODELS)
+    assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in FLOAT32_SOFTMAX_MODELS)
     of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *ALONE}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking

@@ -24,7 +24,7 @@ Pairs = list[tuple[str, str]]
 PROC_STATUS = Path("/proc/self/status")
 
 
-def config(path: object, **values: Any) -> DataConfig:
+def data_config(path: object, **values: Any) -> DataConfig:
     return DataConfig(**({"path": str(path), "source": "en", "target": "zh"} | values))
 
 

@@ -12,7 +12,15 @@ import datasets
 import pyarrow as pa
 import pytest
 from commands import parquet, write_files
-from corpora import Pairs, config, long_pairs, needs_proc_status, printed_integer, stand_in_for_the_hub, write_pairs
+from corpora import (
+    Pairs,
+    data_config,
+    long_pairs,
+    needs_proc_status,
+    printed_integer,
+    stand_in_for_the_hub,
+    write_pairs,
+)
 from datasets import DatasetDict
 
 from minitrans.data import corpus as corpus_module
@@ -73,19 +81,19 @@ def test_every_format_gives_the_same_text(
     splits = {"train": pairs, "val": pairs[1:], "test": PAIRS[1:], "test_2016": PAIRS[2:]}
     folder = write_pairs(tmp_path / "corpus [1] *", suffix, splits, ("src", "sentence_zh"))
     columns = {"source_column": "src", "target_column": "sentence_zh"}
-    first = load_corpus(config(folder, **columns))
+    first = load_corpus(data_config(folder, **columns))
     assert list(first) == ["train", "valid", "test", "test_2016"]
     assert first.column_names == {split: ["source", "target"] for split in first}
     assert [pairs_of_split(first, split) for split in first] == [PAIRS * 2, *list(splits.values())[1:]]
     assert [m for m in caplog.messages if "left out" in m] == ["left out 3 of 9 training pairs: one side is empty"]
-    swapped = load_corpus(config(folder, source_column="sentence_zh", target_column="src"))
+    swapped = load_corpus(data_config(folder, source_column="sentence_zh", target_column="src"))
     assert pairs_of_split(swapped, "test") == [(zh, en) for en, zh in PAIRS[1:]]
     message = "no train split" if "lines" in suffix else r"no column en, only: .*or data\.source_column and data\.targ"
     with pytest.raises(UserError, match=message):
-        load_corpus(config(folder))
+        load_corpus(data_config(folder))
 
     monkeypatch.delattr(readers, "_select_columns")
-    again = load_corpus(config(folder.rename(tmp_path / "moved"), **columns))
+    again = load_corpus(data_config(folder.rename(tmp_path / "moved"), **columns))
     assert [again[split]._fingerprint for split in again] == [first[split]._fingerprint for split in first]
     assert pairs_of_split(again, "valid") == splits["val"]
     assert all(data["filename"] for split in again.values() for data in split.cache_files)  # mapped, not copied
@@ -111,7 +119,7 @@ def test_every_format_gives_the_same_text(
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
     """Quotation marks of a tsv, what looks like a number, a date or nothing, and every line end but a line feed."""
     folder = write_files(tmp_path / "corpus", {"train.tsv": TSV, "valid.tsv": TSV, f"test.{name}": content})
-    assert pairs_of_split(load_corpus(config(folder)), "test") == pairs
+    assert pairs_of_split(load_corpus(data_config(folder)), "test") == pairs
 
 
 TSV_OPTIONS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
@@ -146,10 +154,10 @@ def test_a_fault_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch
     faulty = b"a\n" * 7 + b"\xff\n"
     folder = write_files(tmp_path / "corpus", {"train.en": faulty, "train.zh": "b\n" * 8, "valid.tsv": TSV})
     with pytest.raises(UserError, match=r"train\.en, line 8: byte 1 is not valid UTF-8"):
-        load_corpus(config(folder))
+        load_corpus(data_config(folder))
     assert not list((tmp_path / "hf_cache" / "minitrans").iterdir())
     write_files(folder, {"train.en": "a\n" * 8})
-    assert pairs_of_split(load_corpus(config(folder)), "train") == [("a", "b")] * 8
+    assert pairs_of_split(load_corpus(data_config(folder)), "train") == [("a", "b")] * 8
 
 
 OPUS_CARD = """\
@@ -247,7 +255,7 @@ def test_names_of_splits_and_their_files(tmp_path: Path, files: dict[str, str]) 
     folder = write_pairs(tmp_path / "corpus", "lines gz", {name: [(name, "x"), (name, "y")] for name in names})
     write_files(folder, {"README.md": "x", "train.de": "x", "._train.en": b"\xff", ".hidden.tsv": "x"})
     (folder / "more.tsv").mkdir()
-    corpus = load_corpus(config(folder))
+    corpus = load_corpus(data_config(folder))
     assert {split: " ".join(pairs["source"][::2]) for split, pairs in corpus.items()} == files
     assert list(corpus)[:2] == ["train", "valid"]
 
@@ -256,19 +264,19 @@ def test_parts_of_local_splits(tmp_path: Path) -> None:
     pairs = [(f"a{i}", f"b{i}") for i in range(100)]
     folder = write_pairs(tmp_path / "corpus", "lines", {"all": [*pairs, ("", "x")]})
     splits = {"train": "all[20:]", "dev": "all[:10%]", "test": "all[10:20]"}
-    corpus = load_corpus(config(folder, splits=splits))
+    corpus = load_corpus(data_config(folder, splits=splits))
     assert list(corpus) == ["train", "valid", "test"]
     assert pairs_of_split(corpus, "train") == pairs[20:]
     assert pairs_of_split(corpus, "valid") == pairs[:10]
     assert pairs_of_split(corpus, "test") == pairs[10:20]
-    again = load_corpus(config(folder, splits=splits))
+    again = load_corpus(data_config(folder, splits=splits))
     assert [again[split]._fingerprint for split in again] == [corpus[split]._fingerprint for split in corpus]
 
 
 def test_the_same_files_for_other_languages_are_read_anew(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "corpus", {f"{split}.tsv": "en\tzh\tde\n1\t2\t3\n" for split in ("train", "valid")})
-    assert pairs_of_split(load_corpus(config(folder)), "train") == [("1", "2")]
-    assert pairs_of_split(load_corpus(config(folder, target="de")), "train") == [("1", "3")]
+    assert pairs_of_split(load_corpus(data_config(folder)), "train") == [("1", "2")]
+    assert pairs_of_split(load_corpus(data_config(folder, target="de")), "train") == [("1", "3")]
 
 
 def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
@@ -277,7 +285,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     train = [("a", "1"), ("b ", "2"), ("c", "3"), ("a", "1"), ("d", "4"), ("d", "5"), ("", "6"), ("", "6"), ("e", "7")]
     splits = {"train": train, "valid": [("b", "2"), ("x", "y")], "test": [("c", "0"), ("x", "z"), ("", "")]}
     folder = write_pairs(tmp_path / "corpus", "tsv", splits)
-    corpus = load_corpus(config(folder))
+    corpus = load_corpus(data_config(folder))
     assert pairs_of_split(corpus, "train") == [pair for pair in train if pair[0]]
     counted = [
         "1 of 2 validation pairs: their source stands in test too (0 with the same target)",
@@ -288,7 +296,7 @@ def test_what_stands_in_two_splits_is_counted_and_left_out_if_asked_for(
     ]
     assert caplog.messages == counted
     caplog.clear()
-    fewer = load_corpus(config(folder, deduplicate=True))
+    fewer = load_corpus(data_config(folder, deduplicate=True))
     assert pairs_of_split(fewer, "train") == [("a", "1"), ("d", "4"), ("d", "5"), ("e", "7")]
     assert caplog.messages == [counted[0], counted[4], *(f"left out {message}" for message in counted[1:4])]
     assert [pairs_of_split(fewer, split) for split in ("valid", "test")] == [splits["valid"], splits["test"]]
@@ -317,14 +325,14 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def corpus(tmp_path: Path) -> DatasetDict:
     folder = write_pairs(tmp_path / "corpus", "tsv", {"train": TRAIN, "valid": VALID, "test": [("", "a"), *TRAIN]})
-    return load_corpus(config(folder))
+    return load_corpus(data_config(folder))
 
 
 def test_a_tokenizer_is_trained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = write_pairs(tmp_path / "corpus", "tsv", {"train": TRAIN, "valid": VALID})
-    train = load_corpus(config(folder))["train"]
+    train = load_corpus(data_config(folder))["train"]
     caplog.clear()
     first = train_tokenizer(train, TokenizerConfig(268))
     assert first.digest == Tokenizer.train(train["source"][:] + train["target"][:], TokenizerConfig(268)).digest
@@ -336,7 +344,7 @@ def test_a_tokenizer_is_trained_once(
 
     caplog.clear()
     (folder / "valid.tsv").write_text("en\tzh\nx\ty\n")  # no matter
-    train = load_corpus(config(folder))["train"]
+    train = load_corpus(data_config(folder))["train"]
     with monkeypatch.context() as patch:
         patch.delattr(Tokenizer, "train")
         assert train_tokenizer(train, TokenizerConfig(268)).digest == first.digest
@@ -347,7 +355,7 @@ def test_a_tokenizer_is_trained_once(
         patch.setattr("minitrans.text.tokenizer._PAD", 7)  # an edit of the code
         assert train_tokenizer(train, TokenizerConfig(268)).pad_id == 7
     write_pairs(folder, "tsv", {"train": [*TRAIN, ("e f e f", "e f e f")]})
-    assert train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(268)).digest != first.digest
+    assert train_tokenizer(load_corpus(data_config(folder))["train"], TokenizerConfig(268)).digest != first.digest
 
 
 def test_a_tokenizer_sees_a_sample_of_a_large_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +371,7 @@ def test_a_tokenizer_sees_a_sample_of_a_large_corpus(tmp_path: Path, monkeypatch
     pairs = [(f"a{i}", f"b{i}") for i in range(200)]
     for cache, n in (("one", 20), ("two", 200), ("three", 200)):
         folder = write_pairs(tmp_path / "corpus", "tsv", {"train": pairs[:n], "valid": PAIRS})
-        train_tokenizer(load_corpus(config(folder))["train"], TokenizerConfig(300), str(tmp_path / cache))
+        train_tokenizer(load_corpus(data_config(folder))["train"], TokenizerConfig(300), str(tmp_path / cache))
     assert seen[0] == [side for sides in zip(*pairs[:20], strict=True) for side in sides]
     assert seen[1] == seen[2]
     sources, targets = seen[1][:20], seen[1][20:]
@@ -414,7 +422,7 @@ def test_everything_is_made_once_for_the_same_text(
     stat = path.stat()
     path.write_text(path.read_text(encoding="utf-8").replace("b c a d", "b d a c"), encoding="utf-8")
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    tokenized = tokenize_corpus(load_corpus(config(tmp_path / "corpus")), tokenizer)
+    tokenized = tokenize_corpus(load_corpus(data_config(tmp_path / "corpus")), tokenizer)
     assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
     assert len(made()) == len(before) + 3
 
@@ -427,7 +435,7 @@ def test_everything_is_made_once_for_the_same_text(
 def test_the_cache_is_where_it_should_be(corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path) -> None:
     usual = set((tmp_path / "hf_cache" / "minitrans").iterdir())
     mine = str(tmp_path / "mine")
-    corpus = load_corpus(config(tmp_path / "corpus", cache_dir=mine))
+    corpus = load_corpus(data_config(tmp_path / "corpus", cache_dir=mine))
     tokenize_corpus(corpus, train_tokenizer(corpus["train"], TokenizerConfig(268), mine), cache_dir=mine)
     suffixes = sorted(path.suffix for path in (tmp_path / "mine" / "minitrans").iterdir())
     assert suffixes == [".arrow"] * 6 + [".model"] + [".npy"] * 3
@@ -461,12 +469,12 @@ def test_many_pairs_are_tokenized_by_several_processes(
 
 MEMORY_PROGRAM = """
 import sys
-from corpora import config, most_memory
+from corpora import data_config, most_memory
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
 from minitrans.text.tokenizer import TokenizerConfig
 
 def prepare(folder: str) -> None:
-    corpus = load_corpus(config(folder, cache_dir=sys.argv[1]))
+    corpus = load_corpus(data_config(folder, cache_dir=sys.argv[1]))
     tokenizer = train_tokenizer(corpus["valid"], TokenizerConfig(400), sys.argv[1])
     tokenize_corpus(corpus, tokenizer, sys.argv[1])
 
@@ -495,6 +503,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     ],
 )
 def test_real_corpora(name: str, target: str, sizes: list[int], test: str) -> None:
-    corpus = load_corpus(config(CORPORA / name, target=target))
+    corpus = load_corpus(data_config(CORPORA / name, target=target))
     assert list(corpus) == ["train", "valid", test]
     assert [len(pairs) for pairs in corpus.values()] == sizes

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import Pairs, batch_source_ids, config, pairs_in, write_pairs
+from corpora import Pairs, batch_source_ids, data_config, pairs_in, write_pairs
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -40,7 +40,7 @@ def tokenizer() -> Tokenizer:
 def data_module(
     folder: Path, tokenizer: Tokenizer, seed: int = 5, batch_tokens: int = 200, **limits: Any
 ) -> TranslationDataModule:
-    settings = config(folder, batch_tokens=batch_tokens, cache_dir=str(folder / "cache"), **limits)
+    settings = data_config(folder, batch_tokens=batch_tokens, cache_dir=str(folder / "cache"), **limits)
     return TranslationDataModule(settings, tokenizer, max_len=20, seed=seed)
 
 

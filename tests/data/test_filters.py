@@ -3,7 +3,7 @@ import unicodedata
 import numpy as np
 import pyarrow as pa
 import pytest
-from corpora import config
+from corpora import data_config
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -70,7 +70,7 @@ def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> N
     too_long = {"longer than max_len, 9 tokens": [0, 0, 0, 1, 0]}
     one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])
     for src, tgt in ((one, other), (other, one)):
-        for settings, expected in ((config("x", **limits), too_long | wrong), (None, too_long)):
+        for settings, expected in ((data_config("x", **limits), too_long | wrong), (None, too_long)):
             faults = wrong_lengths(src, tgt, 9, settings)
             assert {fault: pairs.astype(int).tolist() for fault, pairs in faults.items()} == expected
 

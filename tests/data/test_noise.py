@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from corpora import Pairs, batch_source_ids, config, write_pairs
+from corpora import Pairs, batch_source_ids, data_config, write_pairs
 from test_batching import patch_rank
 
 from minitrans.data.batching import Rows
@@ -31,7 +31,7 @@ Ids = list[tuple[list[int], list[int]]]
 
 def data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any) -> TranslationDataModule:
     write_pairs(folder, "lines", {"train": TRAIN, "valid": VALID})
-    settings = config(folder, noise=noise, cache_dir=str(folder / "cache"), batch_tokens=200, **way)
+    settings = data_config(folder, noise=noise, cache_dir=str(folder / "cache"), batch_tokens=200, **way)
     return TranslationDataModule(settings, TOKENIZER, max_len=60, seed=seed)
 
 

@@ -90,7 +90,7 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
 def test_five_beams_find_what_ours_do(translator: Translator, tmp_path: Path) -> None:
     export(translator.bundle, tmp_path / "engine")
     engine, tokenizer = load_engine(tmp_path / "engine"), translator.bundle.tokenizer
-    lines = [line for line in SENTENCES[:100] if len(translator.sentences(line)) == 1]
+    lines = [line for line in SENTENCES[:100] if len(translator.to_sentences(line)) == 1]
     texts = [text for line in lines for text, _ in tokenizer.reader.preprocess_line(line)]
     longest = translator.bundle.model.config.max_len - 1
     rows = [torch.tensor([[*tokenizer.encode(text)[:longest], tokenizer.eos_id]]) for text in texts]

@@ -235,7 +235,7 @@ ADULT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|�
 YOUNG = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
 OLD = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
 IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
-WOMEN = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
+WOMEN_WORDS = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
 MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
 SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
 ONE_SENTENCE = r"^(?!.*[.?!] )"  # one sentence
@@ -262,7 +262,7 @@ FORBIDDEN_PATTERNS = {
     "too old": (f"{OLD}[^，。？！]*开始学|(?:{ADULT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
     "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),
     "他们 for women": (
-        f"{ONE_SENTENCE}(?!.*{MEN_OR_MIXED_WORDS}).*{WOMEN}.* the(?:y|m|ir)\\b.*\\t.*他们",
+        f"{ONE_SENTENCE}(?!.*{MEN_OR_MIXED_WORDS}).*{WOMEN_WORDS}.* the(?:y|m|ir)\\b.*\\t.*他们",
         "the girls say they do\t他们",
     ),
     "她 for a man": (rf"{ONE_SENTENCE}(?=.*\b(?:he|him|his)\b)(?!.*\b(?:she|hers?)\b).*\t.*她", "he comes\t她来。"),

@@ -2,7 +2,7 @@
 
 import re
 
-import architecture
+import model_parts
 import pytest
 from claims import OUTPUT, document
 from conftest import HAS_COMPILED_FOLDER
@@ -24,4 +24,4 @@ def test_every_claim_has_a_row() -> None:
 
 
 def test_the_page_of_the_architecture_is_up_to_date() -> None:
-    assert architecture.OUTPUT.read_text(encoding="utf-8") == architecture.document(), "run scripts/dev/architecture.py"
+    assert model_parts.OUTPUT.read_text(encoding="utf-8") == model_parts.document(), "run scripts/dev/model_parts.py"

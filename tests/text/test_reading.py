@@ -114,8 +114,8 @@ def test_translations_of_sentences_are_put_together(line: str, texts: list[str],
 @pytest.mark.parametrize("parts", SENTENCE_CASES)
 def test_a_line_is_split_into_sentences(parts: list[str]) -> None:
     line = " ".join(parts)
-    assert PLAIN.sentences(line) == parts
-    assert Reader(False).sentences(line) == [line]
+    assert PLAIN.to_sentences(line) == parts
+    assert Reader(False).to_sentences(line) == [line]
 
 
 @pytest.mark.parametrize(("line", "want"), [*COPIED_CASES.items(), *TYPO_CASES.items()])
@@ -149,9 +149,13 @@ def test_what_stands_on_both_sides_is_set_aside(source: str, target: str, read: 
 
 @given(TEXTS, TEXTS)
 def test_both_sides_of_a_pair_are_as_before_once_all_is_put_back(source: str, target: str) -> None:
-    made: dict[str, reading._Places] = {}
+    made: dict[str, reading._PlaceholderMap] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "_Places", lambda *a, new=reading._Places, **b: made.setdefault("all", new(*a, **b)))
+        patch.setattr(
+            reading,
+            "_PlaceholderMap",
+            lambda *a, new=reading._PlaceholderMap, **b: made.setdefault("all", new(*a, **b)),
+        )
         (read,), (want,) = PAIRS.preprocess_pairs([source], [target])
     kept = KeptParts({place: value for value, place in made["all"].items()})
     assert PAIRS.postprocess(read, kept).lower() == PAIRS.normalize(clean(source)).lower()

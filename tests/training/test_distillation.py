@@ -109,7 +109,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         for seed in (1, 2)
     ]
     for n, lines in enumerate((sources, *sampled)):
-        agreed = distillation.choose_by_agreement(students, Translator.load(folder / "backward1"), lines)
+        agreed = distillation.rerank_candidates(students, Translator.load(folder / "backward1"), lines)
         assert read_pairs(corpus, f"agreed{n}") == (lines, agreed)
 
     model = load_config(distilled.run)
@@ -180,7 +180,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     def agreed(vote: float, backward: float, length: float) -> str:
         for name, value in (("VOTE_WEIGHT", vote), ("BACKWARD_WEIGHT", backward), ("LENGTH_WEIGHT", length)):
             monkeypatch.setattr(distillation, name, value)
-        best, blank = distillation.choose_by_agreement(students, students[0], ["a b", ""])  # type: ignore[arg-type]
+        best, blank = distillation.rerank_candidates(students, students[0], ["a b", ""])  # type: ignore[arg-type]
         assert blank == ""
         return best
 
@@ -227,7 +227,7 @@ def test_a_run_of_other_settings_is_not_taken_for_done(
     assert last_line(capsys).startswith(said)
 
 
-@pytest.mark.parametrize("moment", ["choose_by_agreement", "train"])
+@pytest.mark.parametrize("moment", ["rerank_candidates", "train"])
 def test_ctrl_c_names_the_command_and_leaves_no_part(
     moment: str, sixty_pair_corpus: Path, distilled_copy: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

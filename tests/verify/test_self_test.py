@@ -178,7 +178,7 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
 @needs_compiled
 def test_with_compiled_code_its_checks_and_sabotages_are_there() -> None:
     for mode in get_args(CompiledMode):
-        for registered, chosen in ((CHECKS, proof.checks_for(mode)), (SABOTAGES, proof.sabotages_for(mode))):
+        for registered, chosen in ((CHECKS, proof.checks_to_run(mode)), (SABOTAGES, proof.sabotages_to_run(mode))):
             assert chosen == [each for each in registered if mode != "off" or not each.id.startswith("compiled.")]
 
 

@@ -142,7 +142,7 @@ def test_lines_are_decoded_the_shortest_first_and_thinned_out_evenly_if_there_ar
     def encode(line: str) -> list[int]:
         return bundle.tokenizer.encode(reader.preprocess(line)[0])
 
-    alone = [source for source, _ in read_pairs("test") if len(reader.sentences(source)) == 1]
+    alone = [source for source, _ in read_pairs("test") if len(reader.to_sentences(source)) == 1]
     fitting = [source for source in alone if len(encode(source)) < bundle.model.config.max_len]
     lines = fitting[: 2 * DECODE_BATCH_SIZE + 5]
     batches = model_and_text_pairs(bundle, read_pairs("valid", 3), lines, []).decode_batches

@@ -22,7 +22,7 @@ INTRODUCTION = f"""
 # The architecture
 
 The model of `{CONFIG}`, in the order in which a batch goes through it. All layers of a stack are
-alike, so the first one, layer 0, stands for all. `scripts/dev/architecture.py` writes this page.
+alike, so the first one, layer 0, stands for all. `scripts/dev/model_parts.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
@@ -33,7 +33,7 @@ def document() -> str:
     config = parse_config(["--config", str(ROOT / CONFIG), "--run-dir", "none"], "train", "")
     model = Transformer(config.transformer_config(config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)).eval()
     c, n = model.config, sum(parameter.numel() for parameter in model.parameters())
-    table = ["| part | class | output | weights | parameters |", "|---|---|---|---|--:|", *rows(model)]
+    table = ["| part | class | output | weights | parameters |", "|---|---|---|---|--:|", *part_rows(model)]
     sizes = (
         f"D = {c.d_model}, F = {c.d_ff}, V = {c.vocab_size:,}, {c.n_heads} heads, {c.n_layers} layers in each stack."
     )
@@ -41,7 +41,7 @@ def document() -> str:
     return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all, {n:,} parameters.", ""])
 
 
-def rows(model: Transformer) -> list[str]:
+def part_rows(model: Transformer) -> list[str]:
     """A row for each part that has weights, in the order in which they compute."""
     c, table = model.config, list[str]()
     letters = SIZE_LETTERS | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.errors import UserError
-from minitrans.server.markup import split_html
+from minitrans.server.split_html import split_html
 
 PARTS = [
     "<p>",
