@@ -42,9 +42,9 @@ from typing import Any, NamedTuple, cast
 
 import bench_train
 import torch
-from bench_train import Bench, NumberTokenizer, describe_machine, make_workload, number, peak_of_process, table
+from bench_train import BenchTrainer, NumberTokenizer, describe_machine, format_cell, make_table, own_peak_memory
 from instruction_sets import restart_with_instruction_set
-from time_budget import TimeBudget, in_fresh_process
+from time_budget import TimeBudget, run_in_fresh_process
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -62,16 +62,16 @@ MIN_MAX_TRAINING_STEPS = 100, 300  # at least and at most
 TRAINING_BATCH_TOKENS = 1024  # in a batch
 MIN_MAX_TURNS = 4, 6  # at least and at most; the first warms up, the others are the rounds
 REPEAT_BELOW_SECONDS = 8.0  # seconds; where "no cache" takes longer, it is timed once
-BEAM = 5
+N_BEAMS = 5
 HF_BATCH_SIZE = 64  # sentences in a batch of Hugging Face
 BATCH_TOKENS = 4096  # of ours, as `translate` has them
 CT2_BATCH_TOKENS = 1024  # in a batch of CTranslate2: its fastest of 512, 1,024, 2,048, 4,096 and 8,192
-LENGTHS = (8, 16, 32, 64, 128, 256)
-LENGTH_ROWS = 16  # sentences of each length
+SENTENCE_LENGTHS = (8, 16, 32, 64, 128, 256)
+ROWS_PER_LENGTH = 16  # sentences of each length
 MAX_DIFFERENT_SHARE = 0.01  # of the outputs in float32: rounding decides where two tokens are equally likely
 
-Ids = list[list[int]]
-Timings = dict[str, "Timing"]
+IdLists = list[list[int]]
+TimingByName = dict[str, "Timing"]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Settings:
     threads: int = torch.get_num_threads()
 
 
-HELP = {
+HELP_BY_OPTION = {
     "run": "trained run folder; without one, a model is trained on made-up sentences",
     "source": "text to translate, with --run",
     "sentences": "how many sentences to decode",
@@ -96,12 +96,12 @@ HELP = {
 }
 
 
-def pad(sources: Ids, rows: Sequence[int], pad_id: int) -> Tensor:
+def pad_sources(sources: IdLists, rows: Sequence[int], pad_id: int) -> Tensor:
     """Some of the sources as int64 (B, S)."""
     return pad_sequence([torch.tensor(sources[i]) for i in rows], batch_first=True, padding_value=pad_id)
 
 
-class Minitrans:
+class MinitransDecoder:
     """Our translator between ids: compiled, "plain" or with "no cache"."""
 
     def __init__(self, model: Transformer, mode: str, dtype: torch.dtype = torch.float32) -> None:
@@ -111,14 +111,14 @@ class Minitrans:
         self.translator = Translator(bundle, "require" if mode == "compiled" else "off")
         self.use_cache = mode != "no cache"
 
-    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
         """Decode sources that end with EOS."""
         read = [[EncodedSource(ids, KeptParts({}))] for ids in sources]
         hypotheses = self.translator._search(read, beam, 1.0, BATCH_TOKENS, self.use_cache)
         return [best.ids for ((best, *_),) in hypotheses]
 
 
-class HuggingFace:
+class HuggingFaceDecoder:
     """`generate` of M2M100 with our weights."""
 
     def __init__(self, model: Transformer) -> None:
@@ -126,14 +126,14 @@ class HuggingFace:
         self.model = convert_to_m2m100(model)
 
     @torch.inference_mode()
-    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
         """Decode sources that end with EOS."""
         c = self.config
-        outputs: Ids = [[]] * len(sources)
+        outputs: IdLists = [[]] * len(sources)
         order = sorted(range(len(sources)), key=lambda i: len(sources[i]))
         for first in range(0, len(order), HF_BATCH_SIZE):
             rows = order[first : first + HF_BATCH_SIZE]
-            src_ids = pad(sources, rows, c.pad_id)
+            src_ids = pad_sources(sources, rows, c.pad_id)
             generated = self.model.generate(
                 input_ids=src_ids,
                 attention_mask=(src_ids != c.pad_id).long(),
@@ -146,7 +146,7 @@ class HuggingFace:
         return outputs
 
 
-class CTranslate2:
+class CTranslate2Decoder:
     """The exported model."""
 
     def __init__(self, model: Transformer, folder: Path, compute_type: str) -> None:
@@ -159,7 +159,7 @@ class CTranslate2:
             save_engine(folder, model, self.pieces, model.config.eos_id)
         self.engine = load_engine(folder, compute_type, threads=torch.get_num_threads())
 
-    def __call__(self, sources: Ids, beam: int = 1) -> Ids:
+    def __call__(self, sources: IdLists, beam: int = 1) -> IdLists:
         """Decode sources that end with EOS."""
         lengths = [len(source) for source in sources]
         tokens_per_thread = -(-sum(lengths) // torch.get_num_threads())
@@ -214,34 +214,34 @@ def convert_to_m2m100(model: Transformer) -> Any:
     return m2m100.eval()
 
 
-def make_decoder(name: str, model: Transformer, folder: Path) -> Callable[..., Ids]:
+def make_decoder(name: str, model: Transformer, folder: Path) -> Callable[..., IdLists]:
     """A decoder by its name."""
     match name.split(", "):
         case ["minitrans", "float32"]:
-            return Minitrans(model, "compiled")
+            return MinitransDecoder(model, "compiled")
         case ["minitrans", "bfloat16"]:
-            return Minitrans(deepcopy(model), "compiled", torch.bfloat16)
+            return MinitransDecoder(deepcopy(model), "compiled", torch.bfloat16)
         case ["minitrans", mode]:
-            return Minitrans(model, mode)
+            return MinitransDecoder(model, mode)
         case ["Hugging Face", _]:
-            return HuggingFace(model)
+            return HuggingFaceDecoder(model)
         case [_, compute_type]:
-            return CTranslate2(model, folder / "ctranslate2", compute_type)
+            return CTranslate2Decoder(model, folder / "ctranslate2", compute_type)
     raise ValueError(name)
 
 
 OURS, HF, CT2 = "minitrans, float32", "Hugging Face, float32", "CTranslate2, float32"
-BF16, OURS_NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
-CONTENDER_NAMES = (OURS, BF16, "minitrans, plain", OURS_NO_CACHE, HF, CT2, "CTranslate2, int8")
+OURS_BF16, OURS_NO_CACHE = "minitrans, bfloat16", "minitrans, no cache"
+CONTENDER_NAMES = (OURS, OURS_BF16, "minitrans, plain", OURS_NO_CACHE, HF, CT2, "CTranslate2, int8")
 PEERS = (("hf", HF), ("ct2", CT2))
 BEAM_CONTENDERS = (OURS, HF, CT2)
 LENGTH_CONTENDERS = (OURS, "minitrans, plain", OURS_NO_CACHE, HF, CT2)
 
 
-def trained_model(folder: Path, budget: TimeBudget) -> tuple[Transformer, Ids]:
+def train_model(folder: Path, budget: TimeBudget) -> tuple[Transformer, IdLists]:
     """A model of a short training, and its training sources, with EOS."""
-    workload = make_workload(bench_train.Settings(batch_tokens=TRAINING_BATCH_TOKENS), folder)
-    bench = Bench(bench_train.Contender(bench_train.OURS, bench_train.precisions()[-1]), workload.config)
+    workload = bench_train.make_workload(bench_train.Settings(batch_tokens=TRAINING_BATCH_TOKENS), folder)
+    bench = BenchTrainer(bench_train.Contender(bench_train.OURS, bench_train.usable_precisions()[-1]), workload.config)
     steps = budget.repeat("training", 0.2, *MIN_MAX_TRAINING_STEPS)
     for _, batch in zip(steps, cycle(workload.data.train_dataloader()), strict=False):
         bench.step(batch)
@@ -259,7 +259,7 @@ class Timing(NamedTuple):
     """
 
     seconds: list[float]
-    outputs: Ids
+    outputs: IdLists
 
     def speedup_over(self, other: "Timing") -> float:
         """The ratio of the speeds."""
@@ -271,13 +271,13 @@ class Timing(NamedTuple):
 
 
 def time_decoders(
-    decoders: dict[str, Callable[..., Ids]], batches: Sequence[Ids], turns: Iterable[int], beam: int = 1
-) -> Iterator[Timings]:
+    decoders: dict[str, Callable[..., IdLists]], batches: Sequence[IdLists], turns: Iterable[int], beam: int = 1
+) -> Iterator[TimingByName]:
     """Have all decode the same batches, in random order; after every round what was found so far, by name."""
     shuffled = random.Random(bench_train.SEED)
     rounds = iter(turns)
     next(rounds)  # prepares memory and the matrix products of these shapes as well
-    first = {name: [stopwatch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
+    first = {name: [time_batch(decode, batch, beam) for batch in batches] for name, decode in decoders.items()}
     outputs = {name: [ids for _, rows in passes for ids in rows] for name, passes in first.items()}
     seconds = {name: [[spent for spent, _ in passes]] for name, passes in first.items()}
     quick = [name for name in decoders if name != OURS_NO_CACHE or sum(seconds[name][0]) < REPEAT_BELOW_SECONDS]
@@ -285,39 +285,39 @@ def time_decoders(
         seconds[name].clear()
     for _ in rounds:
         for name in shuffled.sample(quick, len(quick)):
-            seconds[name].append([stopwatch(decoders[name], batch, beam)[0] for batch in batches])
+            seconds[name].append([time_batch(decoders[name], batch, beam)[0] for batch in batches])
         yield {
             name: Timing([statistics.median(column) for column in zip(*seconds[name], strict=True)], outputs[name])
             for name in decoders
         }
 
 
-def stopwatch(decode: Callable[..., Ids], batch: Ids, beam: int) -> tuple[float, Ids]:
+def time_batch(decode: Callable[..., IdLists], batch: IdLists, beam: int) -> tuple[float, IdLists]:
     """Seconds that it takes, and the outputs."""
     began = time.perf_counter()
     outputs = decode(batch, beam)
     return time.perf_counter() - began, outputs
 
 
-def peak_memory(name: str, model: Transformer, sources: Ids, folder: Path) -> float:
+def peak_memory(name: str, model: Transformer, sources: IdLists, folder: Path) -> float:
     """Peak resident memory of a process that decodes all sources, in MB."""
     torch.save(model.state_dict(), folder / "weights.pt")
-    return in_fresh_process(_peak_memory, name, model.config, sources, folder, torch.get_num_threads())
+    return run_in_fresh_process(_peak_memory, name, model.config, sources, folder, torch.get_num_threads())
 
 
-def _peak_memory(name: str, config: TransformerConfig, sources: Ids, folder: Path, threads: int) -> float:
+def _peak_memory(name: str, config: TransformerConfig, sources: IdLists, folder: Path, threads: int) -> float:
     torch.set_num_threads(threads)
     model = Transformer(config).eval()
     model.load_state_dict(torch.load(folder / "weights.pt", weights_only=True))
     make_decoder(name, model, folder)(sources)
-    return peak_of_process()
+    return own_peak_memory()
 
 
-def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
+def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
     """Measure everything; `result` gets what `--json` prints, as soon as it is measured."""
-    result["left_out"] = bench_train.left_out([BF16])
+    result["left_out"] = bench_train.left_out_contenders([OURS_BF16])
     if settings.run is None:
-        model, sources = trained_model(folder, budget)
+        model, sources = train_model(folder, budget)
     else:
         bundle = load_bundle(Path(settings.run))
         model = bundle.model
@@ -329,7 +329,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
     result["sentences"], result["parameters"] = len(sources), sum(p.numel() for p in model.parameters())
     result["rounds"], result["lengths"] = {}, []
 
-    def add_ratios(kind: str, timings: Timings) -> None:
+    def add_ratios(kind: str, timings: TimingByName) -> None:
         result["rounds"][kind] = result["rounds"].get(kind, 0) + 1
         result.update({f"ratio_to_{key}_{kind}": timings[OURS].speedup_over(timings[peer]) for key, peer in PEERS})
 
@@ -352,7 +352,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
     lengths = map(len, sources), map(len, batched[OURS].outputs)
     result["mean_length"] = dict(zip(("source", "target"), map(statistics.fmean, lengths), strict=True))
     by_beams = {name: decoders[name] for name in BEAM_CONTENDERS}
-    for beams in time_decoders(by_beams, [sources], budget.repeat(f"{BEAM} beams", 0.15, *MIN_MAX_TURNS), BEAM):
+    for beams in time_decoders(by_beams, [sources], budget.repeat(f"{N_BEAMS} beams", 0.15, *MIN_MAX_TURNS), N_BEAMS):
         add_ratios("beams", beams)
         for name in BEAM_CONTENDERS:
             rows[name]["beam_sentences_per_second"] = len(sources) / sum(beams[name].seconds)
@@ -366,7 +366,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
     for name in rows:
         budget.announce(f"memory of {name}")
         rows[name]["peak_mb"] = peak_memory(name, model, sources, folder)
-    for length in LENGTHS:
+    for length in SENTENCE_LENGTHS:
         result["lengths"].append(compare_at_length(length, model.config, folder, budget))
 
 
@@ -376,7 +376,7 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
     model = Transformer(TransformerConfig(**asdict(config) | {"max_len": length})).eval()
     with torch.no_grad():
         model.output.weight[[config.pad_id, config.bos_id, config.eos_id]] = 0.0  # some other logit is above 0
-    ids = torch.randint(4, config.vocab_size, (LENGTH_ROWS, length))
+    ids = torch.randint(4, config.vocab_size, (ROWS_PER_LENGTH, length))
     ids[:, -1] = config.eos_id
     here = folder / f"length-{length}"
     here.mkdir()
@@ -386,7 +386,7 @@ def compare_at_length(length: int, config: TransformerConfig, folder: Path, budg
     return {
         "length": length,
         "rounds": rounds,
-        "tokens_per_second": {name: LENGTH_ROWS * length / timings[name].seconds[0] for name in LENGTH_CONTENDERS},
+        "tokens_per_second": {name: ROWS_PER_LENGTH * length / timings[name].seconds[0] for name in LENGTH_CONTENDERS},
         "different": {name: timings[name].n_different_outputs(timings[OURS]) for name in LENGTH_CONTENDERS},
     }
 
@@ -397,12 +397,12 @@ def differing_contenders(result: dict[str, Any]) -> list[str]:
     for length in result["lengths"]:
         for name, n in length["different"].items():
             different[name] = different.get(name, 0) + n
-    outputs = result["sentences"] + LENGTH_ROWS * len(result["lengths"])
+    outputs = result["sentences"] + ROWS_PER_LENGTH * len(result["lengths"])
     return [name for name, n in different.items() if n > MAX_DIFFERENT_SHARE * outputs]
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare` measured, as far as it came."""
+    """Print what `compare_contenders` measured, as far as it came."""
     m, mean = result["machine"], result.get("mean_length")
     print(
         f"{m['processor']} ({' '.join(m['flags'])}), {m['threads']} threads, torch {m['torch']}, transformers "
@@ -418,16 +418,16 @@ def print_comparison(result: dict[str, Any]) -> None:
             row["name"],
             f"{row['sentences_per_second']:,.0f}",
             f"{row['tokens_per_second']:,.0f}",
-            number(row["beam_sentences_per_second"]),
-            number(row["single_sentences_per_second"]),
-            *(number(ms, ".1f") for ms in row["latency_ms"].values()),
-            number(row["peak_mb"]),
+            format_cell(row["beam_sentences_per_second"]),
+            format_cell(row["single_sentences_per_second"]),
+            *(format_cell(ms, ".1f") for ms in row["latency_ms"].values()),
+            format_cell(row["peak_mb"]),
             str(row["different"]),
         ]
         for row in result["contenders"]
     ]
-    header = ["decoder", "sentences/s", "tokens/s", f"beam {BEAM}", "one at a time", "ms: median", "95%", "99%"]
-    print(table([*header, "peak MB", "different"], rows))
+    header = ["decoder", "sentences/s", "tokens/s", f"beam {N_BEAMS}", "one at a time", "ms: median", "95%", "99%"]
+    print(make_table([*header, "peak MB", "different"], rows))
     print("rounds:", ", ".join(f"{n} {kind}" for kind, n in result["rounds"].items()), end="\n\n")
     if result["lengths"]:
         rows = [
@@ -438,7 +438,7 @@ def print_comparison(result: dict[str, Any]) -> None:
             ]
             for row in result["lengths"]
         ]
-        print(table(["tokens/s at length", *LENGTH_CONTENDERS, "rounds"], rows), end="\n\n")
+        print(make_table(["tokens/s at length", *LENGTH_CONTENDERS, "rounds"], rows), end="\n\n")
     for key, peer in PEERS:
         ratios = (f"{kind} {result[f'ratio_to_{key}_{kind}']:.2f}" for kind in result["rounds"])
         print(f"speed over {peer.split(',')[0]}'s in float32: {', '.join(ratios)}")
@@ -448,7 +448,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print, and return the exit code."""
     parser = Parser("bench_decode.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    bench_train.add_settings(parser, Settings, HELP)
+    bench_train.add_settings(parser, Settings, HELP_BY_OPTION)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):
@@ -461,12 +461,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         if (settings.run is None) != (settings.source is None):
             raise UserError("--run and --source go together: a model and a text for it")
         torch.set_num_threads(settings.threads)
-        bench_train.quieten()
+        bench_train.quieten_libraries()
         machine = describe_machine() | {"ctranslate2": importlib.metadata.version("ctranslate2")}
         result: dict[str, Any] = {"machine": machine, "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
             with TimeBudget("bench_decode", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
-                compare(settings, Path(folder), result, budget)
+                compare_contenders(settings, Path(folder), result, budget)
             result["interrupted"] = False
     except UserError as error:
         print(f"bench_decode.py: error: {error}", file=sys.stderr)

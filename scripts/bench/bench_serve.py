@@ -33,7 +33,7 @@ class ServerProcess(NamedTuple):
     port: int
     languages: dict[str, str]
 
-    def memory(self) -> float:
+    def resident_mb(self) -> float:
         """Resident MB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(status.partition("VmRSS:")[2].split()[0]) / 1024
@@ -42,7 +42,7 @@ class ServerProcess(NamedTuple):
 class Reply(NamedTuple):
     """What was answered to a line, and after how many seconds."""
 
-    line: str
+    source: str
     status: int
     text: str
     seconds: float
@@ -101,10 +101,10 @@ def run_clients(server: ServerProcess, lines: Sequence[str], n_clients: int, sec
 
 def wrong_replies(replies: Sequence[Reply], right: dict[str, str]) -> list[Reply]:
     """Those that are neither 429 nor the right translation."""
-    return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.line])]
+    return [each for each in replies if each.status != 429 and (each.status, each.text) != (200, right[each.source])]
 
 
-def row(name: str, replies: Sequence[Reply], seconds: float, memory: str = "") -> str:
+def table_row(name: str, replies: Sequence[Reply], seconds: float, memory: str = "") -> str:
     """A line of the table."""
     waited = [1000 * reply.seconds for reply in replies if reply.status == 200]
     cuts = statistics.quantiles(waited, n=100)
@@ -128,13 +128,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Reply(line, 200, translator.translate([line])[0], time.perf_counter() - start)
 
     print("| clients | sentences/s | p50, ms | p99, ms | memory, MB |\n|---|---|---|---|---|")
-    print(row("plain loop", ask_repeatedly(ask, lines, args.seconds), args.seconds), flush=True)
+    print(table_row("plain loop", ask_repeatedly(ask, lines, args.seconds), args.seconds), flush=True)
     wrong: list[Reply] = []
     with running_server(args.run) as server:
         for n in args.clients:
             replies = run_clients(server, lines, n, args.seconds)
             wrong += wrong_replies(replies, right)
-            print(row(str(n), replies, args.seconds, f"{server.memory():.0f}"), flush=True)
+            print(table_row(str(n), replies, args.seconds, f"{server.resident_mb():.0f}"), flush=True)
     print(f"{len(wrong)} wrong answers", *wrong[:1])
     return 1 if wrong else 0
 

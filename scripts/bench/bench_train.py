@@ -56,7 +56,7 @@ import numpy.typing as npt
 import torch
 from instruction_sets import INSTRUCTION_SETS, restart_with_instruction_set, usable_flags
 from lightning.pytorch import Callback, LightningModule, Trainer
-from time_budget import TimeBudget, in_fresh_process
+from time_budget import TimeBudget, run_in_fresh_process
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -78,20 +78,20 @@ from minitrans.translate.backend import make_batch_loss
 
 SEED = 1
 LEARNING_RATE = 5e-4
-SMOOTHING = 0.1
-CLIP = 1.0
-WARMUP = 3  # steps that are not measured
+LABEL_SMOOTHING = 0.1
+CLIP_NORM = 1.0
+UNTIMED_STEPS = 3  # steps that are not measured
 MEMORY_STEPS = 3
 MIN_MAX_STEPS = 3, 10  # of each contender in a round, at least and at most
 MIN_MAX_ROUNDS = 3, 5  # whose median is taken
-LIGHTNING_STEPS = 5, 200
+MIN_MAX_LIGHTNING_STEPS = 5, 200
 LOSS_STEPS = (1, 10, 25, 50)  # optimizer steps whose losses are shown
 
 OURS, NN_TRANSFORMER, PLAIN_FORMULAS = "minitrans", "nn.Transformer", "plain formulas"
-M2M100 = ("M2M100 sdpa", "M2M100 eager")
+M2M100_NAMES = ("M2M100 sdpa", "M2M100 eager")
 PRECISIONS = ("fp32", "bf16")
 
-BF16_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
+BF16_CPU_FLAGS = ("avx512_bf16", "amx_bf16", "bf16")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Settings:
     threads: int = torch.get_num_threads()
 
 
-HELP = {
+HELP_BY_OPTION = {
     "data": "folder of a parallel corpus; without one, sentences are made up",
     "source": "language translated from, with --data",
     "target": "language translated to, with --data",
@@ -134,7 +134,7 @@ HELP = {
 }
 
 # One setting at a time, the others as given; d_ff is kept at twice d_model.
-SWEEP: dict[str, Sequence[int]] = {
+SWEEP_VALUES: dict[str, Sequence[int]] = {
     "batch_tokens": (1024, 2048, 4096, 8192),
     "vocab_size": (8000, 16_000, 32_000, 64_000),
     "d_model": (64, 128, 256, 512),
@@ -265,7 +265,7 @@ LossFunction = Callable[[Batch], Tensor]
 def our_model(config: TransformerConfig) -> tuple[nn.Module, LossFunction]:
     """Our module, and its training step as far as the loss, in the arithmetic that is set around."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
-    training, model = TrainingConfig(LEARNING_RATE, label_smoothing=SMOOTHING), Transformer(config)
+    training, model = TrainingConfig(LEARNING_RATE, label_smoothing=LABEL_SMOOTHING), Transformer(config)
     module = TranslationModule(model, training, make_batch_loss(model, "require", torch.device("cpu"), dtype))
     return module, lambda batch: module.training_step(batch, 0)
 
@@ -278,7 +278,7 @@ def with_cross_entropy(model: nn.Module, config: TransformerConfig) -> tuple[nn.
 def cross_entropy(logits: Tensor, batch: Batch, pad_id: int) -> Tensor:
     """Label-smoothed cross entropy from all logits (B, T, V), the mean over the real target tokens."""
     return F.cross_entropy(
-        logits.flatten(0, 1).float(), batch.tgt_out.flatten(), ignore_index=pad_id, label_smoothing=SMOOTHING
+        logits.flatten(0, 1).float(), batch.tgt_out.flatten(), ignore_index=pad_id, label_smoothing=LABEL_SMOOTHING
     )
 
 
@@ -358,12 +358,12 @@ def m2m100_model(config: TransformerConfig, attention: str) -> tuple[nn.Module, 
     return model, loss
 
 
-BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, LossFunction]]] = {
+MODEL_BUILDERS: dict[str, Callable[[TransformerConfig], tuple[nn.Module, LossFunction]]] = {
     OURS: our_model,
     PLAIN_FORMULAS: lambda config: with_cross_entropy(Transformer(config), config),
     NN_TRANSFORMER: lambda config: with_cross_entropy(TorchTransformer(config), config),
-    M2M100[0]: lambda config: m2m100_model(config, "sdpa"),
-    M2M100[1]: lambda config: m2m100_model(config, "eager"),
+    M2M100_NAMES[0]: lambda config: m2m100_model(config, "sdpa"),
+    M2M100_NAMES[1]: lambda config: m2m100_model(config, "eager"),
 }
 
 
@@ -377,7 +377,7 @@ class Contender(NamedTuple):
         return f"{self.name} {self.precision}"
 
 
-class Bench:
+class BenchTrainer:
     """A contender with weights and an optimizer, ready to make steps.
 
     Attributes:
@@ -390,7 +390,7 @@ class Bench:
         self.contender = contender
         torch.manual_seed(SEED)
         with self._autocast():
-            self._module, self._loss = BUILDERS[contender.name](config)
+            self._module, self._loss = MODEL_BUILDERS[contender.name](config)
         self._module.train()
         kind = {"foreach": False, "fused": False} if contender.name == PLAIN_FORMULAS else {"fused": True}
         self._optimizer = torch.optim.AdamW(
@@ -404,7 +404,7 @@ class Bench:
         with self._autocast():
             loss = self._loss(batch)
         loss.backward()
-        nn.utils.clip_grad_norm_(self._module.parameters(), CLIP)
+        nn.utils.clip_grad_norm_(self._module.parameters(), CLIP_NORM)
         self._optimizer.step()
         return loss.item()
 
@@ -413,7 +413,7 @@ class Bench:
 
 
 def time_steps(
-    benches: Sequence[Bench], batches: Sequence[Batch], rounds: Iterable[int]
+    benches: Sequence[BenchTrainer], batches: Sequence[Batch], rounds: Iterable[int]
 ) -> Iterator[dict[Contender, float]]:
     """Have all make a step on a batch, in random order, then on the next.
 
@@ -434,9 +434,9 @@ def time_steps(
         yield {contender: statistics.median(times) for contender, times in seconds.items()}
 
 
-def fastest(contenders: Sequence[Contender], workload: Workload, budget: TimeBudget) -> Bench:
+def pick_fastest(contenders: Sequence[Contender], workload: Workload, budget: TimeBudget) -> BenchTrainer:
     """Warm the contenders up, and return the one that is the fastest in a short trial."""
-    benches = [Bench(contender, workload.config) for contender in contenders]
+    benches = [BenchTrainer(contender, workload.config) for contender in contenders]
     times: dict[Contender, float] = {}
     for turn in budget.repeat(f"choosing between {' and '.join(map(str, contenders))}", 0.1, 2, 10):
         (seconds,) = time_steps(benches, workload.batches[:1], [turn])
@@ -448,23 +448,23 @@ def fastest(contenders: Sequence[Contender], workload: Workload, budget: TimeBud
 def peak_memory(contender: Contender, workload: Workload) -> float:
     """Peak resident memory of a process that makes a few steps, in MB."""
     arrays = [[ids.numpy() for ids in batch] for batch in workload.batches[:MEMORY_STEPS]]
-    return in_fresh_process(_peak_memory, contender, workload.config, arrays, torch.get_num_threads())
+    return run_in_fresh_process(_peak_memory, contender, workload.config, arrays, torch.get_num_threads())
 
 
 def _peak_memory(
     contender: Contender, config: TransformerConfig, arrays: list[list[npt.NDArray[np.int64]]], threads: int
 ) -> float:
     torch.set_num_threads(threads)
-    quieten()
+    quieten_libraries()
     if contender.name == OURS:
         keep_freed_memory()
-    bench = Bench(contender, config)
+    bench = BenchTrainer(contender, config)
     for batch in arrays:
         bench.step(Batch(*map(torch.from_numpy, batch)))
-    return peak_of_process()
+    return own_peak_memory()
 
 
-def peak_of_process() -> float:
+def own_peak_memory() -> float:
     """Peak resident memory of this process so far, in MB."""
     status = Path("/proc/self/status")
     if status.is_file():  # what the system call reports begins with the peak of the parent
@@ -489,7 +489,7 @@ class BareLoopTimer(Callback):
         trainer: Seconds that the Trainer took for each: all time but that of the bare steps.
     """
 
-    def __init__(self, bench: Bench, steps: int) -> None:
+    def __init__(self, bench: BenchTrainer, steps: int) -> None:
         """Take who makes the bare steps, and how many."""
         self.bench, self.steps = bench, steps
         self.bare: list[float] = []
@@ -528,19 +528,19 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
         Milliseconds a step of both, and the speed of the Trainer over that of the bare loop; medians over the rounds.
     """
     rounds = MIN_MAX_ROUNDS[0]
-    n_steps = WARMUP + rounds * steps
+    n_steps = UNTIMED_STEPS + rounds * steps
     settings = {
         "run-dir": folder / "run",
         "data.path": folder,
         "data.source": "a",
         "data.target": "b",
         "training.learning_rate": LEARNING_RATE,
-        "training.label_smoothing": SMOOTHING,
+        "training.label_smoothing": LABEL_SMOOTHING,
         "training.checkpoint_every": steps,
         "trainer.max_steps": n_steps + 1,
         "trainer.val_check_interval": n_steps + 1,
         "trainer.check_val_every_n_epoch": "null",
-        "trainer.gradient_clip_val": CLIP,
+        "trainer.gradient_clip_val": CLIP_NORM,
         "training.precision": precision,
         "trainer.accelerator": "cpu",
     }
@@ -548,7 +548,7 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     config.run_dir.mkdir()
     model = Transformer(workload.config)
     trainer = run._make_trainer(config, None)
-    in_turn = BareLoopTimer(Bench(Contender(OURS, precision), workload.config), n_steps)
+    in_turn = BareLoopTimer(BenchTrainer(Contender(OURS, precision), workload.config), n_steps)
     trainer.callbacks.insert(0, in_turn)  # type: ignore[attr-defined]
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     batch_loss = make_batch_loss(model, "require", torch.device("cpu"), dtype)
@@ -556,7 +556,7 @@ def lightning_efficiency(precision: str, workload: Workload, steps: int, folder:
     with contextlib.suppress(AllStepsMeasuredError):
         run._fit(trainer, module, workload.data, config, None)
 
-    bare, whole = (np.reshape(times[WARMUP:], (rounds, steps)).mean(1) for times in (in_turn.bare, in_turn.trainer))
+    bare, whole = (np.reshape(t[UNTIMED_STEPS:], (rounds, steps)).mean(1) for t in (in_turn.bare, in_turn.trainer))
     return {
         "precision": precision,
         "rounds": rounds,
@@ -574,8 +574,8 @@ def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[st
         For some steps the loss of each, before the step is taken.
     """
     benches = {
-        "plain": Bench(Contender(PLAIN_FORMULAS, "fp32"), workload.config),
-        **{precision: Bench(Contender(OURS, precision), workload.config) for precision in precisions()},
+        "plain": BenchTrainer(Contender(PLAIN_FORMULAS, "fp32"), workload.config),
+        **{precision: BenchTrainer(Contender(OURS, precision), workload.config) for precision in usable_precisions()},
     }
     for step, batch in zip(steps, cycle(workload.batches), strict=False):
         row: dict[str, float] = {"step": step}
@@ -586,15 +586,15 @@ def compare_losses(workload: Workload, steps: Iterable[int]) -> Iterator[dict[st
             yield row
 
 
-def precisions() -> list[str]:
+def usable_precisions() -> list[str]:
     """The arithmetic that this processor has; without instructions for bfloat16 it takes many times as long."""
-    return [p for p in PRECISIONS if p != "bf16" or any(f in BF16_FLAGS for f in describe_machine()["flags"])]
+    return [p for p in PRECISIONS if p != "bf16" or any(f in BF16_CPU_FLAGS for f in describe_machine()["flags"])]
 
 
-def left_out(names: Iterable[str]) -> list[dict[str, str]]:
+def left_out_contenders(names: Iterable[str]) -> list[dict[str, str]]:
     """Those of the contenders in bfloat16 that cannot be measured, and why."""
-    why = f"the processor does not multiply bfloat16: no {', '.join(BF16_FLAGS)}"
-    return [{"name": name, "why": why} for name in names if "bf16" not in precisions()]
+    why = f"the processor does not multiply bfloat16: no {', '.join(BF16_CPU_FLAGS)}"
+    return [{"name": name, "why": why} for name in names if "bf16" not in usable_precisions()]
 
 
 def describe_machine() -> dict[str, Any]:
@@ -618,7 +618,7 @@ def mean_target_tokens(batches: Sequence[Batch], config: TransformerConfig) -> f
     return statistics.fmean(int((batch.tgt_out != config.pad_id).sum()) for batch in batches)
 
 
-def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
+def compare_contenders(settings: Settings, folder: Path, result: dict[str, Any], budget: TimeBudget) -> None:
     """Measure everything at one size.
 
     Args:
@@ -627,12 +627,12 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
         result: Gets what `--json` prints, as soon as it is measured.
         budget: How long it may take.
     """
-    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
+    result["left_out"] = left_out_contenders(f"{name} bf16" for name in (OURS, NN_TRANSFORMER, "M2M100"))
     result["contenders"] = []
     workload = make_workload(settings, folder)
-    m2m100 = [fastest([Contender(name, p) for name in M2M100], workload, budget) for p in precisions()]
+    m2m100 = [pick_fastest([Contender(n, p) for n in M2M100_NAMES], workload, budget) for p in usable_precisions()]
     benches = [
-        *(Bench(Contender(name, p), workload.config) for name in (OURS, NN_TRANSFORMER) for p in precisions()),
+        *(BenchTrainer(Contender(n, p), workload.config) for n in (OURS, NN_TRANSFORMER) for p in usable_precisions()),
         *m2m100,
     ]
     for steps in budget.repeat(
@@ -644,7 +644,7 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
     for rounds, seconds in enumerate(
         time_steps(benches, batches, budget.repeat("timing steps", 0.4, *MIN_MAX_ROUNDS)), 1
     ):
-        best = min(precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
+        best = min(usable_precisions(), key=lambda precision: seconds[Contender(OURS, precision)])
         own = seconds[Contender(OURS, best)]
         result["rounds"], result["steps"] = rounds, steps
         result["contenders"] = [
@@ -665,8 +665,8 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
         budget.announce(f"measuring the memory of {bench.contender}")
         row["peak_mb"] = peak_memory(bench.contender, workload)
     budget.announce("timing Lightning")
-    in_time = 0.5 * budget.left() / (2 * own) - WARMUP
-    n_steps = min(max(int(in_time / MIN_MAX_ROUNDS[0]), LIGHTNING_STEPS[0]), LIGHTNING_STEPS[1])
+    in_time = 0.5 * budget.seconds_left() / (2 * own) - UNTIMED_STEPS
+    n_steps = min(max(int(in_time / MIN_MAX_ROUNDS[0]), MIN_MAX_LIGHTNING_STEPS[0]), MIN_MAX_LIGHTNING_STEPS[1])
     result["lightning"] = lightning_efficiency(best, workload, n_steps, folder)
     result["lightning_efficiency"] = result["lightning"]["efficiency"]
     result["losses"] = []
@@ -675,16 +675,16 @@ def compare(settings: Settings, folder: Path, result: dict[str, Any], budget: Ti
         result["losses"].append(losses)
 
 
-def sweep(settings: Settings, result: dict[str, Any]) -> None:
+def sweep_sizes(settings: Settings, result: dict[str, Any]) -> None:
     """Measure ours and M2M100, each in its faster arithmetic, at many sizes.
 
     Args:
         settings: The sizes that do not vary.
         result: Gets what `--json` prints, as soon as it is measured.
     """
-    result["left_out"] = left_out(f"{name} bf16" for name in (OURS, "M2M100"))
+    result["left_out"] = left_out_contenders(f"{name} bf16" for name in (OURS, "M2M100"))
     result["sweep"] = []
-    for name, values in SWEEP.items():
+    for name, values in SWEEP_VALUES.items():
         for value in values:
             varied = replace(settings, **{name: value})  # type: ignore[arg-type]
             if name == "d_model":
@@ -699,8 +699,8 @@ def sweep(settings: Settings, result: dict[str, Any]) -> None:
 def compare_with_m2m100(settings: Settings, folder: Path, budget: TimeBudget) -> dict[str, Any]:
     """Measure ours and M2M100, each in its faster arithmetic, at one size."""
     workload = make_workload(settings, folder)
-    own = fastest([Contender(OURS, p) for p in precisions()], workload, budget)
-    peer = fastest([Contender(name, p) for name in M2M100 for p in precisions()], workload, budget)
+    own = pick_fastest([Contender(OURS, p) for p in usable_precisions()], workload, budget)
+    peer = pick_fastest([Contender(name, p) for name in M2M100_NAMES for p in usable_precisions()], workload, budget)
     for steps in budget.repeat("warming up", 0.2, *MIN_MAX_STEPS):
         list(time_steps([own, peer], workload.batches[steps - 1 : steps], [steps]))
     batches = workload.batches[:steps]
@@ -718,12 +718,12 @@ def compare_with_m2m100(settings: Settings, folder: Path, budget: TimeBudget) ->
     return row
 
 
-def number(value: float | None, form: str = ",.0f") -> str:
+def format_cell(value: float | None, form: str = ",.0f") -> str:
     """A cell of a table, empty where nothing was measured."""
     return "" if value is None else format(value, form)
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table that reads well as plain text: names in the first column, numbers in the others."""
     lines = [header, *rows]
     first, *widths = (max(map(len, column)) for column in zip(*lines, strict=True))
@@ -748,7 +748,7 @@ def heading(result: dict[str, Any]) -> str:
 
 
 def print_comparison(result: dict[str, Any]) -> None:
-    """Print what `compare` measured, as far as it came."""
+    """Print what `compare_contenders` measured, as far as it came."""
     print(heading(result))
     print_left_out(result)
     rows = [
@@ -758,16 +758,16 @@ def print_comparison(result: dict[str, Any]) -> None:
             f"{row['ms']:.1f}",
             f"{row['tokens_per_second']:,.0f}",
             f"{row['ratio']:.2f}",
-            number(row["peak_mb"]),
+            format_cell(row["peak_mb"]),
         ]
         for row in result["contenders"]
     ]
-    print(table(["step of", "parameters", "ms", "target tokens/s", "this / best of ours", "peak MB"], rows))
+    print(make_table(["step of", "parameters", "ms", "target tokens/s", "this / best of ours", "peak MB"], rows))
     print(f"{result['rounds']} rounds of {result['steps']} steps each", end="\n\n")
     if result.get("losses"):
         names = [name for name in PRECISIONS if name in result["losses"][0]]
         losses = [[str(row["step"]), *(f"{row[name]:.6f}" for name in ("plain", *names))] for row in result["losses"]]
-        print(table(["loss at step", PLAIN_FORMULAS, *(f"{OURS} {name}" for name in names)], losses), end="\n\n")
+        print(make_table(["loss at step", PLAIN_FORMULAS, *(f"{OURS} {name}" for name in names)], losses), end="\n\n")
     print(f"time of a step, the best peer over ours: {result['ratio_to_best_peer']:.2f}")
     print(f"time of a step, nn.Transformer in fp32 over ours: {result['ratio_to_nn_transformer_fp32']:.2f}")
     if lightning := result.get("lightning"):
@@ -785,7 +785,7 @@ def print_left_out(result: dict[str, Any]) -> None:
 
 
 def print_sweep(result: dict[str, Any]) -> None:
-    """Print what `sweep` measured, as far as it came."""
+    """Print what `sweep_sizes` measured, as far as it came."""
     print(heading(result))
     print_left_out(result)
     rows = []
@@ -796,7 +796,7 @@ def print_sweep(result: dict[str, Any]) -> None:
             cells += [f"{one['ms']:.1f}", f"{one['tokens_per_second']:,.0f}", f"{one['peak_mb']:,.0f}", precision]
         rows.append([*cells, f"{row['ratio']:.2f}"])
     each = ["ms", "tokens/s", "peak MB", "as"]
-    print(table(["", *(f"{name} {what}" for name in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
+    print(make_table(["", *(f"{who} {what}" for who in ("ours:", "M2M100:") for what in each), "M2M100 / ours"], rows))
 
 
 def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
@@ -808,7 +808,7 @@ def add_settings(parser: Parser, settings: type, texts: dict[str, str]) -> None:
         parser.add_argument(flag, type=kind, default=field.default, help=texts[field.name])
 
 
-def quieten() -> None:
+def quieten_libraries() -> None:
     """Keep warnings that mean nothing here off the screen."""
     run._quieten_logs()
     warnings.filterwarnings("ignore", ".*`self.log\\(\\)` but the `self.trainer` reference is not registered.*")
@@ -819,7 +819,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("bench_train.py", (__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sweep", action="store_true", help="vary batch tokens, vocabulary, d_model and length")
-    add_settings(parser, Settings, HELP)
+    add_settings(parser, Settings, HELP_BY_OPTION)
     try:
         values = vars(parser.parse(sys.argv[1:] if argv is None else argv))
         if isa := values.pop("isa"):
@@ -834,14 +834,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise UserError("transformers is not installed; pip install 'minitrans[bench]'")
         torch.set_num_threads(settings.threads)
         keep_freed_memory()
-        quieten()
+        quieten_libraries()
         result: dict[str, Any] = {"machine": describe_machine(), "settings": asdict(settings), "interrupted": True}
         with contextlib.suppress(KeyboardInterrupt):
             if sweeping:
-                sweep(settings, result)
+                sweep_sizes(settings, result)
             else:
                 with TimeBudget("bench_train", settings.minutes) as budget, tempfile.TemporaryDirectory() as folder:
-                    compare(settings, Path(folder), result, budget)
+                    compare_contenders(settings, Path(folder), result, budget)
             result["interrupted"] = False
     except UserError as error:
         print(f"bench_train: error: {error}", file=sys.stderr)

@@ -9,7 +9,7 @@ class InstructionSet(NamedTuple):
     """One that x86 processors have.
 
     Attributes:
-        flag: The processor's flag that it needs; flags that come later in `FLAGS` are not used.
+        flag: The processor's flag that it needs; flags that come later in `CPU_FLAGS` are not used.
         environment: Variables under which no code uses more.
     """
 
@@ -17,20 +17,20 @@ class InstructionSet(NamedTuple):
     environment: dict[str, str]
 
 
-def _held(flag: str, ours: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:
+def _make_isa(flag: str, ours: str, aten: str, onednn: str, mkl: str, ctranslate2: str) -> InstructionSet:
     """`ours` are flags of g++; the others are what PyTorch, oneDNN, MKL and CTranslate2 call it."""
     names = {"ATEN_CPU_CAPABILITY": aten, "ONEDNN_MAX_CPU_ISA": onednn, "MKL_ENABLE_INSTRUCTIONS": mkl}
     return InstructionSet(flag, {"CXX": f"g++ {ours}", "CT2_FORCE_CPU_ISA": ctranslate2} | names)
 
 
 # What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
-FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+CPU_FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
          "asimd", "sve", "sve2", "bf16", "i8mm"]  # fmt: skip
 INSTRUCTION_SETS = {
-    "sse2": _held("sse2", "-mno-avx -mno-amx-tile", "default", "SSE41", "SSE4_2", "GENERIC"),
-    "avx2": _held("avx2", "-mno-avx512f -mno-amx-tile", "avx2", "AVX2", "AVX2", "AVX2"),
-    "avx512": _held("avx512f", "-mno-avx512bf16 -mno-amx-tile", "avx512", "AVX512_CORE", "AVX512", "AVX512"),
-    "avx512_bf16": _held("avx512_bf16", "-mno-amx-tile", "avx512", "AVX512_CORE_BF16", "AVX512", "AVX512"),
+    "sse2": _make_isa("sse2", "-mno-avx -mno-amx-tile", "default", "SSE41", "SSE4_2", "GENERIC"),
+    "avx2": _make_isa("avx2", "-mno-avx512f -mno-amx-tile", "avx2", "AVX2", "AVX2", "AVX2"),
+    "avx512": _make_isa("avx512f", "-mno-avx512bf16 -mno-amx-tile", "avx512", "AVX512_CORE", "AVX512", "AVX512"),
+    "avx512_bf16": _make_isa("avx512_bf16", "-mno-amx-tile", "avx512", "AVX512_CORE_BF16", "AVX512", "AVX512"),
 }
 
 
@@ -42,8 +42,8 @@ def restart_with_instruction_set(name: str) -> None:
 
 
 def usable_flags(flags: list[str]) -> list[str]:
-    """Those of a processor's flags in `FLAGS` that this program may use."""
-    for held in INSTRUCTION_SETS.values():
-        if held.environment.items() <= os.environ.items():
-            return [flag for flag in FLAGS[: FLAGS.index(held.flag) + 1 if held.flag in FLAGS else 0] if flag in flags]
-    return [flag for flag in FLAGS if flag in flags]
+    """Those of a processor's flags in `CPU_FLAGS` that this program may use."""
+    for isa in INSTRUCTION_SETS.values():
+        if isa.environment.items() <= os.environ.items():
+            return [f for f in CPU_FLAGS[: CPU_FLAGS.index(isa.flag) + 1 if isa.flag in CPU_FLAGS else 0] if f in flags]
+    return [flag for flag in CPU_FLAGS if flag in flags]

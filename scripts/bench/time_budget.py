@@ -37,20 +37,20 @@ class TimeBudget:
         while not self._done.wait(PROGRESS_INTERVAL):
             self.announce(self._what)
 
-    def left(self) -> float:
+    def seconds_left(self) -> float:
         """Seconds that are left."""
         return max(0.0, self._end - monotonic())
 
     def announce(self, what: str) -> None:
         """Say on standard error what is being measured from now on."""
         self._what = what
-        print(f"{self._name}: {what}; at most {self.left():.0f} s left", file=sys.stderr, flush=True)
+        print(f"{self._name}: {what}; at most {self.seconds_left():.0f} s left", file=sys.stderr, flush=True)
 
     def repeat(self, what: str, fraction: float, least: int, most: int) -> Iterator[int]:
         """Count from 1 while one more turn, as long as the mean of those before, fits into a share of what is left."""
         self.announce(what)
         began = monotonic()
-        end = began + fraction * self.left()
+        end = began + fraction * self.seconds_left()
         for done in count(1):
             yield done
             mean = (monotonic() - began) / done
@@ -58,7 +58,7 @@ class TimeBudget:
                 return
 
 
-def in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+def run_in_fresh_process(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call a function in a process of its own, which ends on Ctrl-C without a word."""
     with ProcessPoolExecutor(1, get_context("spawn"), initializer=_end_on_interrupt) as pool:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the process is ready, too

@@ -22,15 +22,15 @@ T = TypeVar("T")
 CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
-SENTENCES_PER_DIGITS = 24  # of a line with numbers
-REPEATS = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
+REPEATS_BY_KIND = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
 WRITE_OUT_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
-HAND_WRITTEN = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
-FEWEST_ROWS = 8  # a word is left out of a line only if at least so many fill the slot
-FEWEST_USES_LEFT = 2  # lines that still have a word when a line with it is left out
+HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
+MIN_SLOT_WORDS = 8  # a word is left out of a line only if at least so many fill the slot
+MIN_USES_LEFT = 2  # lines that still have a word when a line with it is left out
 
-SLOT = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
+SLOT_PATTERN = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 SENTENCE_END_MARKS = ".?!"
 SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
 CHINESE_COLUMN_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
@@ -45,7 +45,7 @@ CONTRACTIONS = (
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
     *((rf"'{short}\b", f" {full}") for short, full in CONTRACTED_VERBS.items()),
 )
-NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
+CONTRACTED_NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
 
 class TableError(Exception):
@@ -87,7 +87,7 @@ WordsByKind = dict[str, list[dict[str, str]]]
 PairsByLine = dict[Line, list[Pair]]
 
 
-class Draw:
+class StableRandom:
     """Random choices made only from `random.Random.random`, whose sequence Python keeps from version to version."""
 
     def __init__(self, seed: int) -> None:
@@ -156,7 +156,7 @@ def read_words(folder: Path) -> WordsByKind:
 
 def slots(text: str, chinese: bool) -> list[Slot]:
     """List the slots of one side of a line."""
-    return [Slot(kind, number, column or ("zh" if chinese else "en")) for kind, number, column in SLOT.findall(text)]
+    return [Slot(kind, n, column or ("zh" if chinese else "en")) for kind, n, column in SLOT_PATTERN.findall(text)]
 
 
 def check_line(where: str, line: Line, kinds: WordsByKind) -> None:
@@ -170,7 +170,7 @@ def check_line(where: str, line: Line, kinds: WordsByKind) -> None:
                 raise TableError(f"{where}: no {side} words for {{{slot.kind}{slot.number}.{slot.column}}}")
         if alone := names ^ {slot[:2] for slot in slots(text, chinese)}:
             raise TableError(f"{where}: the slot {{{''.join(min(alone))}}} is on one side alone")
-        if re.search("[{}]", rest := SLOT.sub("\n", text)):
+        if re.search("[{}]", rest := SLOT_PATTERN.sub("\n", text)):
             raise TableError(f"{where}: a brace that belongs to no slot")
         if chinese:
             check_chinese(where, rest, line.english)
@@ -194,7 +194,7 @@ def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
 
 def without_contractions(en: str) -> str:
     """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
-    patterns = CONTRACTIONS if "?" in en else (*NEGATIONS, *CONTRACTIONS)
+    patterns = CONTRACTIONS if "?" in en else (*CONTRACTED_NEGATIONS, *CONTRACTIONS)
     for pattern, full in patterns if "'" in en else ():  # most texts have no apostrophe
         en = re.sub(pattern, full, en)
     return en
@@ -222,10 +222,10 @@ def sentence_keys(en: str) -> set[str]:
     return {variant_key(" ".join(parts[i:j])) for i in range(len(parts)) for j in range(i + 1, len(parts) + 1)}
 
 
-class Filler:
+class SlotFiller:
     """Fills the slots of lines with words, more often with those that the lines without slots use often."""
 
-    def __init__(self, draw: Draw, kinds: WordsByKind, lines: Sequence[Line]) -> None:
+    def __init__(self, draw: StableRandom, kinds: WordsByKind, lines: Sequence[Line]) -> None:
         self._draw = draw
         self.kinds = kinds
         said = "".join(f" {variant_key(line.english)} " for line in lines if "{" not in line.english)
@@ -235,7 +235,7 @@ class Filler:
             made_up = [sum(weights) // MADE_UP_ONE_IN if "~" in row["en"] else 0 for row in rows]
             self._bounds[kind] = list(accumulate(map(max, weights, made_up)))
 
-    def _row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
+    def _draw_row(self, kind: str, others: list[dict[str, str]], columns: Set[str]) -> dict[str, str]:
         """Draw a row that differs from the others in each of the columns."""
         bounds = self._bounds[kind]
         for _ in range(1000):
@@ -258,11 +258,11 @@ class Filler:
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for kind, number in sorted({(slot.kind, slot.number) for slot in shown}):
             columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - AGREEMENT_COLUMNS
-            rows[kind, number] = self._row(kind, [row for (other, _), row in rows.items() if other == kind], columns)
+            rows[kind, number] = self._draw_row(kind, [r for (other, _), r in rows.items() if other == kind], columns)
 
         def put(text: str, chinese: bool) -> str:
             words = (rows[slot.kind, slot.number][slot.column] for slot in slots(text, chinese))
-            return SLOT.sub(lambda _: next(words), text)
+            return SLOT_PATTERN.sub(lambda _: next(words), text)
 
         en, *zh = (put(text, chinese) for text, chinese in line.sides())
         if en[-1] in SENTENCE_END_MARKS:
@@ -276,7 +276,7 @@ class Filler:
             for pair in (
                 self.fill(line)
                 for _ in range(
-                    (SENTENCES_PER_DIGITS if line.file.startswith("digits") else SENTENCES_PER_LINE)
+                    (SENTENCES_PER_DIGIT_LINE if line.file.startswith("digits") else SENTENCES_PER_LINE)
                     if "{" in line.english
                     else 1
                 )
@@ -288,16 +288,16 @@ class Filler:
         return list(pairs.values())
 
 
-def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsByKind, left_out: set[str]) -> list[Pair]:
+def hold_out_lines(draw: StableRandom, lines: Sequence[Line], kinds: WordsByKind, left_out: set[str]) -> list[Pair]:
     """Choose sentences without slots for valid and test; their words are in enough other lines or word tables."""
-    uses = collections.Counter(word for line in lines for word in word_set(SLOT.sub(" ", line.english)))
+    uses = collections.Counter(word for line in lines for word in word_set(SLOT_PATTERN.sub(" ", line.english)))
     for rows in kinds.values():
         texts = (" ".join(row.values()) for row in rows)
         uses.update(word for text in texts if not re.search(r"[\d#]", text) for word in word_set(text))
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if line.file != FORMULAS_FILE and "{" not in line.english):
         own = word_set(line.english)
-        fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > FEWEST_USES_LEFT for word in own)
+        fits = line.english[-1] in SENTENCE_END_MARKS and all(uses[word] > MIN_USES_LEFT for word in own)
         if fits and left_out.isdisjoint(sentence_keys(line.english)) and len(chosen) < 2 * N_HELD_OUT:
             uses.subtract(own)
             left_out.add(variant_key(line.english))
@@ -305,12 +305,12 @@ def hold_out_lines(draw: Draw, lines: Sequence[Line], kinds: WordsByKind, left_o
     return chosen
 
 
-def hold_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: set[str]) -> list[Pair]:
+def hold_out_words(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
     """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
         pair = filler.fill(line)
-        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= FEWEST_ROWS)
+        many = sorted(word for word in pair.words if len(filler.kinds[word[0]]) >= MIN_SLOT_WORDS)
         fitting = [word for word in many if not re.search(r"\d", word[1])]
         if fitting and left_out.isdisjoint(sentence_keys(pair.en)) and len(chosen) < N_HELD_OUT * 1.3:
             left_out.add(variant_key(pair.en))
@@ -318,7 +318,7 @@ def hold_out_words(draw: Draw, lines: Sequence[Line], filler: Filler, left_out: 
     return chosen
 
 
-def make_train_split(draw: Draw, base: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
+def make_train_split(draw: StableRandom, base: PairsByLine, formulas: Set[str]) -> list[tuple[str, str]]:
     """Make what to train on: the pairs of each line, those without slots several times."""
     pairs = list(chain.from_iterable(base.values()))
     train = {pair.en: pair.zh[0] for pair in reversed(pairs)}  # of two that make one text the first counts
@@ -326,14 +326,14 @@ def make_train_split(draw: Draw, base: PairsByLine, formulas: Set[str]) -> list[
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
         formula = pair.line.file == FORMULAS_FILE or variant_key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (REPEATS[kind] - 1)
+        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_KIND[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
 def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], formulas: Set[str], seed: int) -> Splits:
     """Make all splits; train has no key and no value of `kept_out`, and keeps the texts whose key is in `formulas`."""
-    draw = Draw(seed)
-    filler = Filler(draw, kinds, lines)
+    draw = StableRandom(seed)
+    filler = SlotFiller(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
     tests = hold_out_lines(draw, lines, kinds, left_out)
     compositional = hold_out_words(draw, lines, filler, left_out)
@@ -363,10 +363,10 @@ def write_corpus(folder: Path, splits: Splits) -> None:
 
 def print_line_pairs(name: str, lines: Sequence[Line], kinds: WordsByKind, seed: int) -> None:
     """Print what a line, named as FILE:LINE, makes."""
-    draw, chosen = Draw(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
+    draw, chosen = StableRandom(seed), [line for line in lines if f"{line.file}:{line.number}" == Path(name).name]
     if not chosen:
         raise TableError(f"{name}: no line of the phrasebook")
-    for pair in Filler(draw, kinds, lines).fill_often(chosen[0]):
+    for pair in SlotFiller(draw, kinds, lines).fill_often(chosen[0]):
         print(pair.en, *pair.zh, sep="\t")
 
 
@@ -385,7 +385,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print_line_pairs(arguments.show, lines, kinds, arguments.seed)
         else:
             texts = {
-                name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN
+                name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN_SETS
             }
             *kept_out, formulas = (set(map(variant_key, each)) for each in texts.values())
             kept_out.append(numeric_words(" ".join(texts["values"])))

@@ -48,25 +48,25 @@ exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \
 """,
 }
 EXCERPT_LINES = {"everyday": 100, "train": 1000, "valid": 10}  # lines of each
-TRAIN = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
-TRAIN += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
-TRAIN += " --trainer.val_check_interval 20 --compiled "
+TRAIN_ARGUMENTS = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
+TRAIN_ARGUMENTS += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
+TRAIN_ARGUMENTS += " --trainer.val_check_interval 20 --compiled "
 CHECKS = {
     "translate": "-m minitrans translate {run} --compiled require --input {made}/everyday.en --output {made}/arm",
     "verify": "-m minitrans verify --compiled require",
-    "train compiled": TRAIN + "require",
-    "train plain": TRAIN + "off",
+    "train compiled": TRAIN_ARGUMENTS + "require",
+    "train plain": TRAIN_ARGUMENTS + "off",
     "tests": "-m pytest -p no:faulthandler tests/model tests/compiled",
 }
 
 
-def missing() -> str:
+def missing_tools() -> str:
     """What has to be installed first, if anything, and how."""
     lacking = {tool: package for tool, package in TOOLS.items() if not shutil.which(tool)}
     return f"no {', '.join(lacking)} here; apt-get install {' '.join(lacking.values())}" if lacking else ""
 
 
-def set_up() -> None:
+def make_arm_environment() -> None:
     """Make build/arm: a virtual environment of a Python for ARM."""
     shutil.rmtree(ARM_DIR, ignore_errors=True)
     root, packages = ARM_DIR / "root", ARM_DIR / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
@@ -91,7 +91,7 @@ def set_up() -> None:
         path.chmod(0o755)
 
 
-def passes(check: str, run: Path) -> bool:
+def run_check(check: str, run: Path) -> bool:
     """Run one of the checks, and show what it says."""
     with tempfile.TemporaryDirectory() as made:
         for name, lines in ((f"{split}.{lang}", n) for split, n in EXCERPT_LINES.items() for lang in ("en", "zh")):
@@ -112,17 +112,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("run", nargs="?", type=Path, default=ROOT / "runs" / "en-zh", help="that translates")
     parser.add_argument("--only", nargs="+", choices=CHECKS, default=list(CHECKS), help="which checks")
     args = parser.parse_args(argv)
-    if reason := missing():
+    if reason := missing_tools():
         sys.exit(f"arm.py: {reason}")
     if "translate" in args.only and not (args.run / "model.json").is_file():
         sys.exit(f"arm.py: {args.run} is no run; `make demo` trains one")
     failed = False
     try:
         if not (ARM_DIR / "bin" / "python").is_file():
-            set_up()
+            make_arm_environment()
         for check in args.only:
             began = time.monotonic()
-            passed = passes(check, args.run.resolve())
+            passed = run_check(check, args.run.resolve())
             print(f"{check}: {'passed' if passed else 'failed'} in {time.monotonic() - began:.0f} s", flush=True)
             failed |= not passed
     except subprocess.CalledProcessError as error:

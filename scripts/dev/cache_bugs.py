@@ -33,8 +33,8 @@ from minitrans.cachecheck.measure import dtype_tolerance, to_str
 
 BUGS_FILE = Path(__file__).with_name("cache_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
-OUTPUT = ROOT / "docs" / "history.md"
-TRACKER = "https://github.com/huggingface/transformers/issues/"
+PAGE_FILE = ROOT / "docs" / "history.md"
+ISSUES_URL = "https://github.com/huggingface/transformers/issues/"
 VOCAB_SIZE = 53
 SPAN_SETTINGS = "sliding_window", "attention_window_size", "attention_chunk_size", "chunk_size", "mamba_chunk_size"
 PATTERN_PREFIX = "this looks like: "
@@ -181,7 +181,7 @@ def read_bugs(path: Path = BUGS_FILE) -> list[Bug]:
     return [Bug(**bug) for bug in yaml.safe_load(path.read_text(encoding="utf-8"))["bugs"]]
 
 
-def measure(bug: Bug) -> dict[str, Outcome]:
+def measure_bug(bug: Bug) -> dict[str, Outcome]:
     """What each check says of a small random model in the release that is imported."""
     import transformers
 
@@ -220,7 +220,7 @@ def measure_in_release(release: str, bugs: Sequence[Bug], releases: Path) -> lis
     ]
 
 
-def catching(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[str]:
+def catching_checks(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[str]:
     """The checks that fail where the bug is, and pass where it is mended."""
     return [
         id_
@@ -229,11 +229,11 @@ def catching(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[
     ]
 
 
-def row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> str:
+def table_row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> str:
     """A line of the table."""
-    issues = ", ".join(f"[#{issue}]({TRACKER}{issue})" for issue in bug.issues)
+    issues = ", ".join(f"[#{issue}]({ISSUES_URL}{issue})" for issue in bug.issues)
     start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.mended} |"
-    by = catching(bad, mended)
+    by = catching_checks(bad, mended)
     if not by:
         return f"{start} no | {bug.missed} | – | – | {remaining_failures(mended)} |"
     named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
@@ -262,18 +262,18 @@ left. `scripts/dev/cache_bugs.py` makes this page again; its list is `scripts/de
 """
 
 
-def document(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> str:
+def render_page(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> str:
     """The page."""
-    caught = [mended for _, bad, mended in rows if catching(bad, mended)]
+    caught = [mended for _, bad, mended in rows if catching_checks(bad, mended)]
     counts = {"n": len(rows), "n_caught": len(caught), "n_clean": [*map(remaining_failures, caught)].count("nothing")}
     head = INTRODUCTION.format(torch=torch.__version__.split("+")[0], **counts).lstrip()
-    return head + "".join(f"{row(*each)}\n" for each in rows)
+    return head + "".join(f"{table_row(*each)}\n" for each in rows)
 
 
-def unexpected(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> Iterator[str]:
+def unexpected_outcomes(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> Iterator[str]:
     """What is missed without a reason, or has one without being missed."""
     for bug, bad, mended in rows:
-        if bool(catching(bad, mended)) == bool(bug.missed):
+        if bool(catching_checks(bad, mended)) == bool(bug.missed):
             yield f"{bug.architecture} {bug.issues}: {'caught, but said to be missed' if bug.missed else 'missed'}"
 
 
@@ -282,11 +282,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Check published bugs of caches in old releases of transformers.")
     parser.add_argument("issues", nargs="*", type=int, metavar="NUMBER", help="only these, without writing")
     parser.add_argument("--releases", type=Path, default=Path(tempfile.gettempdir(), "transformers"), metavar="FOLDER")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
+    parser.add_argument("--output", type=Path, default=PAGE_FILE, metavar="FILE")
     parser.add_argument("--measure", metavar="BUG", help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     if arguments.measure:
-        print(json.dumps([measure(Bug(**bug)) for bug in json.loads(arguments.measure)]))
+        print(json.dumps([measure_bug(Bug(**bug)) for bug in json.loads(arguments.measure)]))
         return 0
     bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
     releases = sorted({release for bug in bugs for release in (bug.bad, bug.mended)})
@@ -300,10 +300,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     }
     rows = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]
     if arguments.issues:
-        print(*(row(*each) for each in rows), sep="\n")
+        print(*(table_row(*each) for each in rows), sep="\n")
     else:
-        arguments.output.write_text(document(rows), encoding="utf-8")
-    open_ = list(unexpected(rows))
+        arguments.output.write_text(render_page(rows), encoding="utf-8")
+    open_ = list(unexpected_outcomes(rows))
     print(*open_, sep="\n", end="\n" * bool(open_))
     return int(bool(open_))
 

@@ -10,7 +10,7 @@ from minitrans.cachecheck.measure import TOLERANCE, dtype_name, to_str
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
+PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "claims.md"
 INTRODUCTION = """
 # The claims, and the sabotages
 
@@ -20,7 +20,7 @@ most the number in brackets. Most are measured in float32 and bfloat16 too. `scr
 """
 
 
-def document() -> str:
+def render_page() -> str:
     """The page."""
     return "\n".join([INTRODUCTION.strip(), "", *claim_tables(), *sabotage_table()])
 
@@ -52,7 +52,7 @@ def sabotage_table() -> Iterator[str]:
 
 def main() -> int:
     """Write the page."""
-    OUTPUT.write_text(document(), encoding="utf-8")
+    PAGE_FILE.write_text(render_page(), encoding="utf-8")
     return 0
 
 

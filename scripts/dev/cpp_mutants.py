@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = Path("minitrans/compiled")
-TESTS = ROOT / "tests/compiled"
+COMPILED_DIR = Path("minitrans/compiled")
+TESTS_DIR = ROOT / "tests/compiled"
 MIN_SCORE = 0.95  # share of the mutants that the tests have to notice, the equivalent ones aside
-COMPILE = ["c++", "-std=c++17", "-O1", "-march=native", "-fopenmp", "-fPIC", "-c"]
+COMPILE_COMMAND = ["c++", "-std=c++17", "-O1", "-march=native", "-fopenmp", "-fPIC", "-c"]
 TIME_LIMIT = 300  # seconds for compiling and all tests; the unmutated code needs thirty
 
 # What each token is replaced by. Binary operators have spaces around them, pointers and templates have none.
@@ -31,18 +31,18 @@ TOKEN_REPLACEMENTS = {
     " *= ": " +=", " /= ": " *=", " << ": " >>", " >> ": " <<", "std::max": "std::min", "std::min": "std::max",
     "true": "false", "false": "true", "LEFT": "RIGHT", "RIGHT": "LEFT", "++": "--",
 }  # fmt: skip
-_TOKEN = re.compile("|".join(rf"(?<!\w){re.escape(token)}(?!\w)" if token[0].isalpha() else re.escape(token)
+_TOKEN_PATTERN = re.compile("|".join(rf"(?<!\w){re.escape(token)}(?!\w)" if token[0].isalpha() else re.escape(token)
                              for token in sorted(TOKEN_REPLACEMENTS, key=len, reverse=True)))  # fmt: skip
-_INTEGER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_FLOAT = re.compile(r"(?<![\w.])\d+\.\d+")
-_STATEMENT = re.compile(r"^ *(?:(?:for|if) \(.*\) )?([\w*][^;{}]*;)$", re.MULTILINE)  # alone on its line, or at its end
-_DECLARATION = re.compile(
+_INTEGER_PATTERN = re.compile(r"(?<![\w.])\d+(?![\w.])")
+_FLOAT_PATTERN = re.compile(r"(?<![\w.])\d+\.\d+")
+_STATEMENT_PATTERN = re.compile(r"^ *(?:(?:for|if) \(.*\) )?([\w*][^;{}]*;)$", re.MULTILINE)  # alone on a line, or last
+_DECLARATION_PATTERN = re.compile(
     r"(?:return|const|auto|using|static|struct|template|typedef|[AT] |bool|u?int|float|double|__m|std::vector|"
     r"(?:Linear|Workspace|Matrix|Buffer|View|Operand|Normed|Lanes|TileUnit|Parameters)\b)"
 )
 
 # Mutants that do what the original does, so that no test can notice them: file, changed line, reason.
-EQUIVALENT = {
+EQUIVALENT_MUTANTS = {
     "shared.h": {
         "for (; j + 3 * WIDTH < right.outer; j += 4 * WIDTH) multiply_block<2, 8>(left, right, 0, j, c, add);":
             "the second row goes where there is room",
@@ -69,7 +69,7 @@ class Mutant(NamedTuple):
     source: str
 
     def __str__(self) -> str:
-        return f"{FOLDER / self.file}:{self.line}  {self.before}  ->  {self.after}"
+        return f"{COMPILED_DIR / self.file}:{self.line}  {self.before}  ->  {self.after}"
 
 
 def code_alone(source: str) -> str:
@@ -78,23 +78,23 @@ def code_alone(source: str) -> str:
     return re.sub(pattern, lambda match: re.sub(r"[^\n]", " ", match[0]), source, flags=re.DOTALL | re.MULTILINE)
 
 
-def changes(code: str) -> Iterator[tuple[int, int, str]]:
+def possible_changes(code: str) -> Iterator[tuple[int, int, str]]:
     """What may be replaced, from where to where, and by what."""
-    for match in _TOKEN.finditer(code):
+    for match in _TOKEN_PATTERN.finditer(code):
         for other in TOKEN_REPLACEMENTS[match[0]].split():
             yield *match.span(), f" {other} " if match[0][0] == " " else other
-    for match in _INTEGER.finditer(code):
+    for match in _INTEGER_PATTERN.finditer(code):
         yield from ((*match.span(), str(int(match[0]) + by)) for by in (1, -1))
-    for match in _FLOAT.finditer(code):
+    for match in _FLOAT_PATTERN.finditer(code):
         yield *match.span(), f"1.01 * {match[0]}"
-    for match in _STATEMENT.finditer(code):
-        if not _DECLARATION.match(match[1]):
+    for match in _STATEMENT_PATTERN.finditer(code):
+        if not _DECLARATION_PATTERN.match(match[1]):
             yield *match.span(1), ";"
 
 
-def mutants(file: str, source: str) -> Iterator[Mutant]:
+def make_mutants(file: str, source: str) -> Iterator[Mutant]:
     """Make every mutant of a file, each once."""
-    for start, end, other in sorted({*changes(code_alone(source))}):
+    for start, end, other in sorted({*possible_changes(code_alone(source))}):
         mutated = source[:start] + other + source[end:]
         first = source.rfind("\n", 0, start) + 1
         before, after = source[first : source.find("\n", end)], mutated[first : mutated.find("\n", start + len(other))]
@@ -102,14 +102,14 @@ def mutants(file: str, source: str) -> Iterator[Mutant]:
         yield Mutant(file, line, before, after, mutated)
 
 
-def copy(folder: Path, mutant: Mutant | None = None) -> Path:
+def copy_package(folder: Path, mutant: Mutant | None = None) -> Path:
     """Make a copy of the package in a folder, perhaps with a mutant in it, that compiles quickly; return its C++'s."""
     shutil.copytree(ROOT / "minitrans", folder / "minitrans")
-    for path in (folder / FOLDER).glob("*.py"):
+    for path in (folder / COMPILED_DIR).glob("*.py"):
         path.write_text(path.read_text(encoding="utf-8").replace('"-O3"', '"-O1"'), encoding="utf-8")
     if mutant:
-        (folder / FOLDER / mutant.file).write_text(mutant.source, encoding="utf-8")
-    return folder / FOLDER
+        (folder / COMPILED_DIR / mutant.file).write_text(mutant.source, encoding="utf-8")
+    return folder / COMPILED_DIR
 
 
 def compile_objects(folder: Path, changed: str = "") -> dict[str, bytes] | None:
@@ -117,7 +117,7 @@ def compile_objects(folder: Path, changed: str = "") -> dict[str, bytes] | None:
     compiled = {}
     for path in sorted(folder.glob(changed if changed.endswith(".cpp") else "*.cpp")):
         output = folder / "object.o"
-        if subprocess.run([*COMPILE, str(path), "-o", str(output)], capture_output=True).returncode:
+        if subprocess.run([*COMPILE_COMMAND, str(path), "-o", str(output)], capture_output=True).returncode:
             return None
         compiled[path.name] = output.read_bytes()
     return compiled
@@ -125,7 +125,7 @@ def compile_objects(folder: Path, changed: str = "") -> dict[str, bytes] | None:
 
 def survives(folder: Path, file: str) -> bool:
     """Whether all tests pass on a copy of the package, those first that are named as the changed file is."""
-    tests = sorted(TESTS.glob("test_*.py"), key=lambda path: file.split(".")[0] not in path.name)
+    tests = sorted(TESTS_DIR.glob("test_*.py"), key=lambda path: file.split(".")[0] not in path.name)
     options = ["-x", "-q", "--tb=no", "-p", "no:cacheprovider", "-p", "mutants", "--hypothesis-profile", "mutants",
                "-k", "not lesser_processors and not compiled_once"]  # fmt: skip  # which compile again
     paths = f"{folder}:{Path(__file__).parent}"
@@ -145,14 +145,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="other numbers, other mutants")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
     arguments = parser.parse_args(argv)
-    files = sorted(path for path in (ROOT / FOLDER).iterdir() if path.suffix in (".cpp", ".h"))
-    made = [mutant for path in files for mutant in mutants(path.name, path.read_text(encoding="utf-8"))]
+    files = sorted(path for path in (ROOT / COMPILED_DIR).iterdir() if path.suffix in (".cpp", ".h"))
+    made = [mutant for path in files for mutant in make_mutants(path.name, path.read_text(encoding="utf-8"))]
     random.Random(arguments.seed).shuffle(made)
     if arguments.list:
         print(*made[: arguments.sample], sep="\n")
         return 0
     with tempfile.TemporaryDirectory() as name:
-        originals = compile_objects(copy(Path(name)))
+        originals = compile_objects(copy_package(Path(name)))
         if not originals or not survives(Path(name), ""):
             print("the tests fail on the unmutated code", file=sys.stderr)
             return 2
@@ -161,13 +161,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if killed + missed == arguments.sample:
             break
         with tempfile.TemporaryDirectory() as name:
-            compiled = compile_objects(copy(Path(name), mutant), mutant.file)
+            compiled = compile_objects(copy_package(Path(name), mutant), mutant.file)
             if compiled is None or compiled.items() <= originals.items():
                 continue
             if not survives(Path(name), mutant.file):
                 killed += 1
             else:
-                reason = EQUIVALENT.get(mutant.file, {}).get(mutant.after, "")
+                reason = EQUIVALENT_MUTANTS.get(mutant.file, {}).get(mutant.after, "")
                 missed += not reason
                 print(f"{mutant}\n    {reason or 'SURVIVED'}", flush=True)
         print(f"\r{killed + missed} of {arguments.sample}", end="", file=sys.stderr, flush=True)

@@ -15,10 +15,10 @@ from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model.masks import causal_mask, padding_mask
 from minitrans.translate.translator import Translator
 
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "pictures"
-SENTENCE = "I saw a saw."
-PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
-PAD, BOS, EOS = 0, 1, 2
+PICTURE_DIR = Path(__file__).resolve().parents[2] / "docs" / "pictures"
+EXAMPLE_SENTENCE = "I saw a saw."
+TEXT_PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
+PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 SHOWN_STEP = 3  # which step of the translation is shown beside the full pass, from 0
 
 TEMPLATES = Environment(
@@ -34,16 +34,16 @@ TEMPLATES.filters["number"] = to_str
 def draw_masks() -> str:
     """The masks that `minitrans.model` makes for a batch of two pairs."""
     words = ["<pad>", "<s>", "</s>"]
-    for text in (text for pair in PAIRS for text in pair):
+    for text in (text for pair in TEXT_PAIRS for text in pair):
         words += text.split()
-    sources, targets = ([[words.index(word) for word in pair[side].split()] for pair in PAIRS] for side in (0, 1))
-    batch = collate(sources, targets, pad_id=PAD, bos_id=BOS, eos_id=EOS)
+    sources, targets = ([[words.index(word) for word in pair[side].split()] for pair in TEXT_PAIRS] for side in (0, 1))
+    batch = collate(sources, targets, pad_id=PAD_ID, bos_id=BOS_ID, eos_id=EOS_ID)
     n_source, n_target = batch.src_ids.size(1), batch.tgt_in.size(1)
-    unpadded = padding_mask(batch.src_ids, PAD)[:, 0]  # (B, 1, S)
+    unpadded = padding_mask(batch.src_ids, PAD_ID)[:, 0]  # (B, 1, S)
     causal = causal_mask(n_target, n_target, 0)[0, 0].tolist()
 
     def marks(ids: torch.Tensor, padding: str) -> list[str]:
-        return [padding if id_ == PAD else "piece" for id_ in ids.tolist()]
+        return [padding if id_ == PAD_ID else "piece" for id_ in ids.tolist()]
 
     pairs = [
         {
@@ -55,7 +55,7 @@ def draw_masks() -> str:
             "decoder": causal,
             "cross": unpadded[row].expand(n_target, -1).tolist(),
         }
-        for row in range(len(PAIRS))
+        for row in range(len(TEXT_PAIRS))
     ]
     return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
 
@@ -105,16 +105,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", help="a run folder whose model translates the sentence that is shown")
     args = parser.parse_args(argv)
-    (traced,) = trace_translations(Translator.load(args.run), [SENTENCE])
+    (traced,) = trace_translations(Translator.load(args.run), [EXAMPLE_SENTENCE])
     pictures = {
         "masks": draw_masks(),
         "cross-attention": draw_cross_attention(traced),
         "cached-step": draw_cached_step(traced),
         "who-computes": draw_who_computes(),
     }
-    OUTPUT.mkdir(exist_ok=True)
+    PICTURE_DIR.mkdir(exist_ok=True)
     for name, picture in pictures.items():
-        (OUTPUT / f"{name}.svg").write_text(picture, encoding="utf-8")
+        (PICTURE_DIR / f"{name}.svg").write_text(picture, encoding="utf-8")
     return 0
 
 

@@ -43,11 +43,11 @@ NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS
 
 
 class TypedLine(NamedTuple):
-    """A line as it is typed, and what its translation has before and after the reference: any one of `suffixes`."""
+    """A line as it is typed, and what its translation has before the reference and, any one of several, after it."""
 
     line: str
-    prefix: str = ""
-    suffixes: Sequence[str] = ("",)
+    output_prefix: str = ""
+    output_suffixes: Sequence[str] = ("",)
 
 
 class Outcome(NamedTuple):
@@ -74,7 +74,7 @@ def with_end_mark(line: str, mark: str) -> TypedLine:
     return TypedLine(re.sub(r"[.!?]*$", mark, line, count=1))
 
 
-def typing_error(change: Callable[[str, str, Random], str]) -> TypingNoise:
+def typing_error_noise(change: Callable[[str, str, Random], str]) -> TypingNoise:
     """A kind that changes two letters, different ones, inside a word of four or more.
 
     In shorter words an error often makes another right word: he of she, is of it.
@@ -91,7 +91,7 @@ def typing_error(change: Callable[[str, str, Random], str]) -> TypingNoise:
     return kind
 
 
-def second_sentence(lines: ReferencesByLine) -> TypingNoise:
+def second_sentence_noise(lines: ReferencesByLine) -> TypingNoise:
     """A kind that writes another one of some lines after a line with an end mark."""
 
     def kind(line: str, rng: Random) -> TypedLine | None:
@@ -99,7 +99,7 @@ def second_sentence(lines: ReferencesByLine) -> TypingNoise:
         if not others or line[-1] not in ".!?":
             return None
         other = rng.choice(others)
-        return TypedLine(f"{line} {other}", suffixes=lines[other])
+        return TypedLine(f"{line} {other}", output_suffixes=lines[other])
 
     return kind
 
@@ -111,7 +111,7 @@ WORD_NOISES: dict[str, TypingNoise] = {  # for words alone too
     "!! or ??": lambda line, rng: with_end_mark(line, rng.choice((2, 3)) * ("?" if line.endswith("?") else "!")),
     "blank before end mark": lambda line, _: TypedLine(re.sub(r"([.!?]+)$", r" \1", line)),
     "ellipsis": lambda line, _: with_end_mark(line, "…"),
-    "emoji after": lambda line, rng: TypedLine(f"{line} {(mark := rng.choice(EMOJI))}", suffixes=[mark]),
+    "emoji after": lambda line, rng: TypedLine(f"{line} {(mark := rng.choice(EMOJI))}", output_suffixes=[mark]),
     "- before": lambda line, _: TypedLine(f"- {line}"),
     "quotation marks": lambda line, rng: TypedLine(rng.choice(("“{}”", '"{}"')).format(line)),
 }
@@ -123,15 +123,15 @@ SENTENCE_NOISES: dict[str, TypingNoise] = {
     "three stops": lambda line, _: with_end_mark(line, "..."),
     "curly apostrophes": lambda line, _: TypedLine(line.replace("'", "’")),
     "no apostrophes": lambda line, _: TypedLine(line.replace("'", "")),
-    "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", prefix=str(n)),
+    "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", output_prefix=str(n)),
     "more blanks": lambda line, rng: TypedLine(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
     "no blank after comma": lambda line, _: TypedLine(line.replace(", ", ",")),
 }
 TYPING_ERROR_NOISES: dict[str, TypingNoise] = {
-    "letters swapped": typing_error(lambda letter, after, _: after + letter),
-    "letter left out": typing_error(lambda letter, after, _: after),
-    "letter doubled": typing_error(lambda letter, after, _: 2 * letter + after),
-    "neighbouring key": typing_error(lambda letter, after, rng: rng.choice(NEIGHBOURS_BY_KEY[letter]) + after),
+    "letters swapped": typing_error_noise(lambda letter, after, _: after + letter),
+    "letter left out": typing_error_noise(lambda letter, after, _: after),
+    "letter doubled": typing_error_noise(lambda letter, after, _: 2 * letter + after),
+    "neighbouring key": typing_error_noise(lambda letter, after, rng: rng.choice(NEIGHBOURS_BY_KEY[letter]) + after),
 }
 
 
@@ -148,7 +148,7 @@ def translate_noisy(
     seen: dict[str, list[Outcome]] = {name: [] for name in kinds}
     outputs = translator.translations([sentence.line for _, sentence, _ in typed])
     for (name, sentence, references), output in zip(typed, outputs, strict=True):
-        right = {normalize(sentence.prefix + reference + end) for reference in references for end in sentence.suffixes}
+        right = {normalize(sentence.output_prefix + ref + s) for ref in references for s in sentence.output_suffixes}
         seen[name].append(Outcome(sentence.line, output.text, normalize(output.text) in right, output.unsure))
     return seen
 
@@ -163,7 +163,7 @@ def read_sets(*names: str) -> ReferencesByLine:
     return lines
 
 
-def read_words() -> ReferencesByLine:
+def read_single_words() -> ReferencesByLine:
     """The single words of the phrasebook that training has most often, as they are first written there."""
     entries: dict[str, tuple[str, list[str]]] = {}
     for row in chain.from_iterable(map(read_lines, sorted(CORPUS_DIR.glob("phrasebook/*.tsv")))):
@@ -179,7 +179,7 @@ def percent(which: Sequence[bool]) -> str:
     return f"{100 * sum(which) / len(which):.1f}%" if which else "-"
 
 
-def row(name: str, seen: Sequence[Outcome]) -> str:
+def table_row(name: str, seen: Sequence[Outcome]) -> str:
     """A row of the first table."""
     unsure = percent([each.unsure for each in seen if not each.right])
     return f"{name:22}{len(seen):>10}{percent([each.right for each in seen]):>10}{unsure:>10}"
@@ -196,20 +196,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     outputs = translator.translations([*lines])
     lines = {line: lines[line] for line, output in zip(lines, outputs, strict=True) if output.text in lines[line]}
     seen = translate_noisy(
-        translator, {**SENTENCE_NOISES, **TYPING_ERROR_NOISES, "second sentence": second_sentence(lines)}, lines
+        translator, {**SENTENCE_NOISES, **TYPING_ERROR_NOISES, "second sentence": second_sentence_noise(lines)}, lines
     )
     print(f"{len(lines)} of {len(outputs)} sentences are right as they stand\n")
     print(f"{'kind':22}{'sentences':>10}{'right':>10}{'unsure':>10}")
     for name, sentences in seen.items():
-        print(row(name, sentences))
+        print(table_row(name, sentences))
         for wrong in [each for each in sentences if not each.right][: args.examples]:
             print(f"    {wrong.line}\t{wrong.output}")
         if name == [*TYPING_ERROR_NOISES][-1]:
-            print(row("typing errors", [each for name in TYPING_ERROR_NOISES for each in seen[name]]))
-    print(row("all", [*chain.from_iterable(seen.values())]))
+            print(table_row("typing errors", [each for name in TYPING_ERROR_NOISES for each in seen[name]]))
+    print(table_row("all", [*chain.from_iterable(seen.values())]))
     noises: dict[str, TypingNoise] = {"clean": lambda line, _: TypedLine(line), **WORD_NOISES}
     formulas, alone = (
-        translate_noisy(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_words())
+        translate_noisy(translator, noises, each) for each in (read_sets("phrasebook/formulas"), read_single_words())
     )
     print(f"\n{'noise':22}{'formulas':>10}{'':>7}{'words':>10}")
     for name in noises:

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from minitrans.cli.arguments import positive_int
 
-CORPUS = Path(__file__).parents[2] / "data" / "en-zh"
-COMPARED = ("model.safetensors", "metrics.csv")
+CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
+COMPARED_FILES = ("model.safetensors", "metrics.csv")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,23 +38,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     different = kills = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        finish(start(folder / "unbroken", args.steps, args.flags))
-        unbroken = digests(folder / "unbroken")
+        wait_for_run(start_run(folder / "unbroken", args.steps, args.flags))
+        unbroken = file_digests(folder / "unbroken")
         for number in range(1, args.runs + 1):
             run_dir = folder / str(number)
             steps = sorted(rng.randint(0, args.steps) for _ in range(rng.randint(1, args.kills)))
             killed = []
             for step in steps:
-                process = start(run_dir, args.steps, args.flags)
+                process = start_run(run_dir, args.steps, args.flags)
                 while newest_step(run_dir) < step and process.poll() is None:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.5))
-                kill_one(rng, process)
+                kill_process(rng, process)
                 process.communicate()
                 if process.returncode:
                     killed.append(str(newest_step(run_dir)))
-            finish(start(run_dir, args.steps, args.flags))
-            same = digests(run_dir) == unbroken
+            wait_for_run(start_run(run_dir, args.steps, args.flags))
+            same = file_digests(run_dir) == unbroken
             print(f"run {number}: killed after step {', '.join(killed)}: {'same' if same else 'DIFFERENT'}", flush=True)
             different += not same
             kills += len(killed)
@@ -62,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return min(1, different)
 
 
-def start(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
+def start_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[str]":
     """Begin a run, or go on with it if it has come to a checkpoint."""
     settings = {
         "run-dir": run_dir,
-        "data.path": CORPUS,
+        "data.path": CORPUS_DIR,
         "data.source": "en",
         "data.target": "zh",
         "data.splits": '{"train": "train[:2000]", "valid": "valid[:20]", "test": "test[:20]"}',
@@ -91,7 +91,7 @@ def start(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Popen[
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def kill_one(rng: random.Random, process: "subprocess.Popen[str]") -> None:
+def kill_process(rng: random.Random, process: "subprocess.Popen[str]") -> None:
     """Kill the run's first process, or one of those that it has started, of which Linux tells."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     started = path.read_text().split() if path.exists() else []
@@ -106,16 +106,16 @@ def newest_step(run_dir: Path) -> int:
     return max(steps, default=0 if (run_dir / "config.yaml").is_file() else -1)
 
 
-def finish(process: "subprocess.Popen[str]") -> None:
+def wait_for_run(process: "subprocess.Popen[str]") -> None:
     """Wait for the end of a run, which has to be a good one."""
     _, err = process.communicate()
     if process.returncode:
         sys.exit(f"a run has failed:\n{err}")
 
 
-def digests(run_dir: Path) -> list[str]:
+def file_digests(run_dir: Path) -> list[str]:
     """SHA-256 of what is compared."""
-    return [hashlib.sha256((run_dir / name).read_bytes()).hexdigest() for name in COMPARED]
+    return [hashlib.sha256((run_dir / name).read_bytes()).hexdigest() for name in COMPARED_FILES]
 
 
 if __name__ == "__main__":

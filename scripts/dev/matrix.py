@@ -22,14 +22,16 @@ sys.path.append(str(ROOT / "scripts" / "bench"))
 
 from instruction_sets import INSTRUCTION_SETS  # noqa: E402
 
-TESTS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
-BRIEF = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
-PYTEST = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder", "-m", "not slow"]
-PYTEST += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
-TRAIN = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20", "--trainer.val_check_interval", "20"]
-TRAIN += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
+TEST_PATHS = ["tests/model", "tests/compiled", "tests/verify", "tests/test_edits.py"]
+BRIEF_TESTS = ["tests/compiled/test_probe.py", "tests/compiled/test_stepper.py"]
+PYTEST_ARGUMENTS = ["-m", "pytest", "--numprocesses", "auto", "--dist", "loadfile", "--no-loadscope-reorder"]
+PYTEST_ARGUMENTS += ["-m", "not slow"]
+PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that the tile unit in software lives by
+TRAIN_ARGUMENTS = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20"]
+TRAIN_ARGUMENTS += ["--trainer.val_check_interval", "20"]
+TRAIN_ARGUMENTS += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
 BFLOAT16_COMPILER = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
-SANITIZE = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
+SANITIZER_FLAGS = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
 # Each setting: what /proc/cpuinfo has to name for it, and the environment.
@@ -43,7 +45,7 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     **INSTRUCTION_SETS,
     "bfloat16 in software": ("avx512bw", {"CXX": BFLOAT16_COMPILER}),
     "amx in software": ("avx512bw", {"CXX": f"{BFLOAT16_COMPILER} -mamx-tile -mamx-bf16"}),
-    "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZE}", "ASAN_OPTIONS": "detect_leaks=0"}),
+    "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZER_FLAGS}", "ASAN_OPTIONS": "detect_leaks=0"}),
 }
 
 
@@ -78,20 +80,20 @@ def commands(setting: str, brief: bool, folder: Path) -> dict[str, list[str]]:
     """What is run, by its name."""
     proof = {"verify": ["-m", "minitrans", "verify"]}
     if brief:
-        return {"tests": [*PYTEST, *BRIEF], **proof}
+        return {"tests": [*PYTEST_ARGUMENTS, *BRIEF_TESTS], **proof}
     if setting == "sanitizers":
-        return {"tests": [*PYTEST, "tests/compiled"]}
-    by_name = {"tests": [*PYTEST, *TESTS], **proof}
+        return {"tests": [*PYTEST_ARGUMENTS, "tests/compiled"]}
+    by_name = {"tests": [*PYTEST_ARGUMENTS, *TEST_PATHS], **proof}
     for mode in ("require", "off"):
         for precision in ("fp32", "bf16"):
             run = str(folder / f"{mode}-{precision}")
             flags = ["--compiled", mode, "--training.precision", precision, "--run-dir", run]
-            by_name[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN, *flags]
+            by_name[f"train {precision} {mode}"] = ["-m", "minitrans", *TRAIN_ARGUMENTS, *flags]
             by_name[f"verify {precision} {mode}"] = ["-m", "minitrans", "verify", run, "--compiled", mode]
     return by_name
 
 
-def failures(setting: str, brief: bool) -> list[str]:
+def run_setting(setting: str, brief: bool) -> list[str]:
     """Run all of a setting; the names of what failed, of which the output is shown."""
     failed = []
     with tempfile.TemporaryDirectory() as temporary:
@@ -122,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if reason := missing_requirement(setting):
             outcome = f"left out: {reason}"
         else:
-            failed = failures(setting, args.brief)
+            failed = run_setting(setting, args.brief)
             outcome = f"{'failed: ' + ', '.join(failed) if failed else 'passed'} in {time.monotonic() - began:.0f} s"
             all_failed |= bool(failed)
         rows.append(f"{setting:16} {outcome}")

@@ -14,23 +14,23 @@ from minitrans.model.transformer import Transformer
 from minitrans.training.config import parse_config
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = "configs/en-zh.yaml"
-OUTPUT = ROOT / "docs" / "architecture.md"
+CONFIG_FILE = "configs/en-zh.yaml"
+PAGE_FILE = ROOT / "docs" / "architecture.md"
 SIZE_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
-PARTS = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
+PART_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture
 
-The model of `{CONFIG}`, in the order in which a batch goes through it. All layers of a stack are
+The model of `{CONFIG_FILE}`, in the order in which a batch goes through it. All layers of a stack are
 alike, so the first one, layer 0, stands for all. `scripts/dev/model_parts.py` writes this page.
 
 `B` sentences, `S` source tokens, `T` target tokens, `D` d_model, `F` d_ff, `V` vocabulary.
 """
 
 
-def document() -> str:
+def render_page() -> str:
     """The page."""
-    config = parse_config(["--config", str(ROOT / CONFIG), "--run-dir", "none"], "train", "")
+    config = parse_config(["--config", str(ROOT / CONFIG_FILE), "--run-dir", "none"], "train", "")
     model = Transformer(config.transformer_config(config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2)).eval()
     c, n = model.config, sum(parameter.numel() for parameter in model.parameters())
     table = ["| part | class | output | weights | parameters |", "|---|---|---|---|--:|", *part_rows(model)]
@@ -57,7 +57,7 @@ def part_rows(model: Transformer) -> list[str]:
 
     for name, module in model.named_modules():
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
-        if first and name.count(".") < 4 and isinstance(module, PARTS):
+        if first and name.count(".") < 4 and isinstance(module, PART_CLASSES):
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
     batch, source, target = SIZE_LETTERS
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))
@@ -66,7 +66,7 @@ def part_rows(model: Transformer) -> list[str]:
 
 def main() -> int:
     """Write the page."""
-    OUTPUT.write_text(document(), encoding="utf-8")
+    PAGE_FILE.write_text(render_page(), encoding="utf-8")
     return 0
 
 

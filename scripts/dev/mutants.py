@@ -56,7 +56,7 @@ OTHER_MODULES = [
     *modules_of("cachecheck", "protocol cache_checks failure_patterns self_test wrappers runner"),
     *modules_of("server", "queue app"),
 ]
-SAMPLE = 40  # mutants of each module around the model
+SAMPLE_SIZE = 40  # mutants of each module around the model
 VERIFY_TESTS_FILE = "test_verify_checks.py"  # the checks of `verify` as tests
 MAX_TEST_SECONDS = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
@@ -83,7 +83,7 @@ def neighbours_swapped(names: str) -> list[tuple[str, ...]]:
 
 
 # Mutants that do what the original does, so that no test can notice them: function, changed statement, reason.
-EQUIVALENT = {
+EQUIVALENT_MUTANTS = {
     "model.masks.causal_mask": {
         "return (k_pos <= q_pos[:, None])[None, None]":
             "the new first axis of size 1 is what broadcasting adds by itself",
@@ -416,14 +416,14 @@ EQUIVALENT = {
 }  # fmt: skip
 
 # What each operator is replaced by.
-OPERATORS = {
+OPERATOR_REPLACEMENTS = {
     "Lt": "LtE GtE", "LtE": "Lt Gt", "Gt": "GtE LtE", "GtE": "Gt Lt", "Eq": "NotEq LtE GtE", "NotEq": "Eq Lt Gt",
     "Is": "IsNot", "IsNot": "Is", "In": "NotIn", "NotIn": "In", "And": "Or", "Or": "And",
     "Add": "Sub", "Sub": "Add", "Mult": "Div", "Div": "Mult FloorDiv", "FloorDiv": "Mult Div Mod", "Mod": "FloorDiv",
     "Pow": "Mult", "MatMult": "Mult", "BitAnd": "BitOr", "BitOr": "BitAnd", "BitXor": "BitOr", "RShift": "LShift",
     "LShift": "RShift",
 }  # fmt: skip
-COMMUTATIVE = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
+COMMUTATIVE_OPERATORS = (ast.Add, ast.Mult, ast.BitAnd, ast.BitOr, ast.BitXor)
 
 # Names that are easily taken for each other: each is replaced by the others of its group.
 CONFUSABLE_NAMES = """
@@ -461,12 +461,12 @@ class Mutant(NamedTuple):
     after: str
     source: str
 
-    def place(self) -> tuple[str, int, str]:
+    def sort_key(self) -> tuple[str, int, str]:
         """Where it is; mutants are sorted by that."""
         return self.module, self.lines.start, self.after
 
     def __str__(self) -> str:
-        return f"{path_of(self.module)}:{self.lines.start}  {self.before}  ->  {self.after}"
+        return f"{module_path(self.module)}:{self.lines.start}  {self.before}  ->  {self.after}"
 
 
 class Site(NamedTuple):
@@ -474,17 +474,17 @@ class Site(NamedTuple):
 
     Attributes:
         node: The node.
-        put: Puts another node in its place.
+        replace_with: Puts another node in its place.
         statement: The statement that the node is, or is a part of.
         scope: Qualified name of the function or class that it is in.
-        names: How often each name is bound there.
+        bound_names: How often each name is bound there.
     """
 
     node: ast.AST
-    put: Callable[[ast.AST], None]
+    replace_with: Callable[[ast.AST], None]
     statement: ast.stmt
     scope: str
-    names: Counter[str]
+    bound_names: Counter[str]
 
 
 def copy_with(node: Node, **fields: object) -> Node:
@@ -500,7 +500,7 @@ def without_one(items: Sequence[Item]) -> Iterator[list[Item]]:
         yield [*items[:i], *items[i + 1 :]]
 
 
-def swapped(items: Sequence[Item]) -> Iterator[list[Item]]:
+def neighbour_swaps(items: Sequence[Item]) -> Iterator[list[Item]]:
     """Swap each two neighbours in turn."""
     for i in range(len(items) - 1):
         yield [*items[:i], items[i + 1], items[i], *items[i + 2 :]]
@@ -515,7 +515,7 @@ def confusable_names(name: str) -> set[str]:
 
 def other_operators(op: ast.AST) -> Iterator[ast.AST]:
     """What an operator is replaced by."""
-    return (getattr(ast, name)() for name in OPERATORS[type(op).__name__].split())
+    return (getattr(ast, name)() for name in OPERATOR_REPLACEMENTS[type(op).__name__].split())
 
 
 def bound_names(tree: ast.AST) -> Counter[str]:
@@ -550,7 +550,7 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
         case ast.BinOp(left=left, op=op, right=right):
             yield from (left, right)
             yield from (copy_with(node, op=other) for other in other_operators(op))
-            if not isinstance(op, COMMUTATIVE):
+            if not isinstance(op, COMMUTATIVE_OPERATORS):
                 yield copy_with(node, left=right, right=left)
         case ast.BoolOp(op=op, values=values):
             yield from (copy_with(node, op=other) for other in other_operators(op))
@@ -565,13 +565,13 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
             yield value
         case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items):
             if not isinstance(node, ast.Set):
-                yield from (copy_with(node, elts=other) for other in swapped(items))
+                yield from (copy_with(node, elts=other) for other in neighbour_swaps(items))
             is_index = any(isinstance(item, ast.Slice) for item in items)
             if len(items) > 1 and not is_index and not isinstance(getattr(node, "ctx", None), ast.Store):
                 yield from (copy_with(node, elts=fewer) for fewer in without_one(items))
         case ast.Call(func=func, args=args, keywords=keywords):
             yield from (copy_with(node, keywords=fewer) for fewer in without_one(keywords))
-            yield from (copy_with(node, args=other) for other in swapped(args))
+            yield from (copy_with(node, args=other) for other in neighbour_swaps(args))
             if len(args) > 1:
                 yield copy_with(node, args=args[:-1])
             if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in LIBRARIES:
@@ -651,7 +651,7 @@ def lines_of_statement(statement: ast.stmt) -> range:
     return range(statement.lineno, max(statement.lineno + 1, min([*inside, end + 1])))
 
 
-def mutants(module: str, source: str) -> Iterator[Mutant]:
+def make_mutants(module: str, source: str) -> Iterator[Mutant]:
     """Make every mutant of a module, each once."""
     tree = ast.parse(source)
     imported = Counter[str]()
@@ -662,29 +662,29 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     for site in sites(tree, module, imported):
         before = headline(site.statement)
         for make in (mutate_expression, mutate_statement):
-            for other in make(site.node, site.names):
-                site.put(other)
+            for other in make(site.node, site.bound_names):
+                site.replace_with(other)
                 mutated, after = ast.unparse(tree), headline(other if site.node is site.statement else site.statement)
-                site.put(site.node)
+                site.replace_with(site.node)
                 if mutated not in seen:
                     seen.add(mutated)
                     yield Mutant(module, lines_of_statement(site.statement), site.scope, before, after, mutated)
 
 
-def sample(made: list[Mutant], n: int | None) -> list[Mutant]:
+def sample_mutants(made: list[Mutant], n: int | None) -> list[Mutant]:
     """Take n of them in their order, the same every time; all if n is None, or more than there are."""
     kept = random.Random(0).sample(range(len(made)), min(n, len(made))) if n is not None else range(len(made))
     return [made[i] for i in sorted(kept)]
 
 
-def reason(mutant: Mutant) -> str:
+def equivalence_reason(mutant: Mutant) -> str:
     """Why a mutant is equivalent to the original; empty if it is not known to be."""
     if mutant.before == f"@staticmethod {mutant.after}":
         return "a function that is taken from its class is not bound"
-    return EQUIVALENT.get(mutant.scope, {}).get(mutant.after, "")
+    return EQUIVALENT_MUTANTS.get(mutant.scope, {}).get(mutant.after, "")
 
 
-def path_of(module: str) -> str:
+def module_path(module: str) -> str:
     """The file of a module, below the root of the repository."""
     return f"minitrans/{module.replace('.', '/')}.py"
 
@@ -739,7 +739,7 @@ class ExecutedLinesPlugin:
 
     def tests_by_line(self, module: str) -> dict[int, list[str]]:
         """The tests that execute each line of a module; all of them for a line that is executed when it is imported."""
-        contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / path_of(module)))
+        contexts = self.coverage.get_data().contexts_by_lineno(str(ROOT / module_path(module)))
         everywhere = {*chain.from_iterable(contexts.values())}
         own = {test: {test, *(f"fixture {name}" for name in names)} for test, names in self.fixtures.items()}
         return {
@@ -759,7 +759,7 @@ def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
     if pid:
         return pid
     try:
-        silence()
+        silence_output()
         executed = ExecutedLinesPlugin()
         executed.coverage.start()
         for module in modules:
@@ -773,13 +773,13 @@ def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
         os._exit(1)
 
 
-def silence() -> None:
+def silence_output() -> None:
     """Let nothing that this process and its children print be seen."""
     for stream in (1, 2):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
-def tests_of(
+def choose_tests(
     mutant: Mutant, tests: Mapping[str, Mapping[str, Sequence[str]]], seconds: Mapping[str, float]
 ) -> dict[str, float]:
     """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
@@ -789,14 +789,14 @@ def tests_of(
     return {test: seconds[test] for test in quickest[: max(1, in_time)]}
 
 
-def start(mutant: Mutant, tests: Mapping[str, float]) -> int:
+def start_tests(mutant: Mutant, tests: Mapping[str, float]) -> int:
     """Fork a child that runs tests on a mutant, and return its process id; it exits with 0 if they all pass."""
     pid = os.fork()
     if pid:
         return pid
     try:
         signal.alarm(60 + 10 * int(sum(tests.values())))  # ends the process
-        silence()
+        silence_output()
         install_mutant(mutant)
         os._exit(bool(tests) and pytest.main([*PYTEST_OPTIONS, *(f"{ROOT}/{test}" for test in tests)]))
     finally:
@@ -816,7 +816,7 @@ def import_test_libraries(folders: Iterable[str]) -> None:
 Job = tuple[Item, Callable[[], int]]  # and what forks a child for it
 
 
-def run(waiting: Iterable[Job[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
+def run_jobs(waiting: Iterable[Job[Item]], jobs: int) -> Iterator[tuple[Item, bool]]:
     """Start a child for each item, some at a time; yield it and whether the child exited with 0, as they end."""
     running: dict[int, Item] = {}
     for item, start_child in waiting:
@@ -833,29 +833,29 @@ def wait_for_child(running: dict[int, Item]) -> tuple[Item, bool]:
     return running.pop(pid), status == 0
 
 
-def report(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
-    """Print the survivors and the scores; return 0, or 1 if the score is too low or `EQUIVALENT` is not true."""
-    for mutant in sorted(survivors, key=Mutant.place):
-        print(f"{mutant}\n    {reason(mutant) or 'SURVIVED'}")
-    missed = Counter(mutant.module for mutant in survivors if not reason(mutant))
+def report_scores(survivors: Sequence[Mutant], killed: Sequence[Mutant]) -> int:
+    """Print the survivors and the scores; return 0, or 1 if the score is too low or `EQUIVALENT_MUTANTS` is wrong."""
+    for mutant in sorted(survivors, key=Mutant.sort_key):
+        print(f"{mutant}\n    {equivalence_reason(mutant) or 'SURVIVED'}")
+    missed = Counter(mutant.module for mutant in survivors if not equivalence_reason(mutant))
     noticed = Counter(mutant.module for mutant in killed)
     for module in noticed:
         print(f"{module} {noticed[module]}/{noticed[module] + missed[module]}", end=", ")
     total = noticed.total() + missed.total()
     print(f"score {noticed.total() / total:.1%} ({noticed.total()} killed of {total})")
-    wrong = [mutant for mutant in killed if reason(mutant)]
-    for mutant in sorted(wrong, key=Mutant.place):
+    wrong = [mutant for mutant in killed if equivalence_reason(mutant)]
+    for mutant in sorted(wrong, key=Mutant.sort_key):
         print(f"not equivalent: {mutant}")
     return int(noticed.total() < MIN_SCORE * total or bool(wrong))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Test the tests; return 0, or 1 if they miss too much or `EQUIVALENT` is not true, or 2 if they fail anyway."""
+    """Test the tests; return 0, 1 if they miss too much or `EQUIVALENT_MUTANTS` is wrong, or 2 if they fail anyway."""
     parser = argparse.ArgumentParser(description="Mutation testing.")
     known = [*MODEL_MODULES, *OTHER_MODULES]
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"of {', '.join(known)}; default: all")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE}, all of the model's"
+        "--sample", type=int, metavar="N", help=f"of each module; default: {SAMPLE_SIZE}, all of the model's"
     )
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="mutants tested at a time")
     parser.add_argument("--list", action="store_true", help="list the mutants instead")
@@ -865,8 +865,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"choose from {', '.join(known)}")
     mutated, originals = [], []
     for module in modules:
-        source = (ROOT / path_of(module)).read_text(encoding="utf-8")
-        mutated += sample([*mutants(module, source)], arguments.sample or (None if module in MODEL_MODULES else SAMPLE))
+        source = (ROOT / module_path(module)).read_text(encoding="utf-8")
+        n = arguments.sample or (None if module in MODEL_MODULES else SAMPLE_SIZE)
+        mutated += sample_mutants([*make_mutants(module, source)], n)
         everywhere = range(1, 1 + source.count("\n"))
         originals.append(Mutant(module, everywhere, "", "", "", ast.unparse(ast.parse(source))))
     if arguments.list:
@@ -883,7 +884,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
         results = {folder: Path(made, f"{folder}.json") for folder in folders}
         recorders = ((folder, partial(record_tests, folder, folders[folder], results[folder])) for folder in folders)
-        for folder, passed in run(recorders, arguments.jobs):
+        for folder, passed in run_jobs(recorders, arguments.jobs):
             if not passed:
                 print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)
                 return 2
@@ -895,19 +896,19 @@ def main(argv: Sequence[str] | None = None) -> int:
             seconds |= taken
 
         def starts(of: Iterable[Mutant]) -> Iterator[Job[Mutant]]:
-            return ((mutant, partial(start, mutant, tests_of(mutant, tests, seconds))) for mutant in of)
+            return ((mutant, partial(start_tests, mutant, choose_tests(mutant, tests, seconds))) for mutant in of)
 
-        for original, survived in run(starts(originals), arguments.jobs):
+        for original, survived in run_jobs(starts(originals), arguments.jobs):
             if not survived:
                 print(f"the tests of {original.module} fail on the unmutated code", file=sys.stderr)
                 return 2
         survivors: list[Mutant] = []
         killed: list[Mutant] = []
-        for mutant, survived in run(starts(mutated), arguments.jobs):
+        for mutant, survived in run_jobs(starts(mutated), arguments.jobs):
             (survivors if survived else killed).append(mutant)
             print(f"\r{len(survivors) + len(killed)} of {len(mutated)}", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
-    return report(survivors, killed)
+    return report_scores(survivors, killed)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from minitrans.translate.translator import Translator
 
 CONFIGS_DIR = Path(__file__).parents[2] / "configs"
 TOKENIZER_BY_CONFIG = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
-BEAMS = (1, 5)
+BEAM_SIZES = (1, 5)
 SCORES_FILE = "scores.json"
 COLUMNS = ["config", "test set", "parameters", "teachers", "training"]
 COLUMNS += ["BLEU, greedy", "chrF, greedy", "BLEU, beam 5", "chrF, beam 5"]
@@ -119,7 +119,7 @@ def score_test_sets(run: Path, config: RunConfig, tokenize: str | None) -> dict[
     for split, pairs in load_corpus(config.data).items():
         if split not in ("train", "valid"):
             sources, references = pairs["source"][:], pairs["target"][:]
-            outputs = {beam: translator.translate(sources, beam=beam) for beam in BEAMS}
+            outputs = {beam: translator.translate(sources, beam=beam) for beam in BEAM_SIZES}
             scores[split] = {
                 beam: asdict(score(lines, references, translator.bundle.target, tokenize))
                 for beam, lines in outputs.items()
@@ -132,7 +132,7 @@ def table_rows(config: Path, runs: Sequence[dict[str, Any]]) -> list[list[str]]:
     rows = []
     minutes = [mean_minutes([run["minutes"][part] for run in runs]) for part in ("teachers", "model")]
     for split in runs[0]["scores"]:
-        greedy, beam = ([Scores(**run["scores"][split][str(beam)]) for run in runs] for beam in BEAMS)
+        greedy, beam = ([Scores(**run["scores"][split][str(beam)]) for run in runs] for beam in BEAM_SIZES)
         tokenizer = greedy[0].bleu_signature.partition("tok:")[2].partition("|")[0]
         cells = [mean_std(scores, name) for scores in (greedy, beam) for name in ("bleu", "chrf")]
         cells[0] += f" ({tokenizer})"

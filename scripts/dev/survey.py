@@ -26,7 +26,7 @@ from minitrans.cachecheck.hugging_face import architectures, small_model
 from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, to_str
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
-OUTPUT = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
+PAGE_FILE = Path(__file__).resolve().parents[2] / "docs" / "survey.md"
 MAX_SHOWN = 5  # checks that fail which are named; of more the rest is counted
 
 
@@ -69,16 +69,16 @@ class Note(NamedTuple):
         return (entry in self.entries or self.entries == ["all"]) and (check in self.checks or self.checks == ["all"])
 
 
-class Row(NamedTuple):
+class Finding(NamedTuple):
     """What was found of an entry; `no_model_reason` says why there is no small model: then there is nothing else."""
 
     entry: Entry
     results: Sequence[Result] = ()
-    caught: Sequence[Caught] = ()
+    fault_results: Sequence[Caught] = ()
     no_model_reason: str = ""
 
     @property
-    def failed(self) -> list[Result]:
+    def failed_checks(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
         return [r for r in self.results if r.failed and not r.failure.measured <= dtype_tolerance(torch.float32)]
 
@@ -131,36 +131,36 @@ def read_notes(path: Path) -> tuple[list[Entry], list[Note]]:
     return entries, [Note(**note) for note in data["notes"]]
 
 
-def measure(entry: Entry) -> Row:
+def check_entry(entry: Entry) -> Finding:
     """Run all checks on a small model, and with each fault put around it if the entry says so."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     try:
         model = small_model(entry.architecture, **entry.settings)
-        return Row(entry, run(model).checks, list(self_test(model)) if entry.has_faults else [])
+        return Finding(entry, run(model).checks, list(self_test(model)) if entry.has_faults else [])
     except (LoadError, NotOfferedError) as error:
-        return Row(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
+        return Finding(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
 
 
-def questions(row: Row) -> Iterator[tuple[str, str]]:
+def entry_failures(row: Finding) -> Iterator[tuple[str, str]]:
     """What of an entry wants an explanation: each check that fails, and each fault that nothing caught."""
-    yield from ((row.entry.name, result.id) for result in row.failed)
-    yield from ((row.entry.name, fault.id) for fault in row.caught if not fault.caught_by)
+    yield from ((row.entry.name, result.id) for result in row.failed_checks)
+    yield from ((row.entry.name, fault.id) for fault in row.fault_results if not fault.caught_by)
 
 
-def table(rows: Iterable[Row], notes: Sequence[Note]) -> Iterator[str]:
+def failure_table(rows: Iterable[Finding], notes: Sequence[Note]) -> Iterator[str]:
     """A line for all entries in which the same checks fail and that have the same notes: the worst of each check."""
-    groups: defaultdict[tuple[tuple[str, ...], str], list[Row]] = defaultdict(list)
+    groups: defaultdict[tuple[tuple[str, ...], str], list[Finding]] = defaultdict(list)
     for row in rows:
-        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in questions(row))]
-        open_ = not all(any(note.explains(*each) for note in notes) for each in questions(row))
+        numbers = [i for i, note in enumerate(notes, 1) if any(note.explains(*each) for each in entry_failures(row))]
+        open_ = not all(any(note.explains(*each) for note in notes) for each in entry_failures(row))
         marks = " ".join([f"[{i}](#note-{i})" for i in numbers] + ["**?**"] * open_)
-        groups[tuple(r.id for r in row.failed), marks].append(row)
+        groups[tuple(r.id for r in row.failed_checks), marks].append(row)
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
-            id_: max((r.failure.measured for row in alike for r in row.failed if r.id == id_), key=sort_key)
+            id_: max((r.failure.measured for row in alike for r in row.failed_checks if r.id == id_), key=sort_key)
             for id_ in ids
         }
         shown = [f"`{id_}` {to_str(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
@@ -173,7 +173,7 @@ def sort_key(deviation: float) -> float:
     return deviation if deviation == deviation else torch.inf
 
 
-def join_names(rows: Iterable[Row]) -> str:
+def join_names(rows: Iterable[Finding]) -> str:
     """Names in a line; with the dtype of those that do not compute in float64."""
     names = []
     for row in rows:
@@ -182,7 +182,7 @@ def join_names(rows: Iterable[Row]) -> str:
     return ", ".join(names) + "."
 
 
-def reasons(rows: Iterable[Row]) -> Iterator[str]:
+def reason_table(rows: Iterable[Finding]) -> Iterator[str]:
     """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
     by_reason: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
     for row in rows:
@@ -197,13 +197,13 @@ def reasons(rows: Iterable[Row]) -> Iterator[str]:
         yield f"| {why.replace('|', '/')} | {', '.join(f'`{id_}`' for id_ in sorted(checks))} | {who} |"
 
 
-def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
+def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     """The page."""
     measured = [row for row in rows if not row.no_model_reason]
-    differing = [row for row in measured if row.failed]
-    rounded = [row for row in measured if not row.failed and any(r.failed for r in row.results)]
+    differing = [row for row in measured if row.failed_checks]
+    rounded = [row for row in measured if not row.failed_checks and any(r.failed for r in row.results)]
     exact = [row for row in measured if not any(r.failed for r in row.results)]
-    caught = [each for row in measured for each in row.caught]
+    caught = [each for row in measured for each in row.fault_results]
     introduction = INTRODUCTION.format(
         version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
         differing=len(differing), faults=len(caught), faulty=sum(row.entry.has_faults for row in measured),
@@ -211,9 +211,9 @@ def document(rows: Sequence[Row], notes: Sequence[Note]) -> str:
     )  # fmt: skip
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
     lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
-    lines += ["", "## Different", "", *table(differing, notes)]
+    lines += ["", "## Different", "", *failure_table(differing, notes)]
     lines += ["", "## Not offered", "", "What a model cannot do is not checked; it says why in its own words.", ""]
-    lines += [*reasons(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
+    lines += [*reason_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
     lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
     lines += ["```python", PROGRAM_PREAMBLE.strip(), "```", ""]
@@ -235,22 +235,22 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
     """Write the page; return 0, or 1 if it leaves a question open."""
     parser = argparse.ArgumentParser(description="Survey Hugging Face's architectures.")
     parser.add_argument("names", nargs="*", metavar="NAME", help="entries to measure, without writing; default: all")
-    parser.add_argument("--output", type=Path, default=OUTPUT, metavar="FILE")
+    parser.add_argument("--output", type=Path, default=PAGE_FILE, metavar="FILE")
     arguments = parser.parse_args(argv)
     entries, notes = read_notes(notes_file)
     rows = []
     with ProcessPoolExecutor(2) as processes:
-        for row in processes.map(measure, [e for e in entries if not arguments.names or e.name in arguments.names]):
+        for row in processes.map(check_entry, [e for e in entries if not arguments.names or e.name in arguments.names]):
             print(row.entry.name, file=sys.stderr)
             rows.append(row)
-    pairs = [each for row in rows for each in questions(row)]
+    pairs = [each for row in rows for each in entry_failures(row)]
     open_ = [f"{name}: {check}" for name, check in pairs if not any(note.explains(name, check) for note in notes)]
     idle = [] if arguments.names else [note.words for note in notes if not any(note.explains(*each) for each in pairs)]
     print(*(f"not explained: {each}" for each in open_), *(f"explains nothing: {each}" for each in idle), sep="\n")
     if arguments.names:
-        print(*table(rows, notes), sep="\n")
+        print(*failure_table(rows, notes), sep="\n")
     else:
-        arguments.output.write_text(document(rows, notes), encoding="utf-8")
+        arguments.output.write_text(render_page(rows, notes), encoding="utf-8")
     return int(bool(open_ or idle))
 
 

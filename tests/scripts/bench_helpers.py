@@ -6,13 +6,13 @@ from unittest.mock import Mock
 
 import pytest
 
-INSTALLED = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
-needs_transformers = pytest.mark.skipif("transformers" not in INSTALLED, reason="needs the extra bench")
-needs_peers = pytest.mark.skipif(len(INSTALLED) < 2, reason="needs the extras bench and export")
-needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in INSTALLED, reason="needs the extra export")
+INSTALLED_PEERS = {name for name in ("transformers", "ctranslate2") if importlib.util.find_spec(name)}
+needs_transformers = pytest.mark.skipif("transformers" not in INSTALLED_PEERS, reason="needs the extra bench")
+needs_peers = pytest.mark.skipif(len(INSTALLED_PEERS) < 2, reason="needs the extras bench and export")
+needs_ctranslate2 = pytest.mark.skipif("ctranslate2" not in INSTALLED_PEERS, reason="needs the extra export")
 
 
-def refusal(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+def refusal_line(bench: ModuleType, argv: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The one line that a benchmark says of a mistake."""
     assert bench.main(argv) == 2
     (line,) = capsys.readouterr().err.splitlines()

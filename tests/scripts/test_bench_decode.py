@@ -10,14 +10,14 @@ import bench_decode
 import bench_train
 import pytest
 import torch
-from bench_decode import CT2, HF, OURS, Ids, Timing
-from bench_helpers import interrupted_output, needs_ctranslate2, needs_peers, needs_transformers, refusal
+from bench_decode import CT2, HF, OURS, IdLists, Timing
+from bench_helpers import interrupted_output, needs_ctranslate2, needs_peers, needs_transformers, refusal_line
 from time_budget import TimeBudget
 
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.transformer import Transformer, TransformerConfig
 
-CONFIG = TransformerConfig(
+MODEL_CONFIG = TransformerConfig(
     vocab_size=150, pad_id=0, bos_id=1, eos_id=2, d_model=16, n_heads=2, d_ff=24, n_layers=2, max_len=32
 )
 FLAGS = ["--sentences", "12", "--single", "3", "--minutes", "0", "--threads", "1"]
@@ -26,14 +26,14 @@ PEERS = [pytest.param(HF, marks=needs_transformers), pytest.param(CT2, marks=nee
 
 @pytest.fixture(autouse=True)
 def quiet_libraries() -> None:
-    bench_train.quieten()
+    bench_train.quieten_libraries()
 
 
 @pytest.fixture
 def model() -> Transformer:
     """One whose outputs end, some sooner than others."""
     torch.manual_seed(5)
-    model = Transformer(CONFIG).eval()
+    model = Transformer(MODEL_CONFIG).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.4)
@@ -41,23 +41,23 @@ def model() -> Transformer:
 
 
 @pytest.fixture
-def sources() -> Ids:
+def sources() -> IdLists:
     numbers = torch.Generator().manual_seed(3)
-    rows = [torch.randint(4, CONFIG.vocab_size, (length,), generator=numbers).tolist() for length in range(1, 25)]
-    return [[*row, CONFIG.eos_id] for row in rows]
+    rows = [torch.randint(4, MODEL_CONFIG.vocab_size, (length,), generator=numbers).tolist() for length in range(1, 25)]
+    return [[*row, MODEL_CONFIG.eos_id] for row in rows]
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: Ids) -> None:
+def quick_comparison(monkeypatch: pytest.MonkeyPatch, model: Transformer, sources: IdLists) -> None:
     """A comparison that takes seconds."""
-    monkeypatch.setattr(bench_decode, "trained_model", lambda *arguments: (model, sources))
+    monkeypatch.setattr(bench_decode, "train_model", lambda *arguments: (model, sources))
     monkeypatch.setattr(bench_decode, "peak_memory", lambda *arguments: 123.0)
-    monkeypatch.setattr(bench_decode, "LENGTHS", (8, 16))
-    monkeypatch.setattr(bench_train, "BF16_FLAGS", bench_train.describe_machine()["flags"])
+    monkeypatch.setattr(bench_decode, "SENTENCE_LENGTHS", (8, 16))
+    monkeypatch.setattr(bench_train, "BF16_CPU_FLAGS", bench_train.describe_machine()["flags"])
 
 
 @pytest.mark.parametrize("name", [OURS, "minitrans, plain", "minitrans, no cache", *PEERS])
-def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
+def test_all_decode_the_same(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     want = [greedy_decode(CachedStepper(model), torch.tensor([source]))[0].ids for source in sources]
     assert len({len(ids) for ids in want}) > 5
     decode = bench_decode.make_decoder(name, model, tmp_path)
@@ -66,7 +66,7 @@ def test_all_decode_the_same(name: str, model: Transformer, sources: Ids, tmp_pa
 
 
 @pytest.mark.parametrize("name", PEERS)
-def test_peers_search_with_beams(name: str, model: Transformer, sources: Ids, tmp_path: Path) -> None:
+def test_peers_search_with_beams(name: str, model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     own, other = (bench_decode.make_decoder(who, model, tmp_path)(sources, 5) for who in (OURS, name))
     assert other != bench_decode.make_decoder(name, model, tmp_path)(sources)
     assert sum(a == b for a, b in zip(own, other, strict=True)) > len(sources) / 2  # they end a search differently
@@ -78,19 +78,19 @@ def test_a_model_is_trained_and_its_sources_end(monkeypatch: pytest.MonkeyPatch,
     )
     monkeypatch.setattr(bench_train, "Settings", lambda batch_tokens: tiny)
     monkeypatch.setattr(bench_decode, "MIN_MAX_TRAINING_STEPS", (2, 2))
-    model, sources = bench_decode.trained_model(tmp_path, TimeBudget("test", 0))
+    model, sources = bench_decode.train_model(tmp_path, TimeBudget("test", 0))
     assert not model.training
     assert len(sources) == 300
     assert {source[-1] for source in sources} == {model.config.eos_id}
 
 
 @pytest.mark.slow
-def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: Ids, tmp_path: Path) -> None:
+def test_memory_is_that_of_a_process_of_its_own(model: Transformer, sources: IdLists, tmp_path: Path) -> None:
     assert 50 < bench_decode.peak_memory(OURS, model, sources, tmp_path) < 5000
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_comparison")
 def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_decode.main(["--json", *FLAGS]) == 0
     result = json.loads(capsys.readouterr().out)
@@ -115,14 +115,14 @@ def test_json_holds_every_number(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_comparison")
 def test_a_peer_that_decodes_something_else_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def cut_off(self: object, sources: Ids, beam: int = 1) -> Ids:
+    def cut_off(self: object, sources: IdLists, beam: int = 1) -> IdLists:
         return [[] for _ in sources]
 
-    monkeypatch.setattr(bench_decode.HuggingFace, "__call__", cut_off)
+    monkeypatch.setattr(bench_decode.HuggingFaceDecoder, "__call__", cut_off)
     assert bench_decode.main(["--json", *FLAGS]) == 1
     assert f"{HF} decodes something else" in capsys.readouterr().err
 
@@ -133,7 +133,7 @@ def test_ratios_are_of_speeds() -> None:
     assert own.n_different_outputs(other) == 1
 
 
-def test_a_round_is_every_contender_once(sources: Ids) -> None:
+def test_a_round_is_every_contender_once(sources: IdLists) -> None:
     decoders = Mock()
     decoders.a.side_effect = decoders.b.side_effect = lambda batch, beam: [[7]] * len(batch)
     batches = [sources[:2], sources[2:3]]
@@ -145,14 +145,14 @@ def test_a_round_is_every_contender_once(sources: Ids) -> None:
     assert len(timings["a"].seconds) == 2
 
 
-def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: Ids) -> None:
+def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPatch, sources: IdLists) -> None:
     calls: list[str] = []
 
-    def stopwatch(decode: Any, batch: Ids, beam: int) -> tuple[float, Ids]:
+    def time_batch(decode: Any, batch: IdLists, beam: int) -> tuple[float, IdLists]:
         calls.append(decode)
         return 9.0, [[7]]
 
-    monkeypatch.setattr(bench_decode, "stopwatch", stopwatch)
+    monkeypatch.setattr(bench_decode, "time_batch", time_batch)
     decoders: Any = {name: name for name in (HF, bench_decode.OURS_NO_CACHE)}
     *_, timings = bench_decode.time_decoders(decoders, [sources], range(4))
     assert (calls.count(HF), calls.count(bench_decode.OURS_NO_CACHE)) == (4, 1)
@@ -160,19 +160,19 @@ def test_no_cache_is_timed_once_where_it_takes_long(monkeypatch: pytest.MonkeyPa
 
 
 @needs_peers
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("quick_comparison")
 def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bench_train, "BF16_FLAGS", ())
+    monkeypatch.setattr(bench_train, "BF16_CPU_FLAGS", ())
     result = json.loads(interrupted_output("peak_memory", bench_decode, ["--json", *FLAGS], monkeypatch, capsys))
     assert result["interrupted"]
-    assert bench_decode.BF16 not in {row["name"] for row in result["contenders"]}
-    assert [one["name"] for one in result["left_out"]] == [bench_decode.BF16]
+    assert bench_decode.OURS_BF16 not in {row["name"] for row in result["contenders"]}
+    assert [one["name"] for one in result["left_out"]] == [bench_decode.OURS_BF16]
     printed = interrupted_output("peak_memory", bench_decode, FLAGS, monkeypatch, capsys)
-    assert f"left out: {bench_decode.BF16}" in printed
+    assert f"left out: {bench_decode.OURS_BF16}" in printed
     assert f"| {HF} |" in printed
-    nothing = interrupted_output("trained_model", bench_decode, FLAGS, monkeypatch, capsys)
+    nothing = interrupted_output("train_model", bench_decode, FLAGS, monkeypatch, capsys)
     assert nothing == "interrupted before anything was measured\n"
 
 
@@ -186,7 +186,7 @@ def test_an_interrupt_leaves_what_was_measured_with_bfloat16_left_out(
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint in refusal(bench_decode, [*FLAGS, *flags], capsys)
+    assert complaint in refusal_line(bench_decode, [*FLAGS, *flags], capsys)
 
 
 @pytest.mark.parametrize("missing", ["transformers", "ctranslate2"])
@@ -195,4 +195,4 @@ def test_without_a_peer_it_says_what_to_install(
 ) -> None:
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else find_spec(name) or 1)
-    assert "minitrans[bench]" in refusal(bench_decode, FLAGS, capsys)
+    assert "minitrans[bench]" in refusal_line(bench_decode, FLAGS, capsys)

@@ -22,7 +22,7 @@ def test_as_many_turns_as_fit_into_the_share(clock: SimpleNamespace, turn: float
     for _ in minute.repeat("steps", 0.5, 3, 50):
         clock.now += turn
     assert clock.now == pytest.approx(100 + turn * turns)
-    assert minute.left() == pytest.approx(max(0.0, 60 - turn * turns))
+    assert minute.seconds_left() == pytest.approx(max(0.0, 60 - turn * turns))
 
 
 def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
@@ -30,7 +30,7 @@ def test_slow_measurements_end_in_time(clock: SimpleNamespace) -> None:
     for fraction, turn in ((0.1, 4.0), (0.4, 20.0), (0.5, 9.0), (1.0, 2.5)):
         for _ in five.repeat("something", fraction, 1, 1000):
             clock.now += turn
-    assert 0 < five.left() < 5
+    assert 0 < five.seconds_left() < 5
 
 
 def test_progress_is_told_while_a_measurement_lasts(

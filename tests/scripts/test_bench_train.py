@@ -9,13 +9,13 @@ import bench_train
 import numpy as np
 import pytest
 import torch
-from bench_helpers import INSTALLED, interrupted_output, needs_transformers, refusal
-from bench_train import Bench, Contender, Settings, Workload
+from bench_helpers import INSTALLED_PEERS, interrupted_output, needs_transformers, refusal_line
+from bench_train import BenchTrainer, Contender, Settings, Workload
 from lightning.pytorch import LightningModule, Trainer
 
 from minitrans.data.batching import Batch
 
-TINY = Settings(
+TINY_SETTINGS = Settings(
     pairs=300,
     batch_tokens=200,
     vocab_size=150,
@@ -26,12 +26,12 @@ TINY = Settings(
     minutes=0.0,
     threads=1,
 )
-FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY).items() if value is not None]
-MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED else {}
-BF16, NO_BF16 = ["avx2", "amx_bf16"], ["avx2"]  # flags of processors: one multiplies bfloat16, the other does not
+FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY_SETTINGS).items() if value is not None]
+MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED_PEERS else {}
+BF16_CPU_FLAGS, NO_BF16_CPU_FLAGS = ["avx2", "amx_bf16"], ["avx2"]  # with bfloat16, and without
 
 
-class Recorder(Bench):
+class BatchRecorder(BenchTrainer):
     """Makes no step, but remembers which batches it was to train on."""
 
     def __init__(self, name: str) -> None:
@@ -45,7 +45,7 @@ class Recorder(Bench):
 
 @pytest.fixture(autouse=True)
 def quiet_libraries() -> None:
-    bench_train.quieten()
+    bench_train.quieten_libraries()
 
 
 def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Workload:
-    return bench_train.make_workload(TINY, tmp_path_factory.mktemp("bench"))
+    return bench_train.make_workload(TINY_SETTINGS, tmp_path_factory.mktemp("bench"))
 
 
 def test_made_up_lengths_are_those_of_captions() -> None:
@@ -74,21 +74,21 @@ def test_batches_hold_the_made_up_ids(workload: Workload) -> None:
     config = workload.config
     assert len(workload.batches) == bench_train.MIN_MAX_STEPS[1]
     for batch in workload.batches:
-        assert max(batch.src_ids.numel(), batch.tgt_in.numel()) <= TINY.batch_tokens
+        assert max(batch.src_ids.numel(), batch.tgt_in.numel()) <= TINY_SETTINGS.batch_tokens
         assert (batch.tgt_in[:, 0] == config.bos_id).all()
         assert ((batch.src_ids == config.eos_id).sum(1) == 1).all()
-        assert int(batch.src_ids.max()) < TINY.vocab_size
+        assert int(batch.src_ids.max()) < TINY_SETTINGS.vocab_size
 
 
 def test_the_same_settings_give_the_same_batches(workload: Workload, tmp_path: Path) -> None:
-    again = bench_train.make_workload(TINY, tmp_path)
+    again = bench_train.make_workload(TINY_SETTINGS, tmp_path)
     for one, other in zip(workload.batches, again.batches, strict=True):
         for ids, other_ids in zip(one, other, strict=True):
             torch.testing.assert_close(ids, other_ids, rtol=0, atol=0)
 
 
 def test_all_contenders_get_the_same_batches_in_the_same_order(workload: Workload) -> None:
-    recorders = [Recorder(name) for name in ("a", "b", "c")]
+    recorders = [BatchRecorder(name) for name in ("a", "b", "c")]
     _, seconds = bench_train.time_steps(recorders, workload.batches, range(2))
     assert set(seconds) == {recorder.contender for recorder in recorders}
     for recorder in recorders:
@@ -97,7 +97,7 @@ def test_all_contenders_get_the_same_batches_in_the_same_order(workload: Workloa
 
 @pytest.mark.parametrize("steps", [1, 4, 5])
 def test_the_bare_loop_makes_every_step_of_the_trainer(steps: int, workload: Workload) -> None:
-    recorder = Recorder("a")
+    recorder = BatchRecorder("a")
     in_turn = bench_train.BareLoopTimer(recorder, steps)
     batches = [Batch(*batch) for batch in 3 * workload.batches][: steps + 1]
     trainer, module = Trainer.__new__(Trainer), LightningModule()
@@ -111,15 +111,15 @@ def test_the_bare_loop_makes_every_step_of_the_trainer(steps: int, workload: Wor
 
 @needs_transformers
 def test_all_contenders_are_of_one_size(workload: Workload) -> None:
-    benches = [Bench(Contender(name, "fp32"), workload.config) for name in bench_train.BUILDERS]
+    benches = [BenchTrainer(Contender(name, "fp32"), workload.config) for name in bench_train.MODEL_BUILDERS]
     assert len({bench.n_parameters for bench in benches}) == 1
 
 
 @needs_transformers
 @pytest.mark.parametrize("precision", bench_train.PRECISIONS)
-@pytest.mark.parametrize("name", bench_train.BUILDERS)
+@pytest.mark.parametrize("name", bench_train.MODEL_BUILDERS)
 def test_every_contender_learns(workload: Workload, name: str, precision: str) -> None:
-    bench = Bench(Contender(name, precision), workload.config)
+    bench = BenchTrainer(Contender(name, precision), workload.config)
     losses = [bench.step(workload.batches[0]) for _ in range(20)]
     assert losses[-1] < losses[0]
 
@@ -135,7 +135,7 @@ def test_nn_transformer_ignores_padding_and_the_future(workload: Workload) -> No
 
 
 def test_the_plain_formulas_give_the_same_losses(workload: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_cpu_flags(BF16, monkeypatch)
+    fake_cpu_flags(BF16_CPU_FLAGS, monkeypatch)
     rows = list(bench_train.compare_losses(workload, range(1, 51)))
     assert [row["step"] for row in rows] == list(bench_train.LOSS_STEPS)
     for row in rows:
@@ -155,19 +155,19 @@ def test_peak_memory_is_that_of_a_child(workload: Workload) -> None:
 
 
 @needs_transformers
-@pytest.mark.parametrize("flags", [BF16, NO_BF16])
+@pytest.mark.parametrize("flags", [BF16_CPU_FLAGS, NO_BF16_CPU_FLAGS])
 def test_json_holds_every_number_that_the_processor_can_give(
     flags: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fake_cpu_flags(flags, monkeypatch)
     monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
-    precisions = ["fp32", "bf16"] if flags == BF16 else ["fp32"]
+    precisions = ["fp32", "bf16"] if flags == BF16_CPU_FLAGS else ["fp32"]
     assert bench_train.main(["--json", *FLAGS]) == 0
     result = json.loads(capsys.readouterr().out)
     names = "machine settings contenders ratio_to_best_peer ratio_to_nn_transformer_fp32 lightning_efficiency lightning"
     assert set(result) == {*names.split(), "losses", "left_out", "rounds", "steps", "interrupted"}
     assert (result["rounds"], result["steps"], result["interrupted"]) == (3, 3, False)
-    assert result["settings"] == vars(TINY)
+    assert result["settings"] == vars(TINY_SETTINGS)
     rows = result["contenders"]
     assert [(row["name"].split()[0], row["precision"]) for row in rows] == [
         (name, p) for name in ("minitrans", "nn.Transformer", "M2M100") for p in precisions
@@ -180,12 +180,12 @@ def test_json_holds_every_number_that_the_processor_can_give(
     assert result["lightning_efficiency"] == result["lightning"]["efficiency"] > 0
     assert set(result["machine"]) == {"processor", "flags", "threads", "torch", "transformers"}
     assert set(result["losses"][0]) == {"step", "plain", *precisions}
-    left_out = [] if flags == BF16 else ["minitrans bf16", "nn.Transformer bf16", "M2M100 bf16"]
+    left_out = [] if flags == BF16_CPU_FLAGS else ["minitrans bf16", "nn.Transformer bf16", "M2M100 bf16"]
     assert [one["name"] for one in result["left_out"]] == left_out
     bench_train.print_comparison(result)
     printed = capsys.readouterr().out
     assert "plain formulas" in printed
-    assert ("does not multiply bfloat16" in printed) == (flags == NO_BF16)
+    assert ("does not multiply bfloat16" in printed) == (flags == NO_BF16_CPU_FLAGS)
 
 
 @needs_transformers
@@ -203,7 +203,7 @@ def test_an_interrupt_leaves_what_was_measured(
 @needs_transformers
 def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(bench_train, "peak_memory", lambda contender, workload: 123.0)
-    monkeypatch.setattr(bench_train, "SWEEP", {"d_model": (8,), "mean_length": (40,)})
+    monkeypatch.setattr(bench_train, "SWEEP_VALUES", {"d_model": (8,), "mean_length": (40,)})
     assert bench_train.main(["--sweep", *FLAGS]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("|")[1].strip() for line in lines if line.startswith("|")][2:] == ["d model 8", "mean length 40"]
@@ -222,11 +222,11 @@ def test_the_sweep_is_a_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ],
 )
 def test_bad_usage_is_one_line(flags: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint in refusal(bench_train, [*FLAGS, *flags], capsys)
+    assert complaint in refusal_line(bench_train, [*FLAGS, *flags], capsys)
 
 
 def test_without_transformers_it_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    assert "minitrans[bench]" in refusal(bench_train, FLAGS, capsys)
+    assert "minitrans[bench]" in refusal_line(bench_train, FLAGS, capsys)

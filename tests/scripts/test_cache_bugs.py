@@ -4,11 +4,11 @@ from pathlib import Path
 
 import cache_bugs
 import pytest
-from cache_bugs import OUTPUT, Bug, Outcome, catching, document, read_bugs, row, unexpected
+from cache_bugs import PAGE_FILE, Bug, Outcome, catching_checks, read_bugs, render_page, table_row, unexpected_outcomes
 
 from minitrans.cachecheck.cache_checks import CHECKS
 
-IDS = {check.id for check in CHECKS}
+CHECK_IDS = {check.id for check in CHECKS}
 BUG = Bug([7, 8], "a window is off", "gemma2", "1.0", "1.1", {})
 PASSED = {
     "steps": Outcome(1e-15, True, ""),
@@ -19,7 +19,7 @@ FAILED = {**PASSED, "chunks": Outcome(0.5, False, "first at 3; this looks like: 
 
 
 def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
-    bugs, page = read_bugs(), OUTPUT.read_text(encoding="utf-8")
+    bugs, page = read_bugs(), PAGE_FILE.read_text(encoding="utf-8")
     assert len(bugs) >= 12
     assert sum(not bug.missed for bug in bugs) >= 10
     assert len({(*bug.issues, bug.architecture) for bug in bugs}) == len(bugs)
@@ -27,17 +27,17 @@ def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
         assert bug.issues
         assert bug.what
         assert tuple(map(int, bug.bad.split("."))) < tuple(map(int, bug.mended.split(".")))
-        start = row(bug, PASSED, PASSED).split(" | no | ")[0]
+        start = table_row(bug, PASSED, PASSED).split(" | no | ")[0]
         (line,) = (line for line in page.splitlines() if line.startswith(start))
         assert (" no | " in line) == bool(bug.missed)
 
 
 def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
-    line = row(BUG, FAILED, PASSED)
+    line = table_row(BUG, FAILED, PASSED)
     assert line.startswith("| [#7](https://github.com/huggingface/transformers/issues/7), [#8](")
     assert line.endswith("a window is off | gemma2 | 1.0 | 1.1 | `chunks` | the mask is late | 0.5 | 1e-15 | nothing |")
-    assert "0 of 1 are caught, 0 of these" in document([(BUG, PASSED, PASSED)])
-    assert "1 of 1 are caught, 1 of these" in document([(BUG, FAILED, PASSED)])
+    assert "0 of 1 are caught, 0 of these" in render_page([(BUG, PASSED, PASSED)])
+    assert "1 of 1 are caught, 1 of these" in render_page([(BUG, FAILED, PASSED)])
 
 
 @pytest.mark.parametrize(
@@ -56,19 +56,19 @@ def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
 def test_caught_is_what_fails_and_then_passes(
     bad: dict[str, Outcome], mended: dict[str, Outcome], caught: list[str]
 ) -> None:
-    assert catching(bad, mended) == caught
+    assert catching_checks(bad, mended) == caught
 
 
 def test_what_fails_after_the_mend_too_is_said() -> None:
-    assert row(
+    assert table_row(
         BUG, {**FAILED, "steps": Outcome(0.25, False, "")}, {**PASSED, "steps": Outcome(0.25, False, "")}
     ).endswith("| 0.5 | 1e-15 | `steps` 0.25 |")
 
 
 def test_a_bug_is_caught_or_has_a_reason_and_not_both() -> None:
     missed = BUG._replace(missed="it raises an error")
-    assert list(unexpected([(BUG, FAILED, PASSED), (missed, PASSED, PASSED)])) == []
-    assert list(unexpected([(BUG, PASSED, PASSED), (missed, FAILED, PASSED)])) == [
+    assert list(unexpected_outcomes([(BUG, FAILED, PASSED), (missed, PASSED, PASSED)])) == []
+    assert list(unexpected_outcomes([(BUG, PASSED, PASSED), (missed, FAILED, PASSED)])) == [
         "gemma2 [7, 8]: missed",
         "gemma2 [7, 8]: caught, but said to be missed",
     ]
@@ -82,7 +82,7 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
     (checks,) = cache_bugs.measure_in_release("0", [bug], tmp_path)
-    assert set(checks) == IDS
+    assert set(checks) == CHECK_IDS
     assert [id_ for id_, each in checks.items() if each.clearly_fails] == ["padding.left-mask-alone"]
     assert checks["steps"].passed
     assert checks["rollback"].passed

@@ -2,7 +2,7 @@
 
 import cpp_mutants
 
-SMALL = """#include "a-b.h"  // 1 + 1
+SMALL_SOURCE = """#include "a-b.h"  // 1 + 1
 #define N 3
 // x < 4
 int f(std::vector<int> *x, int n) {
@@ -14,7 +14,7 @@ int f(std::vector<int> *x, int n) {
 
 
 def test_a_small_file_has_exactly_these_mutants() -> None:
-    made = list(cpp_mutants.mutants("small.cpp", SMALL))
+    made = list(cpp_mutants.make_mutants("small.cpp", SMALL_SOURCE))
     assert sorted((mutant.line, mutant.after) for mutant in made) == [
         (5, "int sum = -1;"),
         (5, "int sum = 1;"),
@@ -32,10 +32,10 @@ def test_a_small_file_has_exactly_these_mutants() -> None:
         (6, "for (int i = 1; i < n; i++) sum += (*x)[i] * 2;"),
         (7, "return std::min(sum, n);"),
     ]
-    assert all(mutant.source != SMALL and mutant.source.count("\n") == SMALL.count("\n") for mutant in made)
+    assert all(m.source != SMALL_SOURCE and m.source.count("\n") == SMALL_SOURCE.count("\n") for m in made)
 
 
 def test_what_is_called_equivalent_is_a_mutant() -> None:
-    for file, changes in cpp_mutants.EQUIVALENT.items():
-        source = (cpp_mutants.ROOT / cpp_mutants.FOLDER / file).read_text(encoding="utf-8")
-        assert changes.keys() <= {mutant.after for mutant in cpp_mutants.mutants(file, source)}
+    for file, changes in cpp_mutants.EQUIVALENT_MUTANTS.items():
+        source = (cpp_mutants.ROOT / cpp_mutants.COMPILED_DIR / file).read_text(encoding="utf-8")
+        assert changes.keys() <= {mutant.after for mutant in cpp_mutants.make_mutants(file, source)}

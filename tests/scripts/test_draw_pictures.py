@@ -6,19 +6,19 @@ from xml.etree import ElementTree
 
 import draw_pictures
 import pytest
-from draw_pictures import OUTPUT, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_masks, draw_who_computes
+from draw_pictures import PICTURE_DIR, SHOWN_STEP, draw_cached_step, draw_cross_attention, draw_masks, draw_who_computes
 
 from minitrans import Translator
 from minitrans.explain.tracing import TracedTranslation, trace_translations
 from minitrans.model import masks as of_model
 
 ROOT = Path(__file__).parents[2]
-NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
+PICTURE_NAMES = ("cached-step", "cross-attention", "masks", "who-computes")
 
 
 @pytest.fixture(scope="module")
 def traced(tiny_run: Path) -> TracedTranslation:
-    return trace_translations(Translator.load(tiny_run), [draw_pictures.SENTENCE])[0]
+    return trace_translations(Translator.load(tiny_run), [draw_pictures.EXAMPLE_SENTENCE])[0]
 
 
 def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
@@ -28,7 +28,7 @@ def rects_of_class(picture: str, kind: str) -> list[ElementTree.Element]:
 
 def test_those_that_need_no_run_are_up_to_date() -> None:
     for name, picture in (("masks", draw_masks()), ("who-computes", draw_who_computes())):
-        assert (OUTPUT / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
+        assert (PICTURE_DIR / f"{name}.svg").read_text(encoding="utf-8") == picture, "run scripts/dev/draw_pictures.py"
 
 
 def test_masks_hide_padding_and_the_future() -> None:
@@ -58,8 +58,8 @@ def test_the_step_is_the_row_of_the_full_pass(traced: TracedTranslation) -> None
 
 
 def test_every_picture_is_committed_and_shown_and_there_are_no_others() -> None:
-    assert sorted(path.stem for path in OUTPUT.glob("*.svg")) == [*NAMES]
+    assert sorted(path.stem for path in PICTURE_DIR.glob("*.svg")) == [*PICTURE_NAMES]
     pages = [page.read_text("utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))]
-    for name in NAMES:
-        ElementTree.parse(OUTPUT / f"{name}.svg")
+    for name in PICTURE_NAMES:
+        ElementTree.parse(PICTURE_DIR / f"{name}.svg")
         assert any(re.search(rf"!\[.+\]\((docs/)?pictures/{name}\.svg\)", page) for page in pages), name

@@ -45,41 +45,41 @@ def test_a_kind_changes_a_line_as_its_name_says(kind: str, line: str, typed: str
     assert SENTENCE_NOISES[kind](line, Random(1)) == TypedLine(typed)
 
 
-def draw_all(kind: TypingNoise, line: str) -> set[TypedLine | None]:
+def draw_variants(kind: TypingNoise, line: str) -> set[TypedLine | None]:
     """All that a kind makes of a line, its additions in tuples."""
     sentences = [kind(line, Random(seed)) for seed in range(500)]
-    return {each and each._replace(suffixes=tuple(each.suffixes)) for each in sentences}
+    return {each and each._replace(output_suffixes=tuple(each.output_suffixes)) for each in sentences}
 
 
-def lines(*typed: str) -> set[TypedLine]:
+def typed_lines(*typed: str) -> set[TypedLine]:
     return {TypedLine(line) for line in typed}
 
 
 def test_a_kind_with_a_choice_makes_all_of_them() -> None:
-    assert draw_all(SENTENCE_NOISES["!! or ??"], "I see.") == lines("I see!!", "I see!!!")
-    assert draw_all(SENTENCE_NOISES["!! or ??"], "Why?") == lines("Why??", "Why???")
-    assert draw_all(SENTENCE_NOISES["quotation marks"], "I see.") == lines("“I see.”", '"I see."')
-    assert draw_all(SENTENCE_NOISES["more blanks"], "I see it.") == lines(" I see it. ", "I  see it.")
-    assert draw_all(SENTENCE_NOISES["number before"], "No.") == {
-        TypedLine(f"{n}. No.", prefix=f"{n}") for n in range(1, 10)
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == typed_lines("I see!!", "I see!!!")
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == typed_lines("Why??", "Why???")
+    assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == typed_lines("“I see.”", '"I see."')
+    assert draw_variants(SENTENCE_NOISES["more blanks"], "I see it.") == typed_lines(" I see it. ", "I  see it.")
+    assert draw_variants(SENTENCE_NOISES["number before"], "No.") == {
+        TypedLine(f"{n}. No.", output_prefix=f"{n}") for n in range(1, 10)
     }
-    assert draw_all(SENTENCE_NOISES["emoji after"], "No.") == {
-        TypedLine(f"No. {mark}", suffixes=(mark,)) for mark in EMOJI
+    assert draw_variants(SENTENCE_NOISES["emoji after"], "No.") == {
+        TypedLine(f"No. {mark}", output_suffixes=(mark,)) for mark in EMOJI
     }
     right = {"No.": ["不。"], "I see.": ["我明白。", "我懂。"]}
-    assert draw_all(keyboards.second_sentence(right), "No.") == {
-        TypedLine("No. I see.", suffixes=("我明白。", "我懂。"))
+    assert draw_variants(keyboards.second_sentence_noise(right), "No.") == {
+        TypedLine("No. I see.", output_suffixes=("我明白。", "我懂。"))
     }
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
-    assert draw_all(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == lines("I esem.", "I seme.")
-    assert draw_all(TYPING_ERROR_NOISES["letter left out"], "I seem.") == lines("I eem.", "I sem.")
-    assert draw_all(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == lines("I sseem.", "I seeem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == typed_lines("I esem.", "I seme.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter left out"], "I seem.") == typed_lines("I eem.", "I sem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == typed_lines("I sseem.", "I seeem.")
     nearby = [f"I {key}eem." for key in NEIGHBOURS_BY_KEY["s"]] + [f"I se{key}m." for key in NEIGHBOURS_BY_KEY["e"]]
-    assert draw_all(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == lines(*nearby)
-    assert all(draw_all(kind, "I see it.") == {None} for kind in TYPING_ERROR_NOISES.values())
-    assert draw_all(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == lines("OLLL", "LLLL")
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == typed_lines(*nearby)
+    assert all(draw_variants(kind, "I see it.") == {None} for kind in TYPING_ERROR_NOISES.values())
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == typed_lines("OLLL", "LLLL")
 
 
 def test_keys_are_neighbours_of_each_other() -> None:
@@ -91,8 +91,8 @@ def test_what_does_not_apply_changes_nothing() -> None:
     assert SENTENCE_NOISES["stop for ?"]("I see.", Random(1)) is None
     assert SENTENCE_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("Hello!")
     assert WORD_NOISES["capitals"]("Hello!", Random(1)) == TypedLine("HELLO!")
-    assert keyboards.second_sentence({"No.": ["不。"]})("No.", Random(1)) is None
-    assert keyboards.second_sentence({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
+    assert keyboards.second_sentence_noise({"No.": ["不。"]})("No.", Random(1)) is None
+    assert keyboards.second_sentence_noise({"No": ["不"], "I see.": ["我明白。"]})("No", Random(1)) is None
 
 
 def test_bare_tells_wrong_from_right() -> None:
@@ -104,7 +104,7 @@ def test_bare_tells_wrong_from_right() -> None:
     )
 
 
-def translations(sources: Sequence[str]) -> list[Translation]:
+def fake_translations(sources: Sequence[str]) -> list[Translation]:
     """A translator that reads no capitals, nor a line that ends in ??, and copies emoji and numbers, but not 😊."""
     known = {**EVERYDAY, "hello": "你好", "go": "走"}
     outputs = []
@@ -137,8 +137,8 @@ def test_rows_and_totals(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     (tmp_path / "train.en").write_text("Go, go!\nI say hello.\nGo on, hello!", encoding="utf-8")
     monkeypatch.setattr(keyboards, "CORPUS_DIR", tmp_path)
     monkeypatch.setattr(keyboards, "N_SINGLE_WORDS", 2)
-    monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(translations=translations))
-    assert list(keyboards.read_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: SimpleNamespace(translations=fake_translations))
+    assert list(keyboards.read_single_words().items()) == [("Go.", ["走。"]), ("hello", ["您好", "你好！", "嗨！"])]
 
     assert keyboards.main(["run", "--examples", "1"]) == 0
     first, _, *table = capsys.readouterr().out.splitlines()

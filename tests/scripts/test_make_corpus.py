@@ -11,7 +11,7 @@ import pytest
 
 CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 SPLITS = ("train", "valid", "test", "test_compositional")
-FOOD = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
+FOOD_TABLE = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
 
 
 def lines(name: str) -> list[str]:
@@ -29,11 +29,11 @@ PAIRS = {  # of all splits, with each of their translations
 
 
 @pytest.fixture
-def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def small_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small phrasebook in place of the one that ships."""
     for folder in ("phrasebook", "words"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "words" / "food.tsv").write_text(FOOD, encoding="utf-8")
+    (tmp_path / "words" / "food.tsv").write_text(FOOD_TABLE, encoding="utf-8")
     (tmp_path / "phrasebook" / "talk.tsv").write_text(
         "Hello!\t你好！\nI like {food}.\t我喜欢{food}。\n", encoding="utf-8"
     )
@@ -70,8 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.variant_key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.REPEATS["word"]
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_KIND["formula"]}
+    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_KIND["word"]
 
 
 def test_values_are_not_in_train() -> None:
@@ -108,12 +108,12 @@ def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
             assert make_corpus.word_set(en) <= trained, en
 
 
-def as_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
+def sentence_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
     """All sentences, on lines of their own, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
     words = (word.replace(r"\#", r"\d").replace(r"\&", "[A-Z]").replace(r"\~", "[a-z]{6,}") for word in words)
-    parts = make_corpus.SLOT.sub("\0", line.english.rstrip(".?!")).split("\0")
+    parts = make_corpus.SLOT_PATTERN.sub("\0", line.english.rstrip(".?!")).split("\0")
     filled = "".join(re.escape(part) + next(words, "") for part in parts)
     return re.compile(rf"^{filled}[.?!]*$", re.MULTILINE | re.IGNORECASE)
 
@@ -121,8 +121,8 @@ def as_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pat
 def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = make_corpus.read_words(CORPUS_DIR / "words")
     phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
-    draw = make_corpus.Draw(1)
-    chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.Filler(draw, kinds, phrases), set())
+    draw = make_corpus.StableRandom(1)
+    chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.SlotFiller(draw, kinds, phrases), set())
     whole = {make_corpus.variant_key(pair.en) for pair in chosen}  # which other lines may make, too
     monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
@@ -133,7 +133,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
         ((kind, word),) = pair.words
         for left_out in (True, False):
             rows = [row for row in kinds[kind] if (row["en"] == word) == left_out]
-            assert bool(as_pattern(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
+            assert bool(sentence_pattern(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
 def test_english_is_contracted_and_written_out() -> None:
@@ -148,16 +148,16 @@ def test_english_is_contracted_and_written_out() -> None:
         assert en[-1] in ".?!" or zh[-1] not in "。？！", en
 
 
-def test_show_prints_what_a_line_makes(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_prints_what_a_line_makes(small_tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert len(printed) > 4
     assert all(re.fullmatch(r"I like [a-j]\.\t我喜欢[一-鿿]。", line) for line in printed)
 
 
-def test_a_mark_in_a_word_is_the_same_on_both_sides(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mark_in_a_word_is_the_same_on_both_sides(small_tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A digit, a letter or a made-up name."""
-    (tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
+    (small_tables / "words" / "food.tsv").write_text("en\tzh\n1,## &2# ~\t1##号&2#~\n", encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:2"]) == 0
     pattern = r"^I like 1,(\d\d) ([A-Z]2\d) ([A-Z][a-z]{5,})\.\t我喜欢1\1号\2\3。$"
     assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.SENTENCES_PER_LINE
@@ -197,21 +197,21 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in MISTAKES for row in MISTAKES[file]])
 def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
-    file: str, text: str, message: str, tables: Path, capsys: pytest.CaptureFixture[str]
+    file: str, text: str, message: str, small_tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     if file == "phrasebook/talk.tsv":
         text, message = f"Hello!\t你好！\n# a comment\n{text}\n", f"3: {message}"
-    (tables / file).write_text(text, encoding="utf-8")
-    assert make_corpus.main(["--out", str(tables / "new")]) == 2
+    (small_tables / file).write_text(text, encoding="utf-8")
+    assert make_corpus.main(["--out", str(small_tables / "new")]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"make_corpus: {tables / file}:{message}")
+    assert error.startswith(f"make_corpus: {small_tables / file}:{message}")
     assert error.count("\n") == 1
-    assert not (tables / "new").exists()
+    assert not (small_tables / "new").exists()
 
 
-def test_what_is_copied_may_be_latin(tables: Path) -> None:
+def test_what_is_copied_may_be_latin(small_tables: Path) -> None:
     text = "A203 at 7:30, call 140 1234 5678.\t7:30，A203，打140 1234 5678。\n5%, $1,250.\t5%，1250美元。\n"
-    (tables / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
+    (small_tables / "phrasebook" / "talk.tsv").write_text(text, encoding="utf-8")
     assert make_corpus.main(["--show", "talk.tsv:1"]) == 0
 
 
@@ -232,8 +232,8 @@ def test_the_card_gives_the_right_numbers() -> None:
 
 DAY, WEEKDAY, DAYTIME = "前天|昨天|今天|(?<!昆)明天|后天", "星期[一二三四五六天]", "早上|上午|中午|下午|晚上|[昨今明]晚"
 ADULT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
-YOUNG = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
-OLD = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
+YOUNG_AGE = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
+OLD_AGE = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
 IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
 WOMEN_WORDS = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
 MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
@@ -256,10 +256,10 @@ FORBIDDEN_PATTERNS = {
     "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro(?!wn).*\t(?!.*哥))", "my big brother\t我弟弟"),
     "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
     "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
-    "a parent of twelve": (f"(?:{ADULT}){IS}{YOUNG}", "\t我爷爷今年十二岁。"),
-    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD}|{OLD}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
-    "too young": (f"我[一两三]岁[。了]|{YOUNG}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
-    "too old": (f"{OLD}[^，。？！]*开始学|(?:{ADULT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
+    "a parent of twelve": (f"(?:{ADULT}){IS}{YOUNG_AGE}", "\t我爷爷今年十二岁。"),
+    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD_AGE}|{OLD_AGE}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
+    "too young": (f"我[一两三]岁[。了]|{YOUNG_AGE}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
+    "too old": (f"{OLD_AGE}[^，。？！]*开始学|(?:{ADULT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
     "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),
     "他们 for women": (
         f"{ONE_SENTENCE}(?!.*{MEN_OR_MIXED_WORDS}).*{WOMEN_WORDS}.* the(?:y|m|ir)\\b.*\\t.*他们",

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-SMALL = '''
+SMALL_SOURCE = '''
 """A cache."""
 from torch import Tensor
 
@@ -23,7 +23,7 @@ def has_room(length: int, keys: Tensor, capacity: int = 256) -> bool:
 
 
 def source_of(module: str) -> str:
-    return (mutants.ROOT / mutants.path_of(module)).read_text(encoding="utf-8")
+    return (mutants.ROOT / mutants.module_path(module)).read_text(encoding="utf-8")
 
 
 def documentation(source: str) -> list[str | None]:
@@ -40,7 +40,7 @@ def documentation(source: str) -> list[str | None]:
 
 def test_a_small_module_has_exactly_these_mutants() -> None:
     definition = "def has_room(length: int, keys: Tensor, capacity: int={}) -> bool:"
-    assert [(mutant.lines.start, mutant.after) for mutant in mutants.mutants("small", SMALL)] == [
+    assert [(mutant.lines.start, mutant.after) for mutant in mutants.make_mutants("small", SMALL_SOURCE)] == [
         (5, definition.format(257)),
         (5, definition.format(255)),
         (7, "if True:"),
@@ -70,7 +70,7 @@ def test_a_small_module_has_exactly_these_mutants() -> None:
 @pytest.mark.parametrize("module", ["model.masks", "model.sampling"])
 def test_every_mutant_is_another_program_with_the_same_documentation(module: str) -> None:
     source = source_of(module)
-    made = list(mutants.mutants(module, source))
+    made = list(mutants.make_mutants(module, source))
     programs = {ast.dump(ast.parse(mutant.source)) for mutant in made} | {ast.dump(ast.parse(source))}
     assert len(programs) == len(made) + 1
     assert all(documentation(mutant.source) == documentation(source) for mutant in made)
@@ -81,10 +81,10 @@ def test_what_is_called_equivalent_is_a_mutant() -> None:
     made = {
         (mutant.scope, mutant.after)
         for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES)
-        if any(f"{scope}.".startswith(f"{module}.") for scope in mutants.EQUIVALENT)
-        for mutant in mutants.mutants(module, source_of(module))
+        if any(f"{scope}.".startswith(f"{module}.") for scope in mutants.EQUIVALENT_MUTANTS)
+        for mutant in mutants.make_mutants(module, source_of(module))
     }
-    assert {(scope, after) for scope, changes in mutants.EQUIVALENT.items() for after in changes} <= made
+    assert {(scope, after) for scope, changes in mutants.EQUIVALENT_MUTANTS.items() for after in changes} <= made
 
 
 def test_the_score_counts_what_is_not_known_to_be_equivalent(
@@ -93,17 +93,17 @@ def test_the_score_counts_what_is_not_known_to_be_equivalent(
     made = [
         mutants.Mutant("model.masks", range(i, i + 1), "model.masks.f", "x = 0", f"x = {i}", "") for i in range(1, 41)
     ]
-    monkeypatch.setattr(mutants, "EQUIVALENT", {"model.masks.f": {"x = 1": "it is all one"}})
-    assert mutants.report(made[:3], made[3:]) == 1
-    assert mutants.report(made[:2], made[2:]) == 0
+    monkeypatch.setattr(mutants, "EQUIVALENT_MUTANTS", {"model.masks.f": {"x = 1": "it is all one"}})
+    assert mutants.report_scores(made[:3], made[3:]) == 1
+    assert mutants.report_scores(made[:2], made[2:]) == 0
     assert "model.masks 38/39, score 97.4% (38 killed of 39)" in capsys.readouterr().out
-    assert mutants.report([], made) == 1
+    assert mutants.report_scores([], made) == 1
     assert "not equivalent: minitrans/model/masks.py:1  x = 0  ->  x = 1\n" in capsys.readouterr().out
 
 
 def test_every_module_and_its_tests_are_there() -> None:
     for module in (*mutants.MODEL_MODULES, *mutants.OTHER_MODULES):
-        assert (mutants.ROOT / mutants.path_of(module)).is_file()
+        assert (mutants.ROOT / mutants.module_path(module)).is_file()
         assert (mutants.ROOT / "tests" / module.split(".")[0]).is_dir()
 
 
@@ -111,23 +111,23 @@ def test_a_mutant_meets_the_quickest_tests_that_execute_a_line_of_its_statement(
     tests = {"small": {"3": ["slow", "quick"], "4": ["longest", "quick"], "7": ["other"]}}
     seconds = {"slow": 5.0, "quick": 0.5, "longest": mutants.MAX_TEST_SECONDS, "other": 0.1}
     mutant = mutants.Mutant("small", range(2, 5), "", "", "", "")
-    assert [*mutants.tests_of(mutant, tests, seconds)] == ["quick", "slow"]
-    assert [*mutants.tests_of(mutant._replace(lines=range(4, 5)), tests, {**seconds, "quick": 99.0})] == ["longest"]
-    assert mutants.tests_of(mutant._replace(lines=range(5, 7)), tests, seconds) == {}
+    assert [*mutants.choose_tests(mutant, tests, seconds)] == ["quick", "slow"]
+    assert [*mutants.choose_tests(mutant._replace(lines=range(4, 5)), tests, {**seconds, "quick": 99.0})] == ["longest"]
+    assert mutants.choose_tests(mutant._replace(lines=range(5, 7)), tests, seconds) == {}
 
 
 def test_a_sample_is_always_the_same() -> None:
-    made = list(mutants.mutants("small", SMALL))
-    some = mutants.sample(made, 5)
-    assert some == mutants.sample(made, 5) == [mutant for mutant in made if mutant in some]
+    made = list(mutants.make_mutants("small", SMALL_SOURCE))
+    some = mutants.sample_mutants(made, 5)
+    assert some == mutants.sample_mutants(made, 5) == [mutant for mutant in made if mutant in some]
     assert len(some) == 5
-    assert mutants.sample(made, None) == mutants.sample(made, 99) == made
+    assert mutants.sample_mutants(made, None) == mutants.sample_mutants(made, 99) == made
 
 
 def test_a_mutant_is_imported_in_place_of_its_module() -> None:
     program = """if True:
         import mutants
-        source = (mutants.ROOT / mutants.path_of("model.masks")).read_text() + "MUTATED = True"
+        source = (mutants.ROOT / mutants.module_path("model.masks")).read_text() + "MUTATED = True"
         mutants.install_mutant(mutants.Mutant("model.masks", range(0), "", "", "", source))
         from minitrans.model import masks
         assert masks.MUTATED

@@ -4,7 +4,7 @@ import re
 
 import model_parts
 import pytest
-from claims import OUTPUT, document
+from claims import PAGE_FILE, render_page
 from conftest import HAS_COMPILED_FOLDER
 
 from minitrans.verify.checks import CHECKS
@@ -13,15 +13,15 @@ from minitrans.verify.checks import CHECKS
 @pytest.mark.skipif(not HAS_COMPILED_FOLDER, reason="the claims about compiled code are not there")
 def test_the_page_is_up_to_date() -> None:
     pytest.importorskip("ctranslate2")
-    assert OUTPUT.read_text(encoding="utf-8") == document(), "run scripts/dev/claims.py"
+    assert PAGE_FILE.read_text(encoding="utf-8") == render_page(), "run scripts/dev/claims.py"
 
 
 def test_every_claim_has_a_row() -> None:
-    rows = re.findall(r"^\| `([^`]+)` \|", document().split("## The sabotages")[0], re.MULTILINE)
+    rows = re.findall(r"^\| `([^`]+)` \|", render_page().split("## The sabotages")[0], re.MULTILINE)
     assert rows == [check.id for check in CHECKS]
     numbered = {id_.split(".")[0] for id_ in rows if re.match(r"C\d", id_)}
     assert numbered == {f"C{i}" for i in range(1, 27)}
 
 
 def test_the_page_of_the_architecture_is_up_to_date() -> None:
-    assert model_parts.OUTPUT.read_text(encoding="utf-8") == model_parts.document(), "run scripts/dev/model_parts.py"
+    assert model_parts.PAGE_FILE.read_text("utf-8") == model_parts.render_page(), "run scripts/dev/model_parts.py"

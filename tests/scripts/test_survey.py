@@ -8,63 +8,63 @@ import yaml
 
 pytest.importorskip("transformers")
 import survey
-from survey import NOTES_FILE, OUTPUT, Entry, Note, Row, join_names, main, printed_by, questions, read_notes, reasons
+from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, Note, join_names, main, printed_by, read_notes
 
 from minitrans.cachecheck.measure import Caught, Measurement, Result
 
 Capture = pytest.CaptureFixture[str]
 # As the project promises; and five of each kind are measured in the tests of anyone's model.
-PROMISED = {
+PROMISED_ARCHITECTURES = {
     *("marian", "m2m_100", "bart", "mbart", "pegasus", "pegasus_x", "blenderbot", "plbart", "led", "bigbird_pegasus"),
     *("t5", "mt5", "umt5", "longt5", "nllb-moe", "switch_transformers", "prophetnet"),
     *("gpt2", "llama", "mistral", "qwen2", "gemma", "phi", "falcon", "bloom", "opt", "gpt_neox", "mamba"),
 }
 
 
-def outcome(id_: str, measured: float, *, offered: bool = True) -> Result:
+def new_result(id_: str, measured: float, *, offered: bool = True) -> Result:
     passed = offered and measured <= 1e-12
     return Result(id_, "", "", "", measured, 1e-12, passed, 0.0, {}, offered, "" if offered else "it cannot")
 
 
-ROWS = {
-    "gpt2": Row(Entry("gpt2", "gpt2", {}, True), [outcome("steps", 0.0), outcome("chunks", 0.5)],
+FINDINGS = {
+    "gpt2": Finding(Entry("gpt2", "gpt2", {}, True), [new_result("steps", 0.0), new_result("chunks", 0.5)],
                 [Caught("cut", "", ["steps"]), Caught("late", "", [])]),
-    "opt": Row(Entry("opt", "opt", {}, False), [outcome("steps", 0.0), outcome("rows", 0.0, offered=False)]),
-    "llama": Row(Entry("llama", "llama", {}, False), [outcome("steps", 1e-7)]),
-    "bart": Row(Entry("bart", "bart", {}, False), no_model_reason="it | has none"),
-    "short": Row(Entry("short", "gpt2", {"n_positions": 12}, False), [outcome("steps", float("nan"))]),
+    "opt": Finding(Entry("opt", "opt", {}, False), [new_result("steps", 0.0), new_result("rows", 0.0, offered=False)]),
+    "llama": Finding(Entry("llama", "llama", {}, False), [new_result("steps", 1e-7)]),
+    "bart": Finding(Entry("bart", "bart", {}, False), no_model_reason="it | has none"),
+    "short": Finding(Entry("short", "gpt2", {"n_positions": 12}, False), [new_result("steps", float("nan"))]),
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "measure", lambda entry: ROWS[entry.name])
+    monkeypatch.setattr(survey, "check_entry", lambda entry: FINDINGS[entry.name])
     monkeypatch.setattr(survey, "ProcessPoolExecutor", ThreadPoolExecutor)
     monkeypatch.setattr(survey, "architectures", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "bart")})
 
 
-def notes_file(folder: Path, *notes: dict[str, object]) -> Path:
+def write_notes_file(folder: Path, *notes: dict[str, object]) -> Path:
     file = folder / "notes.yaml"
     short = {"name": "short", "architecture": "gpt2", "settings": {"n_positions": 12}}
     file.write_text(yaml.safe_dump({"with_faults": ["gpt2"], "with_settings": [short], "notes": list(notes)}))
     return file
 
 
-def note(entries: list[str], checks: list[str], shown: str = "") -> dict[str, object]:
+def make_note(entries: list[str], checks: list[str], shown: str = "") -> dict[str, object]:
     return {"entries": entries, "checks": checks, "kind": "meant", "words": "Because of that.", "shown": shown}
 
 
 def test_the_page_names_all_and_explains_all() -> None:
     _, notes = read_notes(NOTES_FILE)
-    page = OUTPUT.read_text(encoding="utf-8")
-    assert [name for name in sorted(PROMISED) if f" {name}" not in page] == []
+    page = PAGE_FILE.read_text(encoding="utf-8")
+    assert [name for name in sorted(PROMISED_ARCHITECTURES) if f" {name}" not in page] == []
     assert "**?**" not in page
     assert all(f'<a id="note-{i}"></a>' in page and f"(#note-{i})" in page for i in range(1, len(notes) + 1))
 
 
 def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Capture) -> None:
     output = tmp_path / "page.md"
-    file = notes_file(tmp_path, note(["gpt2"], ["chunks"], "print(6 * 7)"), note(["llama"], ["steps"]))
+    file = write_notes_file(tmp_path, make_note(["gpt2"], ["chunks"], "print(6 * 7)"), make_note(["llama"], ["steps"]))
     assert main(["--output", str(output)], file) == 1
     said = ["not explained: gpt2: late", "not explained: short: steps", "explains nothing: Because of that."]
     assert capsys.readouterr().out.splitlines() == said
@@ -78,23 +78,23 @@ def test_all_has_to_be_explained_and_nothing_else(tmp_path: Path, capsys: Captur
     assert "Of 5 names 4 were measured: 1 decode exactly, 1 do but for" in " ".join(page.split())
     assert "2 faults were put around 1 of them; the checks caught 1." in " ".join(page.split())
     assert "print(6 * 7)\n```\n\n```text\n42\n```" in page
-    assert main(["--output", str(output)], notes_file(tmp_path, note(["all"], ["all"]))) == 0
+    assert main(["--output", str(output)], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
     assert "**?**" not in output.read_text(encoding="utf-8")
 
 
 def test_names_that_are_asked_for_are_not_written(tmp_path: Path, capsys: Capture) -> None:
-    before = OUTPUT.read_bytes()
-    assert main(["gpt2", "opt"], notes_file(tmp_path, note(["all"], ["all"]))) == 0
+    before = PAGE_FILE.read_bytes()
+    assert main(["gpt2", "opt"], write_notes_file(tmp_path, make_note(["all"], ["all"]))) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == ["| gpt2 | `chunks` 0.5 | [1](#note-1) |", "| opt |  |  |"]
-    assert OUTPUT.read_bytes() == before
+    assert PAGE_FILE.read_bytes() == before
 
 
 def test_of_many_checks_that_fail_the_worst_are_named_nan_first() -> None:
-    results = [outcome(f"c{i}", 0.1 * i) for i in range(1, 7)] + [outcome("nan", float("nan"))]
-    row = Row(ROWS["opt"].entry, results)
-    *_, line = survey.table([row], [])
+    results = [new_result(f"c{i}", 0.1 * i) for i in range(1, 7)] + [new_result("nan", float("nan"))]
+    row = Finding(FINDINGS["opt"].entry, results)
+    *_, line = survey.failure_table([row], [])
     assert line == "| opt | `nan` NaN, `c6` 0.6, `c5` 0.5, `c4` 0.4, `c3` 0.3, 2 more | **?** |"
-    assert len([*questions(row)]) == 7
+    assert len([*survey.entry_failures(row)]) == 7
 
 
 def test_a_note_is_about_some_or_all() -> None:
@@ -105,12 +105,12 @@ def test_a_note_is_about_some_or_all() -> None:
 
 def test_a_dtype_that_is_not_float64_is_named() -> None:
     results = [Result("steps", "", "", "", None, 1e-12, True, 0.0, {"float32": Measurement(0.0, 1e-5)})]
-    assert join_names([Row(ROWS["opt"].entry, results), ROWS["opt"]]) == "opt (float32), opt."
+    assert join_names([Finding(FINDINGS["opt"].entry, results), FINDINGS["opt"]]) == "opt (float32), opt."
 
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:
-    rows = [Row(Entry(f"n{i}", "", {}, False), [outcome("rows", 0.0, offered=False)]) for i in range(6)]
-    assert [*reasons(rows)][-1] == "| it cannot | `rows` | 6 |"
+    rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
+    assert [*survey.reason_table(rows)][-1] == "| it cannot | `rows` | 6 |"
 
 
 def test_a_program_sees_what_stands_before_it() -> None:
@@ -120,8 +120,8 @@ def test_a_program_sees_what_stands_before_it() -> None:
 @pytest.mark.slow
 def test_an_architecture_is_measured_with_and_without_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    row = survey.measure(Entry("gpt2", "gpt2", {"n_positions": 12}, True))
-    assert [result.id for result in row.failed] == ["padding.left-mask-alone"]
-    assert row.caught
-    assert survey.measure(Entry("gpt2", "gpt2", {}, False)).caught == []
-    assert survey.measure(Entry("gone", "gone", {}, False)).no_model_reason.endswith("has no gone that decodes")
+    row = survey.check_entry(Entry("gpt2", "gpt2", {"n_positions": 12}, True))
+    assert [result.id for result in row.failed_checks] == ["padding.left-mask-alone"]
+    assert row.fault_results
+    assert survey.check_entry(Entry("gpt2", "gpt2", {}, False)).fault_results == []
+    assert survey.check_entry(Entry("gone", "gone", {}, False)).no_model_reason.endswith("has no gone that decodes")

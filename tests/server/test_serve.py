@@ -323,11 +323,11 @@ def test_the_client_of_libretranslate_works(server: ServerProcess, translator: T
 def test_many_clients_at_once(server: ServerProcess, translator: Translator) -> None:
     right = dict(zip(LINES[2:], translator.translate(LINES[2:]), strict=True))
     assert run_clients(server, LINES[2:], 20, 0.5)
-    before = server.memory()
+    before = server.resident_mb()
     replies = run_clients(server, LINES[2:], 20, 2)
     assert {reply.status for reply in replies} == {200}
     assert wrong_replies(replies, right) == []
-    assert server.memory() < before + 10
+    assert server.resident_mb() < before + 10
     control = [
         replies[0],
         *(replies[0]._replace(**change) for change in ({"text": ""}, {"status": 500}, {"status": 429})),
