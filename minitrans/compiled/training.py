@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrans.compiled.library import SublayerParameters, call, check_token_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropout_byte_threshold
 
@@ -61,7 +61,7 @@ training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _
 
 def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
     training_library().use_threads(torch.get_num_threads())
-    return call(training_library(), dtype, name, *arguments)
+    return call_function(training_library(), dtype, name, *arguments)
 
 
 def batch_loss(
@@ -110,12 +110,12 @@ def hidden_states(
         ValueError: A sequence is longer than `max_len`.
         IndexError: An id is not below V, or negative.
     """
-    for ids, table in ((src_ids, plan.source), (tgt_in, plan.target)):
+    for ids, table in ((src_ids, plan.src_embedding), (tgt_in, plan.tgt_embedding)):
         if ids.size(1) > plan.config.max_len:
             raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
         check_token_ids(ids, len(table))
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
-    tables = (plan.source,) if plan.tied else (plan.source, plan.target, plan.output)
+    tables = (plan.src_embedding,) if plan.tied else (plan.src_embedding, plan.tgt_embedding, plan.output)
     result: tuple[Tensor, Tensor] = _HiddenStates.apply(  # type: ignore[no-untyped-call]
         plan, batch, dtype, *tables, *_parameters(plan)
     )
@@ -147,7 +147,7 @@ def _model_struct(plan: Plan) -> _Model:
     parts = [*_part_structs(plan.encoder, plan.encoder_norm, "self-attention")]
     of_target = _draw_dropout(plan.dropout)
     parts += _part_structs(plan.decoder, plan.decoder_norm, "causal self-attention")
-    c, pointers = plan.config, (table.data_ptr() for table in (plan.source, plan.target, plan.positions))
+    c, pointers = plan.config, (table.data_ptr() for table in (plan.src_embedding, plan.tgt_embedding, plan.positions))
     sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, len(plan.output)
     return _Model((_Part * len(parts))(*parts), len(parts), len(plan.encoder), *sizes, *pointers, of_source, of_target)
 
