@@ -108,7 +108,7 @@ GEN_KWARGS: dict[str, dict[str, Any]] = {
     "uncached beams": {**BEAM_SEARCH_KWARGS, "use_cache": False},
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
-MAX_DROPPED_SETTINGS = 4  # how often what an error speaks of is then left as it was
+MAX_SETTING_DROPS = 4  # how often what an error speaks of is then left as it was
 MAX_PARAMETERS = 10_000_000
 
 
@@ -390,7 +390,7 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     name, kind = architectures()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
-    dropping = [(attempt, MAX_DROPPED_SETTINGS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
+    dropping = [(attempt, MAX_SETTING_DROPS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
     for attempt, n_dropped in [*((attempt, 0) for attempt in FALLBACK_SETTINGS), *dropping]:
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):

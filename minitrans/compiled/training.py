@@ -59,7 +59,7 @@ _RESULT_TYPES = {"linear_cross_entropy": c_double, "forward": c_void_p}
 training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
 
 
-def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
+def _call_function(name: str, dtype: torch.dtype, *arguments: object) -> Any:
     training_library().use_threads(torch.get_num_threads())
     return call_function(training_library(), dtype, name, *arguments)
 
@@ -172,7 +172,7 @@ class _Tape:
     def __init__(self, model: _Model, batch: _Batch, hidden: Tensor) -> None:
         """Make the pass; write the hidden states."""
         self.model = model
-        self.address = _call("forward", hidden.dtype, model, batch, hidden)
+        self.address = _call_function("forward", hidden.dtype, model, batch, hidden)
         weakref.finalize(self, _call, "release", hidden.dtype, self.address)
 
 
@@ -201,7 +201,7 @@ class _HiddenStates(torch.autograd.Function):
         sizes = [parameter.numel() for parameter in parameters]
         flat = d_output.new_empty(sum(sizes))
         pointers = ctx.tape.address, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
-        _call("backward", grad.dtype, ctx.tape.model, *pointers)
+        _call_function("backward", grad.dtype, ctx.tape.model, *pointers)
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 
@@ -216,7 +216,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         ctx.scale = 1 / max(1, len(hidden))  # the gradients of the mean, which training asks for
         arguments = hidden, weight, target, *gradients, *hidden.shape, len(weight), smoothing, ctx.scale
-        return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, *arguments))
+        return weight.new_tensor(_call_function("linear_cross_entropy", hidden.dtype, *arguments))
 
     @staticmethod
     @once_differentiable

@@ -105,7 +105,7 @@ def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
 
 # -- No fault -------------------------------------------------------------------------------------------------------
 
-SIZES: list[dict[str, Any]] = [
+SIZE_CASES: list[dict[str, Any]] = [
     {},
     {"n_heads": 1},
     {"n_heads": 1, "d_head": 1},
@@ -128,7 +128,7 @@ EPS_CASES: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [*SIZES, *({"eps": eps} for eps in EPS_CASES)], ids=str)
+@pytest.mark.parametrize("sizes", [*SIZE_CASES, *({"eps": eps} for eps in EPS_CASES)], ids=str)
 def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
     model = make_model(dtype, **sizes)
     assert refusal_reasons(dtype, model) == ("", "")

@@ -21,7 +21,7 @@ from minitrans.verify.oracles import (
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
 
-MIN_DIFFERENCE = 1e-6  # a changed weight moves the numbers by far more than rounding does
+MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than rounding does
 
 
 def make_subject() -> ModelAndPairs:
@@ -62,7 +62,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         model = copy.deepcopy(s.model)
         changed = weight + 0.1 * random_tensor(1, *weight.shape)
         model.get_parameter(name).data = changed.detach()
-        assert distance(model) > MIN_DIFFERENCE, name
+        assert distance(model) > MIN_WEIGHT_EFFECT, name
     other = copy.deepcopy(s.model)
     other.positions = other.positions + 1.0
     assert all(torch.equal(a, b) for a, b in zip(oracle(other, s.src_ids, s.tgt_in), want, strict=True))
