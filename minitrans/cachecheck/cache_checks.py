@@ -30,7 +30,7 @@ from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, 
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
-SEQUENCE_LENGTH = 16  # tokens of a prompt and what is generated after it
+GENERATION_LENGTH = 16  # tokens of a prompt and what is generated after it
 DRAFT_LENGTH = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
@@ -106,7 +106,7 @@ def _chunk_sizes(length: int, size: int) -> list[int]:
 
 
 @claim("lengths", "logits of long sentences, of which a part is a prompt")
-def length_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def long_sentence_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """So do steps, chunks and one prefill far beyond each window and block, and steps up to the longest position."""
     model = case.model
     longest = model.max_len or max([LONG_LENGTH, *(3 * span + 2 for span in model.spans)])
@@ -179,7 +179,7 @@ def static_cache_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("weights", "logits and all attention weights, one token at a time")
-def weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def attention_weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The attention weights of the steps are those of the full pass: 0 for what comes later."""
     # To float32's precision where a softmax is in float32, as many are whatever the dtype is. Weights of float64 that
     # hold none but float32's numbers tell. Those of bfloat16 alone do not: 0 and 1 are exact.
@@ -507,9 +507,9 @@ SHORTFALL_TEXT = "how far a token's logit lies below the largest, by a full pass
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
 
-def generated_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than SEQUENCE_LENGTH tokens."""
-    n = min(case.model.max_len or SEQUENCE_LENGTH, SEQUENCE_LENGTH) - prompts.size(1)
+def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
+    """The prompts (B, T) and what is generated after them; with them no more than GENERATION_LENGTH tokens."""
+    n = min(case.model.max_len or GENERATION_LENGTH, GENERATION_LENGTH) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
@@ -528,7 +528,7 @@ def logit_shortfall(case: ModelAndTokens[Any], n_given: int) -> Deviation:
 def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.unpadded_row(b)
-    length = min(case.model.max_len or SEQUENCE_LENGTH, SEQUENCE_LENGTH) // 2
+    length = min(case.model.max_len or GENERATION_LENGTH, GENERATION_LENGTH) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
@@ -539,7 +539,7 @@ def generated_shortfall(case: ModelAndTokens[Any], ways: Sequence[str] = ("cache
     for way in ways:
         for b in range(len(case.tokens)):
             row = prompt_case(case, b)
-            output = row.with_tokens(generated_tokens(row, row.tokens, way))
+            output = row.with_tokens(generate_tokens(row, row.tokens, way))
             deviations.append(logit_shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
@@ -560,7 +560,7 @@ def assisted_shortfall(case: ModelAndTokens[Any]) -> Deviation:
 def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
-    outputs, deviations = generated_tokens(case, prompts, "cached", mask), []
+    outputs, deviations = generate_tokens(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
         row = case.unpadded_row(b).with_tokens(outputs[b : b + 1, n_padding:])
@@ -577,7 +577,7 @@ def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
     for b in range(len(case.tokens)):
         row, scores = prompt_case(case, b), []
         for way in ("beams", "uncached beams"):
-            tokens = generated_tokens(row, row.tokens, way)
+            tokens = generate_tokens(row, row.tokens, way)
             beams = row.with_rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])
             log_p = F.log_softmax(beams.full_pass()[0] * case.logit_unit, -1).gather(-1, tokens[:, 1:, None])
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))

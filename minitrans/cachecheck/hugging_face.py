@@ -36,7 +36,7 @@ except ImportError as error:
 
 SMALL_VOCAB_SIZE = 53  # pieces of a small model
 SMALL_MAX_LEN = 96  # its positions
-SMALL_SPAN = 8  # its windows and blocks
+SMALL_WINDOW = 8  # its windows and blocks
 SPECIAL_ID_SUFFIXES = "token_id", "token_index"  # how settings end that are ids of tokens which are no words
 START_KEYS = "decoder_start_token_id", "bos_token_id", "pad_token_id"  # of these the first begins targets
 MAX_LEN_KEYS = "max_position_embeddings", "n_positions", "max_decoder_position_embeddings"
@@ -55,9 +55,9 @@ SMALL_SIZES: dict[str, int] = {
     r"\w*mamba\w*_(n_|num_)?heads|o_groups": 8,
     r"\w*(n|num)_(\w+_)?heads?(_per_layer)?|attention_heads|heads_per_ngram": 4,
     r"(n|num)_\w*centroids|\w*experts?(_num)?|\w*(d_state|state_size)|\w*block_size|local_radius|patch_size": 4,
-    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SMALL_SPAN,
-    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SMALL_SPAN,
-    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SMALL_SPAN,
+    r"\w*(head_?dim|head_size|d_head|dim_head|d_kv|kv_channels|rotary_dim|rank|d_rel)": SMALL_WINDOW,
+    r"\w*(window|window_size|window_len|chunk_size|chunk_length|_budget)|local_attention|index_topk": SMALL_WINDOW,
+    r"relative_attention_num_buckets|\w*lowrank|image_size|\w*block_multiple_of": SMALL_WINDOW,
     r"relative_attention_max_distance": 20,
     r"(\w+_)?(num_|n_)?(\w+_)?(layers?|layers_per_stack|num_blocks|depth)": 2,
     r"\w*(intermediate_size(_\w+)?|ffn_dim|d_ff|dff|dim_ff|d_inner|n_inner|ffn_hidden_size|feed_forward_size)": 48,
@@ -68,7 +68,7 @@ SMALL_SIZES: dict[str, int] = {
 }
 # What they are given whatever it was.
 FIXED_SETTINGS: dict[str, object] = {
-    **dict.fromkeys(["head_dim", "sliding_window"], SMALL_SPAN),
+    **dict.fromkeys(["head_dim", "sliding_window"], SMALL_WINDOW),
     "num_key_value_heads": 2,
     "n_inner": 48,
     "attn_layer_indices": [1],
@@ -90,15 +90,15 @@ ARCHITECTURE_SETTINGS: dict[str, dict[str, object]] = {
     "xmod": {"default_language": "en_XX"},
 }
 ROPE_SETTINGS = {"rope_type": "default", "rope_theta": 10000.0}
-EQUAL_HEADS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
+EQUAL_HEAD_SETTINGS: dict[str, object] = {"num_key_value_heads": 4, "num_heads": 8}
 # What is given besides, one after the other, as long as no model can be made, or it makes no full pass.
 FALLBACK_SETTINGS: list[dict[str, Any]] = [
     {},
-    {"given": EQUAL_HEADS},
-    {"given": {**EQUAL_HEADS, "head_dim": 2 * SMALL_SPAN}},
+    {"given": EQUAL_HEAD_SETTINGS},
+    {"given": {**EQUAL_HEAD_SETTINGS, "head_dim": 2 * SMALL_WINDOW}},
     {"given": {"rope_parameters": {"full_attention": ROPE_SETTINGS, "sliding_attention": ROPE_SETTINGS}}},
-    {"given": EQUAL_HEADS, "of_each": 2},
-    {"given": EQUAL_HEADS, "fill": True},
+    {"given": EQUAL_HEAD_SETTINGS, "of_each": 2},
+    {"given": EQUAL_HEAD_SETTINGS, "fill": True},
 ]
 BEAM_SEARCH_KWARGS = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
 DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
@@ -108,7 +108,7 @@ GEN_KWARGS: dict[str, dict[str, Any]] = {
     "uncached beams": {**BEAM_SEARCH_KWARGS, "use_cache": False},
     "lookup": {"prompt_lookup_num_tokens": 4},
 }
-MAX_DROPPED_SETTINGS = 4  # how often what an error speaks of is then left as it was
+MAX_SETTING_DROPS = 4  # how often what an error speaks of is then left as it was
 MAX_PARAMETERS = 10_000_000
 
 
@@ -390,7 +390,7 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     name, kind = architectures()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
-    dropping = [(attempt, MAX_DROPPED_SETTINGS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
+    dropping = [(attempt, MAX_SETTING_DROPS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
     for attempt, n_dropped in [*((attempt, 0) for attempt in FALLBACK_SETTINGS), *dropping]:
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):

@@ -138,7 +138,7 @@ class Check:
         measured = {
             dtype: Measurement(float(x), self.tolerance_in(x.computed_in or dtype)) for dtype, x in errors.items()
         }
-        details = [x.where(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
+        details = [x.locate(measured[dtype].tolerance) for dtype, x in errors.items() if not measured[dtype].passed][:1]
         details += [f"part of it is computed in {dtype_name(x.computed_in)}, and allowed its rounding"
                     for x in errors.values() if x.computed_in]  # fmt: skip
         return Result(
@@ -242,24 +242,24 @@ class Deviation(float):
     Attributes:
         errors: (B, n), the largest deviation of each row at each position; None where there are no such.
         start: Which position the first is.
-        what: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
+        context: What was done when they were found, as "fed in chunks of 3 + 2"; empty if that is plain.
         computed_in: The dtype whose rounding it is measured by, where that is lower than the model's.
     """
 
     errors: Tensor | None = None
     start: int = 0
-    what: str = ""
+    context: str = ""
     computed_in: torch.dtype | None = None
 
     def named(self, what: str = "", start: int = 0) -> "Deviation":
         """The same with what was done, and the position at which it begins."""
         copy = Deviation(self)
-        copy.errors, copy.start, copy.what = self.errors, self.start + start, what or self.what
+        copy.errors, copy.start, copy.context = self.errors, self.start + start, what or self.context
         return copy
 
-    def where(self, tolerance: float) -> str:
+    def locate(self, tolerance: float) -> str:
         """Where it first exceeds a tolerance, in words; empty if that is not known."""
-        words = [self.what] if self.what else []
+        words = [self.context] if self.context else []
         if self.errors is not None:
             wrong = ~(self.errors <= tolerance)
             if wrong.any():

@@ -47,7 +47,7 @@ def verify_command(args: Namespace) -> int:
 
     from minitrans.files import write_file
     from minitrans.translate.backend import describe_backends
-    from minitrans.verify.page import make_folder, page
+    from minitrans.verify.page import make_folder, page_html
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
@@ -68,7 +68,7 @@ def verify_command(args: Namespace) -> int:
 
             write_file(path, issue_markdown(report, subject, args.model))
         else:
-            write_file(path, page(report, subject.name if args.model else subject))
+            write_file(path, page_html(report, subject.name if args.model else subject))
         print(f"{'issue' if is_issue else 'page'}: {path}", file=sys.stderr)
     if not args.model:
         print(f"computed: {describe_backends()}", file=sys.stderr)

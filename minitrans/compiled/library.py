@@ -69,7 +69,7 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
     return library
 
 
-def call(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
+def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *arguments: object) -> Any:
     """Call a function, in its version for a dtype; of a tensor it gets the address, and must know the shape."""
     assert all(a.is_contiguous() for a in arguments if isinstance(a, Tensor))
     function = getattr(library, f"{name}_{DTYPE_NAMES[dtype]}")

@@ -18,7 +18,7 @@ from minitrans.model.dropout import Dropout
 from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
-Kind = Literal["self-attention", "cross-attention", "feed-forward"]
+SublayerKind = Literal["self-attention", "cross-attention", "feed-forward"]
 DropoutLike = MultiHeadAttention | Dropout
 ModuleSpec = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
@@ -39,7 +39,7 @@ class Sublayer(NamedTuple):
         residual_dropout: Probability of dropping an element of what is added to x; 0 in eval mode.
     """
 
-    kind: Kind
+    kind: SublayerKind
     parameters: tuple[Tensor, ...]
     eps: float
     inner_dropout: float
@@ -52,8 +52,8 @@ class Plan:
 
     Attributes:
         config: The sizes.
-        source: (V, D) the source's embedding; scaled by sqrt(D), positions added.
-        target: (V, D) the target's.
+        src_embedding: (V, D) the source's embedding; scaled by sqrt(D), positions added.
+        tgt_embedding: (V, D) the target's.
         output: (V, D) what turns the decoder's last hidden states into logits.
         tied: Whether these three are one matrix; else no two of them are.
         positions: (max_len, D).
@@ -65,8 +65,8 @@ class Plan:
     """
 
     config: TransformerConfig
-    source: Tensor
-    target: Tensor
+    src_embedding: Tensor
+    tgt_embedding: Tensor
     output: Tensor
     tied: bool
     positions: Tensor
@@ -132,8 +132,8 @@ def read_plan(model: Transformer) -> Plan:
             raise NotAdmittedError(f"{name} is {tensor.dtype} on {tensor.device}, {first}")
     return Plan(
         config=model.config,
-        source=tables[0],
-        target=tables[1],
+        src_embedding=tables[0],
+        tgt_embedding=tables[1],
         output=tables[2],
         tied=n_tables == 1,
         positions=model.positions,
@@ -195,7 +195,7 @@ def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
 
 
 def _sublayer(
-    kind: Kind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: DropoutLike, end: DropoutLike
+    kind: SublayerKind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: DropoutLike, end: DropoutLike
 ) -> Sublayer:
     parameters = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
     return Sublayer(kind, parameters, norm.eps, _dropout_probability(inside), _dropout_probability(end))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from minitrans.compiled.library import SublayerParameters, call, check_token_ids, load_library
+from minitrans.compiled.library import SublayerParameters, call_function, check_token_ids, load_library
 from minitrans.compiled.plan import Plan, Sublayer
 from minitrans.model.dropout import draw_seed, dropout_byte_threshold
 
@@ -59,9 +59,9 @@ _RESULT_TYPES = {"linear_cross_entropy": c_double, "forward": c_void_p}
 training_library = functools.cache(functools.partial(load_library, CPP_SOURCE, _ARGUMENT_TYPES, _RESULT_TYPES))
 
 
-def _call(name: str, dtype: torch.dtype, *arguments: object) -> Any:
+def _call_function(name: str, dtype: torch.dtype, *arguments: object) -> Any:
     training_library().use_threads(torch.get_num_threads())
-    return call(training_library(), dtype, name, *arguments)
+    return call_function(training_library(), dtype, name, *arguments)
 
 
 def batch_loss(
@@ -110,12 +110,12 @@ def hidden_states(
         ValueError: A sequence is longer than `max_len`.
         IndexError: An id is not below V, or negative.
     """
-    for ids, table in ((src_ids, plan.source), (tgt_in, plan.target)):
+    for ids, table in ((src_ids, plan.src_embedding), (tgt_in, plan.tgt_embedding)):
         if ids.size(1) > plan.config.max_len:
             raise ValueError(f"{ids.size(1)} tokens are more than model.max_len ({plan.config.max_len})")
         check_token_ids(ids, len(table))
     batch = src_ids.contiguous(), tgt_in.contiguous(), kept.sum(1)
-    tables = (plan.source,) if plan.tied else (plan.source, plan.target, plan.output)
+    tables = (plan.src_embedding,) if plan.tied else (plan.src_embedding, plan.tgt_embedding, plan.output)
     result: tuple[Tensor, Tensor] = _HiddenStates.apply(  # type: ignore[no-untyped-call]
         plan, batch, dtype, *tables, *_parameters(plan)
     )
@@ -147,7 +147,7 @@ def _model_struct(plan: Plan) -> _Model:
     parts = [*_part_structs(plan.encoder, plan.encoder_norm, "self-attention")]
     of_target = _draw_dropout(plan.dropout)
     parts += _part_structs(plan.decoder, plan.decoder_norm, "causal self-attention")
-    c, pointers = plan.config, (table.data_ptr() for table in (plan.source, plan.target, plan.positions))
+    c, pointers = plan.config, (table.data_ptr() for table in (plan.src_embedding, plan.tgt_embedding, plan.positions))
     sizes = c.d_model, c.n_heads, c.head_size, c.d_ff, len(plan.output)
     return _Model((_Part * len(parts))(*parts), len(parts), len(plan.encoder), *sizes, *pointers, of_source, of_target)
 
@@ -172,7 +172,7 @@ class _Tape:
     def __init__(self, model: _Model, batch: _Batch, hidden: Tensor) -> None:
         """Make the pass; write the hidden states."""
         self.model = model
-        self.address = _call("forward", hidden.dtype, model, batch, hidden)
+        self.address = _call_function("forward", hidden.dtype, model, batch, hidden)
         weakref.finalize(self, _call, "release", hidden.dtype, self.address)
 
 
@@ -201,7 +201,7 @@ class _HiddenStates(torch.autograd.Function):
         sizes = [parameter.numel() for parameter in parameters]
         flat = d_output.new_empty(sum(sizes))
         pointers = ctx.tape.address, grad.contiguous(), flat, d_tables[0], d_tables[len(d_tables) // 2]
-        _call("backward", grad.dtype, ctx.tape.model, *pointers)
+        _call_function("backward", grad.dtype, ctx.tape.model, *pointers)
         d_parameters = (part.view_as(p) for part, p in zip(flat.split(sizes), parameters, strict=True))
         return None, None, None, *d_tables, *d_parameters
 
@@ -216,7 +216,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
         ctx.save_for_backward(*gradients)
         ctx.scale = 1 / max(1, len(hidden))  # the gradients of the mean, which training asks for
         arguments = hidden, weight, target, *gradients, *hidden.shape, len(weight), smoothing, ctx.scale
-        return weight.new_tensor(_call("linear_cross_entropy", hidden.dtype, *arguments))
+        return weight.new_tensor(_call_function("linear_cross_entropy", hidden.dtype, *arguments))
 
     @staticmethod
     @once_differentiable

@@ -81,7 +81,7 @@ def feed_forward(weights: Weights, prefix: str, x: Array) -> Array:
     return hidden @ weights[f"{prefix}.w_2.weight"].T + weights[f"{prefix}.w_2.bias"]
 
 
-def positions(n: int, d_model: int) -> Array:
+def sinusoidal_positions(n: int, d_model: int) -> Array:
     """Sines and cosines, entry by entry: (n, D)."""
     table = np.zeros((n, d_model))
     for pos in range(n):
@@ -95,10 +95,10 @@ def embed(weights: Weights, name: str, ids: Sequence[int]) -> Array:
     """Token vectors times sqrt(D), plus positions: (T, D)."""
     table = weights[f"{name}.weight"]
     d_model = table.shape[1]
-    return table[list(ids)] * np.sqrt(d_model) + positions(len(ids), d_model)
+    return table[list(ids)] * np.sqrt(d_model) + sinusoidal_positions(len(ids), d_model)
 
 
-def n_layers(weights: Weights, stack: str) -> int:
+def count_layers(weights: Weights, stack: str) -> int:
     """How many layers the encoder or decoder has, counted from the names of its weights."""
     return len({name.split(".")[2] for name in weights if name.startswith(f"{stack}.layers.")})
 
@@ -106,7 +106,7 @@ def n_layers(weights: Weights, stack: str) -> int:
 def encode(weights: Weights, n_heads: int, src_ids: Sequence[int]) -> Array:
     """The encoder: a source of S ids -> memory (S, D)."""
     x = embed(weights, "src_embedding", src_ids)
-    for i in range(n_layers(weights, "encoder")):
+    for i in range(count_layers(weights, "encoder")):
         layer = f"encoder.layers.{i}"
         normed = layer_norm(weights, f"{layer}.self_norm", x)
         x = x + multi_head_attention(weights, f"{layer}.self_attn", n_heads, normed, normed, causal=False)[0]
@@ -117,7 +117,7 @@ def encode(weights: Weights, n_heads: int, src_ids: Sequence[int]) -> Array:
 def decode(weights: Weights, n_heads: int, memory: Array, tgt_in: Sequence[int]) -> Array:
     """The decoder: memory (S, D) and T target ids, BOS first -> logits (T, V)."""
     x = embed(weights, "tgt_embedding", tgt_in)
-    for i in range(n_layers(weights, "decoder")):
+    for i in range(count_layers(weights, "decoder")):
         layer = f"decoder.layers.{i}"
         normed = layer_norm(weights, f"{layer}.self_norm", x)
         x = x + multi_head_attention(weights, f"{layer}.self_attn", n_heads, normed, normed, causal=True)[0]

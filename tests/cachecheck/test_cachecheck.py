@@ -25,10 +25,10 @@ CHECKS_BY_ID = {check.id: check for check in CHECKS}
 CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
 CACHE_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
 CAUSAL_CHECK_IDS = "causal.prefix causal.values causal.gradient steps"
-LEFT_IDS = "padding.left padding.left-mask-alone"
+LEFT_PADDING_IDS = "padding.left padding.left-mask-alone"
 DRAFT_IDS = "generate.lookup generate.assisted"
 GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
-STEPWISE_IDS = f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}"
+STEPWISE_IDS = f"{CACHE_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 EXPECTED_BY_FAULT = {
@@ -36,17 +36,17 @@ EXPECTED_BY_FAULT = {
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
-    "own padding seen": ("padding is attended to", LEFT_IDS, "generate.ragged"),
-    "padding counted": ("padding is not attended to, but counted", LEFT_IDS, None),
+    "own padding seen": ("padding is attended to", LEFT_PADDING_IDS, "generate.ragged"),
+    "padding counted": ("padding is not attended to, but counted", LEFT_PADDING_IDS, None),
     "mask alone": ("padding is not attended to, but counted", "padding.left-mask-alone", ""),
     "static": ("positions start at 0 again at every step", "static", ""),
     "cache cut": ("the cache forgets its first tokens", "steps chunks lengths", None),
     "wrong corner": (
         "a later chunk is wrong alone",
         "chunks",
-        f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}",
+        f"{CACHE_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}",
     ),
-    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{CACHE_IDS} {LEFT_IDS} {GENERATE_IDS}"),
+    "chunk forgets": ("a later chunk is wrong alone", "chunks", f"{CACHE_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"),
     "stale": ("each step is fed the previous token", "steps chunks", None),
     "target rows": ("keys and values of the target are not selected", "rows", "generate.beams"),
     "source rows": ("keys and values of the source are not selected", "rows", None),
@@ -105,7 +105,7 @@ def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: in
 TOKENS = random_case(Toy()).tokens
 COPY_ENDS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
 COPY_2_ENDS = random_case(Toy()).other_tokens(COPY_ENDS)
-SINGLES, ENDS_SUM, SELECTIONS = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
+SINGLES, ENDS_SUM, SELECTIONS_TEXT = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("steps", "position 8 of row 2 is the first that differs", fed(*SINGLES)),
@@ -137,9 +137,9 @@ CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("batch", "with the rows in reverse", lambda toy, ids, c: torch.arange(len(ids))[:, None, None]),
     ("batch", "beside rows of other tokens, full", fed(when=lambda toy, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
     ("batch", "rows of other tokens, steps", fed(*SINGLES, when=lambda t, ids, c: int(ids[:, -1].sum()) != ENDS_SUM)),
-    ("rows", f"{SELECTIONS} [3, 0, 1]", fed(5, 1, 1)),
-    ("rows", f"{SELECTIONS} [0]", fed(5, 1, 1, 1, 1)),
-    ("rows", SELECTIONS, "repeated rows"),
+    ("rows", f"{SELECTIONS_TEXT} [3, 0, 1]", fed(5, 1, 1)),
+    ("rows", f"{SELECTIONS_TEXT} [0]", fed(5, 1, 1, 1, 1)),
+    ("rows", SELECTIONS_TEXT, "repeated rows"),
     ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
     ("fork", "the cache that was copied after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),

@@ -23,10 +23,10 @@ issue = importlib.import_module("minitrans.verify.issue")
 Capture = pytest.CaptureFixture[str]
 
 # Their positions begin where the padding does, unless position_ids say otherwise; rotary angles are float32.
-ALONE = {"padding.left-mask-alone"}
+MASK_ALONE = {"padding.left-mask-alone"}
 FAILING_CHECKS_BY_MODEL = {
     **{name: set() for name in ("marian", "m2m_100", "bart", "t5", "pegasus_x", "opt")},
-    "gpt2": ALONE, "llama": ALONE, "mistral": ALONE, "gemma": ALONE,
+    "gpt2": MASK_ALONE, "llama": MASK_ALONE, "mistral": MASK_ALONE, "gemma": MASK_ALONE,
 }  # fmt: skip
 FLOAT32_SOFTMAX_MODELS = {"llama", "mistral", "opt", "gemma"}  # their softmax, where weights are asked for
 
@@ -43,7 +43,7 @@ def test_all_is_exact_but_what_is_known(name: str) -> None:
     assert {id_ for id_, result in results.items() if result.failed} == FAILING_CHECKS_BY_MODEL[name]
     assert {"float64", "float32", "bfloat16"} == set(results["steps"].by_dtype)
     assert (results["weights"].tolerance == dtype_tolerance(torch.float32)) == (name in FLOAT32_SOFTMAX_MODELS)
-    of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *ALONE}
+    of_source, of_target = {"source.padding", "source.padding-token"}, {"padding.right", "padding.left", *MASK_ALONE}
     lacking = of_target if model.has_source else of_source
     assert {id_ for id_, result in results.items() if not result.offered} == lacking
     if name == "llama":  # for gpt2 it is said below

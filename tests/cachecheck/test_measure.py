@@ -60,15 +60,15 @@ def test_it_knows_where_it_first_exceeds_a_tolerance() -> None:
         b[2, ..., 1, 4], b[0, ..., 2, 0], b[1, ..., 3, 3] = 0.25, 9.0, 0.5
         largest = deviation(a, b)
         assert largest == 9.0
-        assert largest.where(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
-        assert largest.where(0.3) == "position 2 of row 0 is the first that differs, by 9"
+        assert largest.locate(0.1) == "position 1 of row 2 is the first that differs, by 0.25"
+        assert largest.locate(0.3) == "position 2 of row 0 is the first that differs, by 9"
         moved = largest.named("fed one by one", 3).named(start=4)
         assert moved == 9.0
-        assert moved.where(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
+        assert moved.locate(0.1) == "position 8 of row 2 is the first that differs, by 0.25, fed one by one"
         b[0, ..., 0, 0] = NAN
-        assert deviation(a, b).where(0.1) == "position 0 of row 0 is the first that differs, by NaN"
-        assert largest.where(10.0) == ""
-    assert deviation(torch.zeros(2), torch.ones(2)).where(0.0) == ""
+        assert deviation(a, b).locate(0.1) == "position 0 of row 0 is the first that differs, by NaN"
+        assert largest.locate(10.0) == ""
+    assert deviation(torch.zeros(2), torch.ones(2)).locate(0.0) == ""
 
 
 def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
@@ -103,7 +103,7 @@ def test_nan_infinity_other_shapes_and_nothing_are_not_agreement() -> None:
 def test_the_worst_of_nothing_is_infinite_nan_is_the_worst_of_all_and_what_is_known_is_kept() -> None:
     known = Deviation(2.0).named("so and so")
     assert worst([1.0, known, 0.5]) == 2.0
-    assert worst([1.0, known, 0.5]).where(0.0) == "so and so"
+    assert worst([1.0, known, 0.5]).locate(0.0) == "so and so"
     assert worst([]) == worst([INF, known]) == INF
     assert math.isnan(worst([INF, NAN, known]))
 

@@ -42,7 +42,7 @@ parametrize_all_sizes = pytest.mark.parametrize(
 )
 
 
-def lower_dtype_model(vocab_size: int) -> Transformer:
+def small_weights_model(vocab_size: int) -> Transformer:
     return scale_weights(
         random_model(9, d_model=33, n_heads=3, d_head=17, d_ff=65, vocab_size=vocab_size, max_len=140), 0.4
     )
@@ -58,7 +58,7 @@ def test_training_is_the_same(sizes: dict[str, Any], src_lengths: list[int], tgt
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129])
 def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
-    model, ids = lower_dtype_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
+    model, ids = small_weights_model(200 + n).train(), batch([n, 3], [4, n], 200 + n)
     exact = plain_pass(model, ids)
     for one, other in zip(compiled_pass(model.float(), ids, dtype), exact, strict=True):
         assert (one.double() - other).norm() <= tolerance * other.norm() + 1e-6
@@ -89,7 +89,7 @@ def test_many_rows_of_many_lengths() -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 0.2)])
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
 def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
-    model = lower_dtype_model(240 + n).to(dtype)
+    model = small_weights_model(240 + n).to(dtype)
     stepper = compiled.accelerate_decoding(model)
     assert 0 < worst_step_deviation(model.double(), stepper, 3, 4, [n, 3]) < tolerance
 

@@ -35,7 +35,7 @@ def test_it_is_the_plain_loss(rows: int, vocab: int, smoothing: float) -> None:
 
 def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     compute = Mock(return_value=7.0)
-    monkeypatch.setattr(training, "_call", compute)
+    monkeypatch.setattr(training, "_call_function", compute)
     given = random_case([5, 2], padded=1)
     assert linear_cross_entropy(*given, PAD, 0.1).item() == 7.0
     name, _, hidden, weight, target, _, _, *sizes = compute.call_args.args

@@ -24,9 +24,9 @@ Load = Callable[[], tuple[Path, bool]]
 READ_BYTES = Path.read_bytes
 WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
 NATIVE_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
-X86 = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, + bfloat16, + AMX
+X86_CPUS = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, bfloat16, AMX
 COMPILERS = [
-    *itertools.product([NATIVE_COMPILER, ["clang++"]], X86 if platform.machine() == "x86_64" else []),
+    *itertools.product([NATIVE_COMPILER, ["clang++"]], X86_CPUS if platform.machine() == "x86_64" else []),
     (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else NATIVE_COMPILER, "armv8-a"),
 ]
 

@@ -27,8 +27,8 @@ from minitrans.model.layers import DecoderLayer, FeedForward
 from minitrans.model.transformer import Transformer
 
 SUBLAYERS = {"encoder": ("self", "ff"), "decoder": ("self", "cross", "ff")}
-KINDS = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
-LINEARS = {
+SUBLAYER_KINDS = {"self": "self-attention", "cross": "cross-attention", "ff": "feed-forward"}
+LINEAR_NAMES = {
     "self": ("self_attn.w_qkv", "self_attn.w_o"),
     "cross": ("cross_attn.w_qkv", "cross_attn.w_o"),
     "ff": ("ff.w_1", "ff.w_2"),
@@ -37,7 +37,7 @@ LINEARS = {
 
 def plan_tensors(plan: Plan) -> list[Tensor]:
     """All that are listed, in order."""
-    listed = [plan.source, plan.target, plan.output]
+    listed = [plan.src_embedding, plan.tgt_embedding, plan.output]
     for stack, norm in ((plan.encoder, plan.encoder_norm), (plan.decoder, plan.decoder_norm)):
         listed += [*(tensor for part in stack for tensor in part.parameters), norm.weight, norm.bias]
     return listed
@@ -56,7 +56,7 @@ def test_every_parameter_is_listed_once_and_in_its_place(tied: bool, n_layers: i
     names = ["src_embedding.weight", "tgt_embedding.weight", "output.weight"]
     for stack, sublayers in SUBLAYERS.items():
         for i, name in product(range(n_layers), sublayers):
-            for part, end in product((f"{name}_norm", *LINEARS[name]), ("weight", "bias")):
+            for part, end in product((f"{name}_norm", *LINEAR_NAMES[name]), ("weight", "bias")):
                 names.append(f"{stack}.layers.{i}.{part}.{end}")
         names += [f"{stack}.norm.weight", f"{stack}.norm.bias"]
     assert all(a is model.get_parameter(name) for a, name in zip(plan_tensors(plan), names, strict=True))
@@ -79,7 +79,7 @@ def test_each_sub_layer_has_its_kind_its_eps_and_its_dropout() -> None:
     for name, parts in (("encoder", plan.encoder), ("decoder", plan.decoder)):
         layers = cast(Any, model.get_submodule(name)).layers
         for part, (layer, each) in zip(parts, product(layers, SUBLAYERS[name]), strict=True):
-            assert (part.kind, part.eps) == (KINDS[each], getattr(layer, f"{each}_norm").eps)
+            assert (part.kind, part.eps) == (SUBLAYER_KINDS[each], getattr(layer, f"{each}_norm").eps)
             inside = layer.ff.dropout.p if each == "ff" else getattr(layer, f"{each}_attn").dropout
             wanted += [inside, layer.dropout.p]
     assert (plan.encoder_norm.eps, plan.decoder_norm.eps) == (model.encoder.norm.eps, model.decoder.norm.eps)
@@ -107,7 +107,7 @@ Change = Callable[[Transformer], object]
 ENCODER, DECODER = "encoder.layers.0", "decoder.layers.1"
 
 
-def nothing(*_: object) -> None: ...
+def no_op(*_: object) -> None: ...
 
 
 def put(name: str, make: Callable[[Any], object]) -> Change:
@@ -121,8 +121,8 @@ def put(name: str, make: Callable[[Any], object]) -> Change:
     return change
 
 
-def hook(name: str, when: str = "forward") -> Change:
-    return lambda model: getattr(model.get_submodule(name), f"register_{when}_hook")(nothing)
+def add_hook(name: str, when: str = "forward") -> Change:
+    return lambda model: getattr(model.get_submodule(name), f"register_{when}_hook")(no_op)
 
 
 class Scale(nn.Module):
@@ -132,7 +132,7 @@ class Scale(nn.Module):
         return 2.0 * x
 
 
-def subclass(name: str) -> Change:
+def make_subclass(name: str) -> Change:
     """Have a module be of a class that is the same but for its name."""
 
     def change(model: Transformer) -> None:
@@ -162,16 +162,16 @@ def make_positions_float64(model: Transformer) -> None:
     model.positions = model.positions.double()
 
 
-def larger_vocabulary(model: Transformer) -> None:
+def enlarge_vocabulary(model: Transformer) -> None:
     model.src_embedding.weight = model.tgt_embedding.weight = model.output.weight = nn.Parameter(torch.ones(12, 6))
 
 
 SRC_EMBEDDING_TEXT = "src_embedding.weight torch.float64 on cpu"
 REFUSED_CHANGES: list[tuple[Change, str]] = [
     # types
-    (subclass(""), "the model is a mine.Mine, known is Transformer"),
-    (subclass("encoder.layers"), "encoder.layers is a mine.Mine, known is ModuleList"),
-    (subclass(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
+    (make_subclass(""), "the model is a mine.Mine, known is Transformer"),
+    (make_subclass("encoder.layers"), "encoder.layers is a mine.Mine, known is ModuleList"),
+    (make_subclass(f"{ENCODER}.ff"), "encoder.layers.0.ff is a mine.Mine, known is FeedForward"),
     (
         put(f"{DECODER}.cross_norm", lambda _: nn.RMSNorm(6)),
         "decoder.layers.1.cross_norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
@@ -194,23 +194,23 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
     ),
     (put("positions", nn.Parameter), "positions is a torch.nn.parameter.Parameter, known is Tensor"),
     # hooks and methods
-    (hook(""), "the model has a forward hook"),
-    (hook("encoder"), "encoder has a forward hook"),
-    (hook(f"{DECODER}.ff.w_1", "forward_pre"), "decoder.layers.1.ff.w_1 has a forward hook"),
-    (hook("dropout"), "dropout has a forward hook"),
-    (hook(f"{ENCODER}.self_norm"), "encoder.layers.0.self_norm has a forward hook"),
-    (hook("src_embedding"), "src_embedding has a forward hook"),
-    (hook("decoder.layers"), "decoder.layers has a forward hook"),
-    (hook("decoder", "full_backward"), "decoder has a backward hook"),
-    (hook("output", "full_backward_pre"), "output has a backward hook"),
+    (add_hook(""), "the model has a forward hook"),
+    (add_hook("encoder"), "encoder has a forward hook"),
+    (add_hook(f"{DECODER}.ff.w_1", "forward_pre"), "decoder.layers.1.ff.w_1 has a forward hook"),
+    (add_hook("dropout"), "dropout has a forward hook"),
+    (add_hook(f"{ENCODER}.self_norm"), "encoder.layers.0.self_norm has a forward hook"),
+    (add_hook("src_embedding"), "src_embedding has a forward hook"),
+    (add_hook("decoder.layers"), "decoder.layers has a forward hook"),
+    (add_hook("decoder", "full_backward"), "decoder has a backward hook"),
+    (add_hook("output", "full_backward_pre"), "output has a backward hook"),
     (apply_old_weight_norm, "decoder.layers.1.cross_attn.w_o has a forward hook"),
     (
         lambda m: prune.random_unstructured(m.get_submodule(f"{ENCODER}.ff.w_1"), "bias", 1),
         "encoder.layers.0.ff.w_1 has a forward hook",
     ),
-    (put(f"{ENCODER}.ff.forward", lambda _: nothing), "encoder.layers.0.ff has an attribute forward that is not known"),
+    (put(f"{ENCODER}.ff.forward", lambda _: no_op), "encoder.layers.0.ff has an attribute forward that is not known"),
     (
-        put(f"{DECODER}.self_attn.project", lambda _: nothing),
+        put(f"{DECODER}.self_attn.project", lambda _: no_op),
         f"{DECODER}.self_attn has an attribute project that is not known",
     ),
     (put(f"{ENCODER}.ff_norm.gain", lambda _: 2.0), "encoder.layers.0.ff_norm has an attribute gain that is not known"),
@@ -238,7 +238,7 @@ REFUSED_CHANGES: list[tuple[Change, str]] = [
         "encoder.layers.0.ff.w_1.weight is (14, 6) in shape, known is (13, 6)",
     ),
     (put("positions", lambda old: old[:9]), "positions is (9, 6) in shape, known is (17, 6)"),
-    (larger_vocabulary, "src_embedding.weight is (12, 6) in shape, known is (11, 6)"),
+    (enlarge_vocabulary, "src_embedding.weight is (12, 6) in shape, known is (11, 6)"),
     (put(f"{DECODER}.cross_attn.n_heads", lambda _: 4), "decoder.layers.1.cross_attn.n_heads is 4, known is 2"),
     (put(f"{DECODER}.cross_attn.d_head", lambda _: 2), "decoder.layers.1.cross_attn.d_head is 2, known is 4"),
     # rows of a table that are treated in another way, and what tables are one
@@ -289,13 +289,13 @@ def test_of_two_dtypes_the_first_parameters_is_named() -> None:
     ids=lambda register: register.__name__,
 )
 def test_a_hook_on_all_modules_is_refused_while_it_is_there(register: Callable[..., Any]) -> None:
-    model, handle = random_model(1), register(nothing)
+    model, handle = random_model(1), register(no_op)
     try:
         with pytest.raises(NotAdmittedError, match="all modules of the process"):
             read_plan(model)
     finally:
         handle.remove()
-    handle = model.register_forward_hook(nothing)
+    handle = model.register_forward_hook(no_op)
     handle.remove()
     read_plan(model)
 

@@ -26,7 +26,7 @@ Patch = pytest.MonkeyPatch
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
-def model_of(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **sizes: Any) -> Transformer:
+def make_model(dtype: torch.dtype = torch.float64, eps: tuple[float, ...] = (), **sizes: Any) -> Transformer:
     """In training mode; the parameters that training with products in a dtype has."""
     sizes = {"d_model": 24, "n_heads": 3, "d_ff": 40, "n_layers": 2, "max_len": 30} | sizes
     model = Transformer(TransformerConfig(50, PAD, BOS, EOS, **sizes)).to(torch.promote_types(dtype, torch.float32))
@@ -41,7 +41,7 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
     reasons = []
     for probe_check in (probe.check_training, probe.check_steps):
         try:
-            probe_check(read_plan(model or model_of(dtype)), dtype)
+            probe_check(read_plan(model or make_model(dtype)), dtype)
             reasons.append("")
         except NotAdmittedError as reason:
             reasons.append(str(reason))
@@ -51,19 +51,19 @@ def refusal_reasons(dtype: torch.dtype = torch.float64, model: Transformer | Non
 @pytest.mark.parametrize(("n_heads", "small"), [(1, 1), (2, 2), (3, 3), (8, 3)])
 def test_the_small_model_has_as_few_heads_and_layers(n_heads: int, small: int) -> None:
     """Compiled code goes other ways for one head than for more, and for one layer."""
-    config = probe._small_model(read_plan(model_of(n_heads=n_heads, d_model=24, n_layers=n_heads))).config
+    config = probe._small_model(read_plan(make_model(n_heads=n_heads, d_model=24, n_layers=n_heads))).config
     assert (config.n_heads, config.head_size, config.n_layers) == (small, 24 // n_heads, min(n_heads, 2))
 
 
 @pytest.mark.parametrize("n_layers", [1, 2])
 def test_every_eps_of_the_model_occurs_in_the_small_one(n_layers: int) -> None:
     eps = tuple(0.01 * i for i in range(1, 2 + 5 * n_layers + 1))  # each norm has another
-    small = probe._small_model(read_plan(model_of(eps=eps, n_layers=n_layers)))
+    small = probe._small_model(read_plan(make_model(eps=eps, n_layers=n_layers)))
     assert sorted(m.eps for m in small.modules() if isinstance(m, torch.nn.LayerNorm)) == list(eps)
 
 
 @dataclass(frozen=True)
-class GainedConfig(TransformerConfig):
+class ConfigWithGain(TransformerConfig):
     """Of an edited model: `gain` is a new setting."""
 
     gain: float = 1.0
@@ -80,7 +80,7 @@ class GainedConfig(TransformerConfig):
 def test_a_new_setting_is_tried_with_the_models_value(gain: float, reason: str, monkeypatch: Patch) -> None:
     embed = Transformer.embed
     monkeypatch.setattr(Transformer, "embed", lambda self, *ids: embed(self, *ids) * self.config.gain)
-    model = Transformer(GainedConfig(**asdict(model_of(d_model=48).config), gain=gain)).double()
+    model = Transformer(ConfigWithGain(**asdict(make_model(d_model=48).config), gain=gain)).double()
     for found in refusal_reasons(torch.float64, model):
         assert (found[: len(reason)], bool(found)) == (reason, bool(reason))
 
@@ -105,7 +105,7 @@ def test_another_choice_of_tokens_is_noticed(monkeypatch: Patch) -> None:
 
 # -- No fault -------------------------------------------------------------------------------------------------------
 
-SIZES: list[dict[str, Any]] = [
+SIZE_CASES: list[dict[str, Any]] = [
     {},
     {"n_heads": 1},
     {"n_heads": 1, "d_head": 1},
@@ -124,13 +124,13 @@ SIZES: list[dict[str, Any]] = [
     {"max_len": 1},
     {"max_len": 1000},
 ]
-EPS: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-4, 1.0), (0.0,)]
+EPS_CASES: list[tuple[float, ...]] = [(1e-6,), (1e-3,), (1e-5, 1e-2), (1e-6, 1e-5, 1e-4, 1.0), (0.0,)]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("sizes", [*SIZES, *({"eps": eps} for eps in EPS)], ids=str)
+@pytest.mark.parametrize("sizes", [*SIZE_CASES, *({"eps": eps} for eps in EPS_CASES)], ids=str)
 def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[str, Any]) -> None:
-    model = model_of(dtype, **sizes)
+    model = make_model(dtype, **sizes)
     assert refusal_reasons(dtype, model) == ("", "")
     assert refusal_reasons(dtype, model.eval()) == ("", "")
 
@@ -142,7 +142,7 @@ def test_without_a_fault_there_is_no_difference(dtype: torch.dtype, sizes: dict[
 @pytest.mark.parametrize("sabotage", [each for each in SABOTAGES if each.probe], ids=lambda sabotage: sabotage.id)
 def test_a_fault_is_noticed_where_it_is(sabotage: Sabotage, dtype: torch.dtype) -> None:
     with sabotage.apply_fault():
-        reasons = refusal_reasons(dtype, model_of(dtype, (1e-3,)))
+        reasons = refusal_reasons(dtype, make_model(dtype, (1e-3,)))
     assert [where for where, reason in zip(("training", "decoding"), reasons, strict=True) if reason] == sabotage.probe
     assert all("compiled code is off by " in reason and "float64" in reason for reason in reasons if reason)
     assert refusal_reasons(dtype) == ("", "")
@@ -177,7 +177,7 @@ def test_a_result_that_is_slightly_wrong_is_noticed(
         return results
 
     monkeypatch.setattr(getattr(training, function), direction, staticmethod(wrong))
-    in_training, in_decoding = refusal_reasons(dtype, model_of(dtype, n_layers=1))
+    in_training, in_decoding = refusal_reasons(dtype, make_model(dtype, n_layers=1))
     assert f"({str(dtype).removeprefix('torch.')}, relative to their size; at most " in in_training
     assert not in_decoding
 

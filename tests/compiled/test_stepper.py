@@ -13,7 +13,7 @@ from modes import scale_weights, set_distinct_eps, worst_step_deviation
 from torch import Tensor
 
 from minitrans.compiled import stepper
-from minitrans.compiled.library import DTYPE_NAMES, call
+from minitrans.compiled.library import DTYPE_NAMES, call_function
 from minitrans.compiled.plan import read_plan
 from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search, greedy_decode
@@ -123,8 +123,8 @@ def test_it_keeps_the_weights_that_it_was_made_of() -> None:
 
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = Mock(wraps=call)
-    monkeypatch.setattr(stepper, "call", calls)
+    calls = Mock(wraps=call_function)
+    monkeypatch.setattr(stepper, "call_function", calls)
     fast = compiled_stepper(random_model(11))
     made = fast._stepper
     assert [made_call.args[2] for made_call in calls.mock_calls] == ["make"]
@@ -179,7 +179,7 @@ def test_weights_may_lie_in_any_order() -> None:
     for parameter in model.parameters():
         if parameter.dim() == 2:
             parameter.data = parameter.data.t().contiguous().t()
-    assert not plan.source.is_contiguous()
+    assert not plan.src_embedding.is_contiguous()
     assert worst_step_deviation(model, CompiledStepper(plan), 23, 9, LENGTHS) < 1e-11
 
 

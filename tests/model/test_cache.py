@@ -10,19 +10,19 @@ from minitrans.model.cache import DecoderCache, KeyValues
 B, H, S, DH, CAPACITY, LAYERS = 3, 2, 7, 4, 9, 5
 
 
-def key_values(seed: int, n: int, batch: int = B) -> KeyValues:
+def random_key_values(seed: int, n: int, batch: int = B) -> KeyValues:
     return KeyValues(random_tensor(seed, batch, H, n, DH), random_tensor(seed + 1, batch, H, n, DH))
 
 
 def make_cache() -> DecoderCache:
     """An empty cache of distinct random cross keys and values, ragged sources."""
     src_mask = torch.arange(S) < torch.tensor([7, 2, 5])[:, None]
-    return DecoderCache([key_values(2 * i, S) for i in range(LAYERS)], src_mask[:, None, None, :], CAPACITY)
+    return DecoderCache([random_key_values(2 * i, S) for i in range(LAYERS)], src_mask[:, None, None, :], CAPACITY)
 
 
 def fill_cache(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
     """Write `n` random tokens to every layer as a step does, and return what was written."""
-    written = [key_values(seed + 2 * i, n, len(cache.src_mask)) for i in range(LAYERS)]
+    written = [random_key_values(seed + 2 * i, n, len(cache.src_mask)) for i in range(LAYERS)]
     for layer, new in zip(cache.layers, written, strict=True):
         layer.target.write(new.k, new.v, cache.length)
     cache.length += n
@@ -69,7 +69,7 @@ def test_select_rows_copies_filled_slots_alone(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_rows_are_selected_also_where_autograd_records() -> None:
-    cache, new = make_cache(), key_values(1, 2)
+    cache, new = make_cache(), random_key_values(1, 2)
     for layer in cache.layers:
         layer.target.write(new.k.requires_grad_(), new.v.requires_grad_(), 0)
     cache.length = 2
@@ -78,6 +78,6 @@ def test_rows_are_selected_also_where_autograd_records() -> None:
 
 
 def test_selection_does_not_touch_the_buffers_before_it() -> None:
-    kept, want = key_values(1, S), key_values(1, S)
+    kept, want = random_key_values(1, S), random_key_values(1, S)
     KeyValues(kept.k, kept.v).select_rows(torch.tensor([2, 0, 1]), S)
     assert_first_slots(kept, want.k, want.v)

@@ -40,7 +40,7 @@ def run_layer(layer: nn.Module, need_weights: bool = False) -> LayerTrace:
 def test_positions_equal_the_reference_also_for_odd_sizes(d_model: int) -> None:
     table = sinusoidal_positions(300, d_model)
     assert table.dtype == torch.float64
-    assert worst_deviation([table], [torch.from_numpy(reference.positions(300, d_model))]) <= ATOL
+    assert worst_deviation([table], [torch.from_numpy(reference.sinusoidal_positions(300, d_model))]) <= ATOL
 
 
 def test_feed_forward_begins_with_xavier_and_biases_of_zero() -> None:

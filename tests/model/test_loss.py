@@ -48,7 +48,7 @@ def test_the_loss_equals_its_formula_and_padding_does_not_count(lengths: list[in
 # From the hidden states, a few rows at a time
 
 D = 6
-COUNTS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
+N_POSITIONS = [1, CHUNK_ROWS - 1, CHUNK_ROWS, CHUNK_ROWS + 1, 2 * CHUNK_ROWS, 2 * CHUNK_ROWS + 1]  # of real positions
 
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=needs_compiled)])
@@ -61,7 +61,7 @@ def linear_loss(request: pytest.FixtureRequest) -> LinearLoss:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("padded", [0, 3])
-@pytest.mark.parametrize("lengths", [*([n] for n in COUNTS), [4, 5, 1], [1, 9], [CHUNK_ROWS, 3, CHUNK_ROWS - 3]])
+@pytest.mark.parametrize("lengths", [*([n] for n in N_POSITIONS), [4, 5, 1], [1, 9], [CHUNK_ROWS, 3, CHUNK_ROWS - 3]])
 def test_a_few_rows_at_a_time_give_the_plain_loss_and_its_gradients(
     lengths: list[int], padded: int, smoothing: float, linear_loss: LinearLoss
 ) -> None:
@@ -185,7 +185,7 @@ def test_only_a_chunk_has_logits_at_a_time() -> None:
 # Of a batch
 
 
-def batch() -> tuple[Tensor, Tensor, Tensor]:
+def ragged_batch() -> tuple[Tensor, Tensor, Tensor]:
     """Ragged sources (3, 7), ragged targets (3, 5) in and out; more pieces than one are right in each row."""
     tgt_out = random_ids(8, LENGTHS, T)
     tgt_in = torch.cat([torch.full((B, 1), BOS), tgt_out[:, :-1]], 1)
@@ -196,7 +196,7 @@ def batch() -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_the_loss_of_a_batch_is_the_plain_one_of_the_models_logits(smoothing: float, tied: bool) -> None:
     model = random_model(6, tie_embeddings=tied)
-    src_ids, tgt_in, tgt_out = batch()
+    src_ids, tgt_in, tgt_out = ragged_batch()
     losses = [
         batch_loss(model, src_ids, tgt_in, tgt_out, smoothing),
         linear_cross_entropy(model.hidden_states(src_ids, tgt_in), model.output.weight, tgt_out, PAD, smoothing),
@@ -213,7 +213,7 @@ def test_the_loss_of_a_batch_is_the_plain_one_of_the_models_logits(smoothing: fl
 def test_the_loss_of_a_batch_in_training_has_the_dropout_of_the_model() -> None:
     model = random_model(6).train()
     model.dropout.p = 0.5
-    src_ids, tgt_in, tgt_out = batch()
+    src_ids, tgt_in, tgt_out = ragged_batch()
     torch.manual_seed(0)
     losses = [batch_loss(model, src_ids, tgt_in, tgt_out, 0.1) for _ in range(2)]
     torch.manual_seed(0)

@@ -25,24 +25,24 @@ from minitrans.verify.checks.decoding import overfit_running_example
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_random_pairs
 
-BY_ID = {check.id: check for check in CHECKS}
+CHECK_BY_ID = {check.id: check for check in CHECKS}
 
 # These look at no model: at functions alone, or at a model that they make themselves.
-NO_MODEL = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6"}
-NO_MODEL |= {"C7", "C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
+NO_MODEL_IDS = {"C1.query", "C1.values", "C1.queries", "C2", "C3", "C4", "C23", "C5.variance", "C5.gradient", "C6"}
+NO_MODEL_IDS |= {"C7", "C10", "C11", "C12", "C13", "C14", "batches.resumed", "C26"}
 EXPORT_IDS = {"export.score", "export.greedy"}  # see test_exported.py
 # Behind a ReLU that is shut for a handful of tokens the gradient is rightly 0: C8 is for models that are larger.
-MODEL_CHECKS = [check for check in CHECKS if check.id not in NO_MODEL | EXPORT_IDS | {"C8"}]
+MODEL_CHECKS = [check for check in CHECKS if check.id not in NO_MODEL_IDS | EXPORT_IDS | {"C8"}]
 if not CAN_COMPILE:
     MODEL_CHECKS = [check for check in MODEL_CHECKS if not check.id.startswith("compiled.")]
 
 
-def failures(report: Report) -> list[object]:
+def failed_results(report: Report) -> list[object]:
     return [result for result in report.checks if not result.passed]
 
 
 def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None:
-    assert failures(fresh_model_report) == []
+    assert failed_results(fresh_model_report) == []
     assert fresh_model_report.passed
 
 
@@ -51,12 +51,12 @@ def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None
 def test_every_check_passes_whatever_the_seed(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     manual_seed = torch.manual_seed
     monkeypatch.setattr(torch, "manual_seed", lambda given: manual_seed(given + seed))  # those of checks
-    assert failures(verify.run(subject=model_and_random_pairs(fresh_model(seed), seed))) == []
+    assert failed_results(verify.run(subject=model_and_random_pairs(fresh_model(seed), seed))) == []
 
 
 def test_claims_are_all_there_are_sentences_and_stand_in_their_chapters() -> None:
     assert {f"C{i}" for i in range(1, 27)} <= {check.id.split(".")[0] for check in CHECKS}
-    assert len(BY_ID) == len(CHECKS)
+    assert len(CHECK_BY_ID) == len(CHECKS)
     for check in CHECKS:
         assert re.fullmatch(r"[A-Z].*\.", check.claim), check.id
         assert check.what, check.id
@@ -91,7 +91,7 @@ def test_a_model_that_compiled_code_does_not_know_fails_its_checks(change: str) 
 def test_a_given_model_is_measured_and_left_as_it_is() -> None:
     model = fresh_model(seed=7).train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    assert failures(verify.run(model)) == []
+    assert failed_results(verify.run(model)) == []
     assert all(module.training for module in model.modules())
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     for name, tensor in model.state_dict().items():
@@ -104,7 +104,7 @@ def test_numbers_that_are_no_numbers_in_the_given_model_are_noticed(id_: str) ->
     model = fresh_model()
     with torch.no_grad():
         model.output.weight[7] = math.nan
-    assert math.isnan(BY_ID[id_].measure(model_and_random_pairs(model)))
+    assert math.isnan(CHECK_BY_ID[id_].measure(model_and_random_pairs(model)))
 
 
 def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
@@ -113,8 +113,8 @@ def test_what_is_counted_counts_numbers_that_are_no_numbers() -> None:
     for parameter in model.parameters():
         parameter.data.fill_(math.nan)
     subject = model_and_random_pairs(model)
-    assert BY_ID["C8"].measure(subject) == len(list(model.parameters()))
-    assert BY_ID["C16"].measure(subject) == len(attention_modules(model))
+    assert CHECK_BY_ID["C8"].measure(subject) == len(list(model.parameters()))
+    assert CHECK_BY_ID["C16"].measure(subject) == len(attention_modules(model))
 
 
 @pytest.mark.parametrize("i", range(6))
@@ -124,12 +124,12 @@ def test_a_fault_of_one_attention_is_noticed_whichever_it_is(id_: str, i: int) -
     subject = subject_with()
     wrong = lambda _, inputs, out: (1.01 * out[0], out[1] if out[1] is None else out[1][..., :-1])  # noqa: E731
     attention_modules(subject.model)[i].register_forward_hook(wrong)
-    assert not BY_ID[id_].measure(subject) <= BY_ID[id_].tolerance
+    assert not CHECK_BY_ID[id_].measure(subject) <= CHECK_BY_ID[id_].tolerance
 
 
 def test_the_smallest_models_are_measured_with_shorter_sentences() -> None:
     model = Transformer(replace(fresh_model().config, max_len=5))
-    assert failures(verify.run(model)) == []
+    assert failed_results(verify.run(model)) == []
 
 
 def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_model_report: Report) -> None:
@@ -144,7 +144,7 @@ def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_model_report:
 @given(subject=subjects())
 def test_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
     by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
-    assert failures(Report([check.run(by_dtype) for check in MODEL_CHECKS])) == []
+    assert failed_results(Report([check.run(by_dtype) for check in MODEL_CHECKS])) == []
 
 
 # Nothing to show
@@ -165,17 +165,19 @@ def subject_with(**changes: object) -> ModelAndPairs:
     ],
 )
 def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict[str, object]) -> None:
-    assert BY_ID[id_].measure(subject_with(**changes)) == math.inf
+    assert CHECK_BY_ID[id_].measure(subject_with(**changes)) == math.inf
 
 
 def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     model, known = overfit_running_example()
     (source, target), *_ = known
     subject = subject_with(model=model.double(), examples=known)
-    assert BY_ID["C26"].measure(subject) == 0.0
-    assert BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1])])) == 0.0  # it has learnt another
+    assert CHECK_BY_ID["C26"].measure(subject) == 0.0
+    assert (
+        CHECK_BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1])])) == 0.0
+    )  # it has learnt another
     monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0, 1)])
-    assert BY_ID["C26"].measure(subject) == 2 * len(known)
+    assert CHECK_BY_ID["C26"].measure(subject) == 2 * len(known)
 
 
 @pytest.mark.parametrize("what", ["masked", "w"])
@@ -186,7 +188,7 @@ def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
         return re.sub(rf'<rect class="{what}".*?</rect>', "", heat_map(weights, mask, queries, keys))
 
     monkeypatch.setattr(checks.masks, "heat_map", incomplete)
-    assert 0.0 < BY_ID["C22"].measure(subject_with()) < math.inf
+    assert 0.0 < CHECK_BY_ID["C22"].measure(subject_with()) < math.inf
 
 
 # What texts have wrong must not pass: a check whose control does as well as the right thing fails.
@@ -206,6 +208,6 @@ def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
 def test_a_control_that_does_as_well_as_the_right_thing_shows_nothing(
     id_: str, control: str, right: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert BY_ID[id_].measure(subject_with()) < math.inf
+    assert CHECK_BY_ID[id_].measure(subject_with()) < math.inf
     monkeypatch.setattr(wrong_formulas, control, right)
-    assert BY_ID[id_].measure(subject_with()) == math.inf
+    assert CHECK_BY_ID[id_].measure(subject_with()) == math.inf

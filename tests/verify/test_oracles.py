@@ -21,10 +21,10 @@ from minitrans.verify.oracles import (
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
 
-MIN_DIFFERENCE = 1e-6  # a changed weight moves the numbers by far more than rounding does
+MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than rounding does
 
 
-def subject() -> ModelAndPairs:
+def make_subject() -> ModelAndPairs:
     """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
     model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
     return make_model_and_pairs(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
@@ -50,7 +50,7 @@ Oracle = Callable[[Transformer, Tensor, Tensor], Sequence[Tensor]]
 
 @pytest.mark.parametrize("oracle", ORACLES)
 def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weight(oracle: Oracle) -> None:
-    s = subject()
+    s = make_subject()
     want = oracle(s.model, s.src_ids, s.tgt_in)
 
     def distance(model: Transformer) -> float:
@@ -62,7 +62,7 @@ def test_an_oracle_agrees_on_the_right_model_and_disagrees_on_each_changed_weigh
         model = copy.deepcopy(s.model)
         changed = weight + 0.1 * random_tensor(1, *weight.shape)
         model.get_parameter(name).data = changed.detach()
-        assert distance(model) > MIN_DIFFERENCE, name
+        assert distance(model) > MIN_WEIGHT_EFFECT, name
     other = copy.deepcopy(s.model)
     other.positions = other.positions + 1.0
     assert all(torch.equal(a, b) for a, b in zip(oracle(other, s.src_ids, s.tgt_in), want, strict=True))
@@ -105,7 +105,7 @@ def test_control_a_use_of_ours_is_reported() -> None:
 
 @pytest.mark.parametrize("oracle", ORACLES)
 def test_no_sabotage_of_our_code_reaches_an_oracle(oracle: Oracle) -> None:
-    s = subject()
+    s = make_subject()
     want = oracle(s.model, s.src_ids, s.tgt_in)
     for sabotage in SABOTAGES:
         with sabotage.apply_fault():

@@ -8,24 +8,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_pictures import elements_of_class, parse
+from test_pictures import elements_of_class, parse_svg
 
 from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.page import make_folder, page
+from minitrans.verify.page import make_folder, page_html
 from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_pair
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 VOID_ELEMENTS = {"meta", "br", "hr", "img", "link", "input"}
 
 
-def result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = True) -> Result:
+def make_result(id_: str, group: str = "One", measured: float = 0.0, passed: bool = True) -> Result:
     lower = {"float32": Measurement(2e-7, 4e-6)} if passed else {}
     return Result(id_, group, f"Claim of {id_} < 1 & so on.", "what of it", measured, 1e-12, passed, 0.5, lower)
 
 
-REPORT = Report([result("C1"), result("C2", measured=3e-16), result("C3", "Two")])
+REPORT = Report([make_result("C1"), make_result("C2", measured=3e-16), make_result("C3", "Two")])
 SUBJECT = model_and_random_pairs(fresh_model())
 
 
@@ -65,7 +65,7 @@ def visible_text(html: str) -> str:
 
 def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> None:
     report = replace(REPORT, sabotages=[Caught("leak", "It leaks.", ["C1"]), Caught("C1", "No name is taken.", [])])
-    html = page(report, SUBJECT)
+    html = page_html(report, SUBJECT)
     parsed = PageParser(html)
     assert len(set(parsed.ids)) == len(parsed.ids)
     assert parsed.links
@@ -79,7 +79,7 @@ def test_the_page_is_balanced_loads_nothing_and_its_links_lead_somewhere() -> No
 
 
 def test_the_table_says_what_the_report_says() -> None:
-    html = page(REPORT, SUBJECT)
+    html = page_html(REPORT, SUBJECT)
     for check in REPORT.checks:
         assert f'<th scope="row" class="id">{check.id}</th>' in html
         assert f"Claim of {check.id} &lt; 1 &amp; so on.<small>what of it</small>" in html
@@ -93,8 +93,8 @@ def test_the_table_says_what_the_report_says() -> None:
 
 
 def test_a_failure_stands_out() -> None:
-    bad = [result("C8", measured=math.nan, passed=False), result("C9", measured=math.inf, passed=False)]
-    html = page(replace(REPORT, checks=[*REPORT.checks, *bad]), SUBJECT)
+    bad = [make_result("C8", measured=math.nan, passed=False), make_result("C9", measured=math.inf, passed=False)]
+    html = page_html(replace(REPORT, checks=[*REPORT.checks, *bad]), SUBJECT)
     assert "✗ 2 of 5 checks failed" in html
     assert html.count("✗ FAIL") == 2
     assert 'bad" data-label="float64">NaN<' in html
@@ -103,9 +103,9 @@ def test_a_failure_stands_out() -> None:
 
 
 def test_sabotages_are_shown_if_there_are_any() -> None:
-    assert "sabotage" not in visible_text(page(REPORT, SUBJECT)).lower()
+    assert "sabotage" not in visible_text(page_html(REPORT, SUBJECT)).lower()
     caught = [Caught("leak", "It <leaks>.", ["C1", "C3"]), Caught("late", "Too late.", [])]
-    html = page(replace(REPORT, sabotages=caught), SUBJECT)
+    html = page_html(replace(REPORT, sabotages=caught), SUBJECT)
     assert "1 of 2 sabotages caught" in html
     assert "It &lt;leaks&gt;." in html
     assert html.count('class="dot"') == 2
@@ -114,7 +114,7 @@ def test_sabotages_are_shown_if_there_are_any() -> None:
 
 
 def test_pieces_are_escaped_and_special_ones_named() -> None:
-    html = page(REPORT, replace(SUBJECT, piece=lambda id_: f"\u2581<b>&{id_}"))
+    html = page_html(REPORT, replace(SUBJECT, piece=lambda id_: f"\u2581<b>&{id_}"))
     assert "<b>" not in html
     assert "␣&lt;b&gt;&amp;" in html
     assert {"PAD", "BOS", "EOS"} <= set(re.findall(r">(\w+)</text>", html))
@@ -122,11 +122,11 @@ def test_pieces_are_escaped_and_special_ones_named() -> None:
 
 
 def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_sum_to_1() -> None:
-    html = page(REPORT, SUBJECT)
+    html = page_html(REPORT, SUBJECT)
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
     assert len(maps) == 3 * SUBJECT.model.config.n_layers
     for picture in maps:
-        heads = elements_of_class(parse(picture), "head")
+        heads = elements_of_class(parse_svg(picture), "head")
         assert len(heads) == SUBJECT.model.config.n_heads
         for head in heads:
             assert elements_of_class(head, "masked")
@@ -154,7 +154,7 @@ def test_the_page_stays_small_whatever_the_model(n_layers: int, n_heads: int, ma
     model = Transformer(TransformerConfig(vocab_size=29, pad_id=0, bos_id=1, eos_id=2, d_ff=8, **sizes))  # type: ignore[arg-type]
     ids = torch.full((2, min(MAX_SHOWN_TOKENS, max_len)), 5)
     subject = replace(model_and_random_pairs(model), src_ids=ids, tgt_in=ids, piece=lambda _: "Donaudampfschiff")
-    html = page(REPORT, subject)
+    html = page_html(REPORT, subject)
     assert len(html.encode()) < 2_000_000
     assert ("To keep the page small" in html) == (shown is not None)
     assert shown is None or shown in html

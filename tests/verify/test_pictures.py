@@ -14,15 +14,15 @@ from minitrans.pages.charts import chart_as_svg
 from minitrans.pages.pictures import CELL_PIXELS, catch_matrix, heat_map, mask_picture, render_template
 from minitrans.verify.page.chart import PLOTTED_MIN, PLOTTED_ZERO, error_chart
 
-N_HEADS, QUERIES, KEYS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
+N_HEADS, QUERY_LABELS, KEY_LABELS = 3, ["BOS", '<b> & "q"', "猫"], ["我", "a", "b</svg>", "PAD"]
 
 
 # (H, Tq, Tk): all different, the masked ones too, but for a weight of 0 that is allowed; and a mask without symmetry.
-WEIGHTS = (torch.arange(36, dtype=torch.float64) / 36).view(N_HEADS, len(QUERIES), len(KEYS))
+WEIGHTS = (torch.arange(36, dtype=torch.float64) / 36).view(N_HEADS, len(QUERY_LABELS), len(KEY_LABELS))
 MASK = torch.tensor([[1, 0, 0, 0], [1, 1, 0, 1], [0, 1, 1, 0]], dtype=torch.bool)
 
 
-def parse(*pictures: str) -> Element:
+def parse_svg(*pictures: str) -> Element:
     return ElementTree.fromstring(f"<div>{''.join(pictures)}</div>")
 
 
@@ -30,60 +30,60 @@ def elements_of_class(root: Element, name: str) -> list[Element]:
     return [node for node in root.iter() if node.get("class") == name]
 
 
-def query_and_key(cell: Element) -> tuple[int, int]:
+def cell_indices(cell: Element) -> tuple[int, int]:
     return int(cell.attrib["data-q"]), int(cell.attrib["data-k"])
 
 
-def title(node: Element) -> str:
+def title_text(node: Element) -> str:
     (element,) = node.iter("title")
     assert element.text is not None
     return element.text
 
 
 def test_each_head_has_a_panel_and_each_cell_is_hatched_or_as_opaque_as_its_weight() -> None:
-    root = parse(heat_map(WEIGHTS, MASK, QUERIES, KEYS))
+    root = parse_svg(heat_map(WEIGHTS, MASK, QUERY_LABELS, KEY_LABELS))
     assert len(list(root.iter("svg"))) == N_HEADS
     panels = elements_of_class(root, "head")
     assert [panel.get("data-head") for panel in panels] == ["0", "1", "2"]
     for panel, of_head in zip(panels, WEIGHTS, strict=True):
         hatched, shaded = elements_of_class(panel, "masked"), elements_of_class(panel, "w")
-        assert {query_and_key(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
-        assert {query_and_key(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
+        assert {cell_indices(cell) for cell in hatched} == {(q, k) for q, k in (~MASK).nonzero().tolist()}
+        assert {cell_indices(cell) for cell in shaded} == {(q, k) for q, k in MASK.nonzero().tolist()}
         assert len(list(panel.iter("rect"))) == MASK.numel()
         assert {cell.get("fill") for cell in hatched} == {"url(#hatch)"}
-        assert {title(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
+        assert {title_text(cell).rpartition(": ")[2] for cell in hatched} == {"masked"}
         for cell in shaded:
-            q, k = query_and_key(cell)
+            q, k = cell_indices(cell)
             weight = float(of_head[q, k])
             assert float(cell.attrib["fill-opacity"]) == pytest.approx(weight, abs=5e-4)
-            assert title(cell) == f"{QUERIES[q]} → {KEYS[k]}: {weight:.3f}"
+            assert title_text(cell) == f"{QUERY_LABELS[q]} → {KEY_LABELS[k]}: {weight:.3f}"
             assert (float(cell.attrib["y"]), float(cell.attrib["x"])) == (q * CELL_PIXELS, k * CELL_PIXELS)
 
 
 def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
     queries = ["a", "Donaudampfschifffahrt", "c"]
-    (first, *_) = parse(heat_map(WEIGHTS, MASK, queries, KEYS)).iter("svg")
+    (first, *_) = parse_svg(heat_map(WEIGHTS, MASK, queries, KEY_LABELS)).iter("svg")
     labels = [text.text for text in first.iter("text")]
-    assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEYS]
+    assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEY_LABELS]
 
 
 def test_the_pattern_that_hatches_is_defined() -> None:
-    root = parse(render_template("hatch.svg"), render_template("legend.html"))
+    root = parse_svg(render_template("hatch.svg"), render_template("legend.html"))
     assert [pattern.get("id") for pattern in root.iter("pattern")] == ["hatch"]
     assert len(elements_of_class(root, "masked")) == 1
 
 
 def test_a_mask_is_drawn_as_it_is() -> None:
     mask = causal_mask(2, 6, 4)[0, 0]
-    root = parse(mask_picture(mask, "causal", ["4", "5"], list("012345")))
-    assert [query_and_key(cell) for cell in elements_of_class(root, "masked")] == [(0, 5)]
+    root = parse_svg(mask_picture(mask, "causal", ["4", "5"], list("012345")))
+    assert [cell_indices(cell) for cell in elements_of_class(root, "masked")] == [(0, 5)]
     assert len(elements_of_class(root, "may")) == 11
 
 
 def test_a_dot_for_each_check_that_caught_a_sabotage() -> None:
-    root = parse(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
+    root = parse_svg(catch_matrix({"leak": ["C2"], "none": [], "drop": ["C1", "C3"]}, ["C1", "C2", "C3"]))
     dots = {
-        title(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
+        title_text(dot): (float(dot.attrib["cy"]) // CELL_PIXELS, float(dot.attrib["cx"]) // CELL_PIXELS)
         for dot in root.iter("circle")
     }
     assert dots == {"leak: caught by C2": (0, 1), "drop: caught by C1": (2, 0), "drop: caught by C3": (2, 2)}

@@ -17,13 +17,13 @@ from minitrans.verify.checks import CHECKS
 from minitrans.verify.report import as_json, print_report
 
 
-def result(id_: str, group: str = "A chapter", **changes: object) -> Result:
+def make_result(id_: str, group: str = "A chapter", **changes: object) -> Result:
     fields = {"claim": "A claim.", "what": "what is measured", "measured": 2.5e-15, "tolerance": 1e-12, "passed": True}
     return Result(**({"id": id_, "group": group, "seconds": 0.75, "lower": {}} | fields | changes))  # type: ignore[arg-type]
 
 
-def results(checks: Iterable[Check]) -> list[Result]:
-    return [result(c.id, c.group, claim=c.claim, what=c.what, tolerance=c.tolerance) for c in checks]
+def make_results(checks: Iterable[Check]) -> list[Result]:
+    return [make_result(c.id, c.group, claim=c.claim, what=c.what, tolerance=c.tolerance) for c in checks]
 
 
 def printed_report(
@@ -42,7 +42,7 @@ def line_words(text: str, id_: str) -> list[str]:
 
 def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
     ids, titles = {check.id for check in CHECKS}, {check.group for check in CHECKS}
-    lines = printed_report(results(CHECKS)).splitlines()
+    lines = printed_report(make_results(CHECKS)).splitlines()
     names = [line.strip() if line.strip() in titles else line.split(" ")[0] for line in lines]
     expected = [name for title, chapter in groupby(CHECKS, lambda check: check.group)
                 for name in (title, *(check.id for check in chapter))]  # fmt: skip
@@ -52,7 +52,7 @@ def test_all_checks_stand_there_in_order_under_their_chapters() -> None:
 
 def test_on_a_narrow_terminal_nothing_is_cut() -> None:
     checks = [*CHECKS, *cache_checks.CHECKS]
-    text = printed_report(results(checks), width=80)
+    text = printed_report(make_results(checks), width=80)
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text
     assert all(f"\n{check.id} " in text for check in checks)
@@ -60,7 +60,7 @@ def test_on_a_narrow_terminal_nothing_is_cut() -> None:
 
 def test_a_line_has_the_numbers_and_the_verdict() -> None:
     lower = {"float32": Measurement(3e-7, 2.0**-16), "bfloat16": Measurement(0.0, 0.125)}
-    text = printed_report([result("one", lower=lower), result("two", measured=0.0, tolerance=0.0)])
+    text = printed_report([make_result("one", lower=lower), make_result("two", measured=0.0, tolerance=0.0)])
     assert line_words(text, "one") == ["one", "A", "claim.", "2.5e-15", "1e-12", "3e-7", "0", "pass"]
     assert line_words(text, "two") == ["two", "A", "claim.", "0", "0", "pass"]
     assert "what is measured" in text
@@ -69,27 +69,29 @@ def test_a_line_has_the_numbers_and_the_verdict() -> None:
 
 
 def test_what_failed_or_is_not_offered_is_seen_and_counted() -> None:
-    nan, infinite = (result(id_, measured=x, passed=False) for id_, x in (("nan", math.nan), ("infinite", math.inf)))
-    lacking = result("lacking", measured=None, passed=False, offered=False, detail="there is no [encoder]")
-    text = printed_report([result("one"), result("two", measured=0.5, passed=False), nan, infinite])
+    nan, infinite = (
+        make_result(id_, measured=x, passed=False) for id_, x in (("nan", math.nan), ("infinite", math.inf))
+    )
+    lacking = make_result("lacking", measured=None, passed=False, offered=False, detail="there is no [encoder]")
+    text = printed_report([make_result("one"), make_result("two", measured=0.5, passed=False), nan, infinite])
     for id_, shown in (("two", "0.5"), ("nan", "NaN"), ("infinite", "∞")):
         assert line_words(text, id_) == [id_, "A", "claim.", shown, "1e-12", "FAIL"]
     assert text.endswith("\n1 passed, 3 failed in 3.0 s\n")
-    text = printed_report([result("one"), lacking])
+    text = printed_report([make_result("one"), lacking])
     assert line_words(text, "lacking") == ["lacking", "A", "claim.", "1e-12", "not", "offered"]
     assert "there is no [encoder]" in text
     assert text.endswith("\n1 passed, 0 failed, 1 not offered in 1.5 s\n")
 
 
 def test_it_is_plain_text_in_a_pipe_and_coloured_on_a_terminal() -> None:
-    report = [result("one"), result("two", passed=False)], [Caught("s", "A fault.", [])]
+    report = [make_result("one"), make_result("two", passed=False)], [Caught("s", "A fault.", [])]
     assert "\x1b" not in printed_report(*report)
     assert "\x1b[32mpass" in printed_report(*report, colours=True)
 
 
 def test_brackets_in_a_text_are_no_markup() -> None:
     text = printed_report(
-        [result("one", claim="It is [red]x[/].", what="y[0]")], [Caught("s", "A [bold]fault[/].", ["one"])]
+        [make_result("one", claim="It is [red]x[/].", what="y[0]")], [Caught("s", "A [bold]fault[/].", ["one"])]
     )
     assert "It is [red]x[/]." in text
     assert "y[0]" in text
@@ -98,12 +100,12 @@ def test_brackets_in_a_text_are_no_markup() -> None:
 
 def test_sabotages_stand_beside_what_caught_them_and_what_escaped_or_is_blind_is_seen() -> None:
     both, first, none = Caught("a.b", "A fault.", ["one", "two"]), Caught("c", "C.", ["one"]), Caught("d", "D.", [])
-    text = printed_report([result("one"), result("two")], [both, first])
+    text = printed_report([make_result("one"), make_result("two")], [both, first])
     assert line_words(text, "a.b") == ["a.b", "A", "fault.", "one,", "two"]
     assert line_words(text, "c") == ["c", "C.", "one"]
     assert "2 sabotages, 2 caught; every check caught at least one\n" in text
     assert text.endswith("\n2 passed, 0 failed in 1.5 s\n")
-    text = printed_report([result("one"), result("two")], [first, none])
+    text = printed_report([make_result("one"), make_result("two")], [first, none])
     assert line_words(text, "d") == ["d", "D.", "NOTHING"]
     assert "2 sabotages, 1 caught; checks that caught none: two\n" in text
 

@@ -27,13 +27,13 @@ from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
 from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 
 CHECKS: list[Check] = []
-TITLE = "Decoding step by step"
-claim = check_registrar(TITLE, CHECKS)
+GROUP_TITLE = "Decoding step by step"
+claim = check_registrar(GROUP_TITLE, CHECKS)
 
-COMPARED_TENSORS = "logits, outputs of all layers, all attention weights"
+TENSORS_TEXT = "logits, outputs of all layers, all attention weights"
 
 
-def any_model(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
+def cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
     """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
 
     Args:
@@ -44,14 +44,14 @@ def any_model(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], M
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: MeasureFn) -> MeasureFn:
-        what = known.what.replace("logits", COMPARED_TENSORS) + more
-        CHECKS.append(replace(known, id=id_, group=TITLE, what=what, measure=torch.no_grad()(measure)))
+        what = known.what.replace("logits", TENSORS_TEXT) + more
+        CHECKS.append(replace(known, id=id_, group=GROUP_TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure
 
     return register
 
 
-@any_model("cache.steps", "steps", "; and the logits of `step`")
+@cache_claim("cache.steps", "steps", "; and the logits of `step`")
 def steps_are_full_pass(subject: ModelAndPairs) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -62,9 +62,9 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.shapes",
-    f"{COMPARED_TENSORS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
+    f"{TENSORS_TEXT}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
-def steps_of_all_shapes(subject: ModelAndPairs) -> float:
+def steps_match_in_all_shapes(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
     longest = model.config.max_len
@@ -76,10 +76,10 @@ def steps_of_all_shapes(subject: ModelAndPairs) -> float:
     return worst([cache_checks.step_deviation(model_and_tokens(model, *batch)) for batch in batches])
 
 
-any_model("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
+cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
 
 
-@any_model("cache.rows", "rows")
+@cache_claim("cache.rows", "rows")
 def rows_can_be_selected(subject: ModelAndPairs) -> float:
     """Rotated, then with repeats, then with rows dropped, then one alone."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -119,18 +119,20 @@ def beams_are_scored_right(subject: ModelAndPairs) -> float:
     return worst(deviations) if n_swaps else math.inf
 
 
-@any_model("cache.score", "score")
+@cache_claim("cache.score", "score")
 def scores_add_up(subject: ModelAndPairs) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
     return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-any_model("cache.alternating", "caches.alternating")(lambda subject: cache_checks.alternating_deviation(subject.case()))
-any_model("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
+cache_claim("cache.alternating", "caches.alternating")(
+    lambda subject: cache_checks.alternating_deviation(subject.case())
+)
+cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
-@claim("cache.saved", f"{COMPARED_TENSORS}, single steps of the loaded model, against the full pass of the saved one")
+@claim("cache.saved", f"{TENSORS_TEXT}, single steps of the loaded model, against the full pass of the saved one")
 def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -144,7 +146,7 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.training",
-    f"{COMPARED_TENSORS}, single steps in training mode, against the full pass in eval mode, and the other way round",
+    f"{TENSORS_TEXT}, single steps in training mode, against the full pass in eval mode, and the other way round",
 )
 def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""

@@ -41,7 +41,7 @@ def torch_compatible_model(model: Transformer) -> Transformer:
 
 
 @claim("C9", "packed q, k and v of every attention, against products with slices; PyTorch's weights read and written")
-def packed_projections(subject: ModelAndPairs) -> float:
+def packed_matches_separate(subject: ModelAndPairs) -> float:
     """W_q, W_k and W_v packed in one matrix give what three products give; the layout is PyTorch's in_proj_weight."""
     deviations = []
     for attention in attention_modules(subject.model):

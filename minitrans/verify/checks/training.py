@@ -79,7 +79,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
     tolerance=0.0,
     lower=(),
 )
-def resumed_batches(subject: ModelAndPairs) -> float:
+def resuming_keeps_batches(subject: ModelAndPairs) -> float:
     """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
     src, tgt = (Rows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))

@@ -25,7 +25,7 @@ def make_folder(folder: Path) -> None:
         raise UserError(f"cannot make the folder {folder}: {error.strerror}; name another one") from error
 
 
-def page(report: Report, subject: ModelAndPairs | str) -> str:
+def page_html(report: Report, subject: ModelAndPairs | str) -> str:
     """The page's HTML.
 
     Args:
