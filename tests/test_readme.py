@@ -21,7 +21,7 @@ from minitrans.data.corpus import _TOKENIZER_PAIRS
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
 from minitrans.server.queue import MAX_BATCH_LINES
-from minitrans.training.config import BYTES_PER_PARAMETER, SECTIONS
+from minitrans.training.config import SECTIONS, TRAINING_BYTES_PER_PARAMETER
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import N_PAIRS
@@ -225,7 +225,7 @@ def test_its_counts_are_right() -> None:
     assert "seventeen questions" in README
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in FILES_TO_READ)
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
-    assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
+    assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
     assert f"up to {MAX_BATCH_LINES} lines" in serve
     assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)

@@ -100,7 +100,7 @@ def translate_command(args: Namespace) -> int:
                 for _ in range(done):
                     stream.readline()
             if sys.stderr.isatty():
-                bar = make_bar(stream, numbers)
+                bar = make_progress_bar(stream, numbers)
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES, numbers)
         workers = stack.enter_context(start_workers(args.run, args))
         if not args.resume:
@@ -154,7 +154,7 @@ def output_lines(
             yield f"{first.text} (unsure)" if doubts == "shown" and first.unsure else first.text, first.unsure
 
 
-def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
+def make_progress_bar(stream: BinaryIO, numbers: range) -> "Progress":
     """A progress bar on standard error for the lines with these numbers; a pipe's total is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn

@@ -23,7 +23,7 @@ from commands import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
-from minitrans.cli.serve import listen
+from minitrans.cli.serve import open_socket
 from minitrans.server.app import Api
 from minitrans.translate.translator import Translator
 
@@ -287,7 +287,7 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
         port = str(taken.getsockname()[1])
         in_use = f"cannot listen on 127.0.0.1, port {port}: Address already in use"
         assert in_use in refusal_message("serve", tiny_run, "--port", port)
-        with listen("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
+        with open_socket("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
             assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         patch.setitem(sys.modules, "uvicorn", None)
         patch.delitem(sys.modules, "minitrans.server.app", raising=False)

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from minitrans.training.curve import training_curve
+from minitrans.training.curve import plot_training_curve
 
 HEADER = "epoch,lr-AdamW,step,train_loss,val_bleu,val_chrf,val_exact_match,val_loss\n"
 ROWS = "0,0.001,4,8.0,,,,\n0,,9,,10.0,20.0,0.0,4.0\n0,0.004,14,2.0,,,,\n1,,19,,40.0,50.0,5.0,1.0\n"
@@ -14,7 +14,7 @@ ROWS = "0,0.001,4,8.0,,,,\n0,,9,,10.0,20.0,0.0,4.0\n0,0.004,14,2.0,,,,\n1,,19,,4
 
 def plotted_points(metrics: Path, kept: int) -> dict[str, list[list[list[float]]]]:
     """For each panel's title the points of its lines, of which the first stands where the weights were kept."""
-    panels = training_curve(metrics, kept).axes
+    panels = plot_training_curve(metrics, kept).axes
     return {panel.get_title("left"): [line.get_xydata().tolist() for line in panel.lines] for panel in panels}  # type: ignore[union-attr]
 
 

@@ -21,7 +21,7 @@ from trainings import metrics, read_pairs, run_flags, train, weights
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.files import lock
+from minitrans.files import lock_file
 from minitrans.text.reading import split_words
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
@@ -205,8 +205,8 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
     new.mkdir()
     begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(), None
     code = (
-        "import pathlib, sys, time; from minitrans.files import lock\n"
-        "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
+        "import pathlib, sys, time; from minitrans.files import lock_file\n"
+        "with lock_file(pathlib.Path(sys.argv[1])), lock_file(pathlib.Path(sys.argv[2])):\n"
         "    print('held', flush=True); time.sleep(100)"
     )
     marks = [str(folder / ".minitrans") for folder in (run_dir, new)]
@@ -227,12 +227,12 @@ def test_a_training_holds_its_folder(corpus: Path, tmp_path: Path, monkeypatch: 
     mark, tried = tmp_path / "run/.minitrans", []
 
     def tries(*_: object) -> None:
-        with pytest.raises(UserError, match=IN_USE), lock(mark):
+        with pytest.raises(UserError, match=IN_USE), lock_file(mark):
             pass
         tried.append(True)
 
     monkeypatch.setattr(ValidationScorer, "on_validation_start", tries)
     assert train(corpus, mark.parent, max_steps=2) == 0
     assert tried
-    with lock(mark):
+    with lock_file(mark):
         pass
