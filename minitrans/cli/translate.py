@@ -60,7 +60,7 @@ def translate_command(args: Namespace) -> int:
     never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
     from minitrans.files import atomic_open
-    from minitrans.text.lines import ALL_LINES, iter_lines, read_ahead, seek_part
+    from minitrans.text.lines import ALL_LINE_NUMBERS, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -79,7 +79,7 @@ def translate_command(args: Namespace) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
-        numbers = ALL_LINES
+        numbers = ALL_LINE_NUMBERS
         if args.texts:
             chunks: Iterable[Sequence[str]] = [args.texts]
         elif not args.input and sys.stdin is None:

@@ -144,7 +144,7 @@ def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> d
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
     """
-    words = data.words()
+    words = data.source_words()
     if words is None:
         return None
     if config.training.init_from is not None:

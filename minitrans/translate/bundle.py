@@ -103,7 +103,7 @@ def save_reader_module(folder: Path, bundle: Bundle) -> None:
     }
     if bundle.source_words is not None and bundle.tokenizer.reader.uses_placeholders:
         settings["known"] = [*bundle.source_words]
-    write_file(folder / reading.SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
+    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:

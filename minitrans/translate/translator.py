@@ -248,7 +248,7 @@ class Translator:
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
         named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
         words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.with_apostrophe(word))
+        unknown = dict.fromkeys(word for word in words if not self._reader.add_apostrophe(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitrans.data import batching, loader
 from minitrans.data.batching import (
     Batch,
-    Rows,
+    IdRows,
     collate,
     collate_rows,
     pad_sequences,
@@ -28,7 +28,7 @@ TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 
 
 
 def loader_of(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
-    src, tgt = (Rows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
+    src, tgt = (IdRows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
 
@@ -172,7 +172,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
     rng = np.random.default_rng(0)
     src, tgt = ([rng.integers(4, 99, n).tolist() for n in rng.integers(0, 9, 50)] for _ in range(2))
     for numbers in ([3], [49, 0, 7, 7], list(range(50))):
-        batch = collate_rows(Rows.from_lists(src).take(numbers), Rows.from_lists(tgt).take(numbers), 3, 1, 2)
+        batch = collate_rows(IdRows.from_lists(src).take(numbers), IdRows.from_lists(tgt).take(numbers), 3, 1, 2)
         lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
         for tensor, rows in zip(batch, lists, strict=True):
             assert tensor.dtype == torch.int64
@@ -182,7 +182,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
 
 @pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
 def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
-    joined = Rows.concat_rows([Rows.from_lists(part) for part in parts])
-    expected = Rows.from_lists([row for part in parts for row in part])
+    joined = IdRows.concat_rows([IdRows.from_lists(part) for part in parts])
+    expected = IdRows.from_lists([row for part in parts for row in part])
     for got, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
         assert (got.dtype, got.tolist()) == (right.dtype, right.tolist())

@@ -81,7 +81,7 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
 def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
     train = [("a", "b"), ("B c\x0b", "target"), ("", "a"), ("long " * 30, "b")]
     write_pairs(tmp_path, "lines", {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]})
-    assert data_module(tmp_path, tokenizer).words() == ["a", "b", "c"]
+    assert data_module(tmp_path, tokenizer).source_words() == ["a", "b", "c"]
 
 
 def test_limits_of_length_hold_in_training_alone(

@@ -82,5 +82,5 @@ def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFix
     assert mark_kept(faults, "good").tolist() == [False, False, False, True]
     assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
     caplog.clear()
-    filters.report(faults, "good")
+    filters.log_faults(faults, "good")
     assert caplog.messages == ["2 of 4 good pairs: a", "2 of 4 good pairs: b"]

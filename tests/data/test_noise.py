@@ -12,7 +12,7 @@ import pytest
 from corpora import Pairs, batch_source_ids, data_config, write_pairs
 from test_batching import patch_rank
 
-from minitrans.data.batching import Rows
+from minitrans.data.batching import IdRows
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.noise import EMOJI, NOISES, Noise
 from minitrans.text.reading import PLACEHOLDERS, neighbouring_keys
@@ -52,7 +52,7 @@ def epochs(batches: Iterable[tuple[int, Ids]]) -> list[Ids]:
 
 
 def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
-    src, tgt = (Rows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
+    src, tgt = (IdRows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
     changed = Noise(shares, tokenizer, "zh", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
     return [*zip(*(tokenizer.decode_batch(side.to_lists(every)) for side in changed), strict=True)]
 
@@ -120,7 +120,7 @@ def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> No
     assert epochs(clean)[0] == sorted((TOKENIZER.encode(source), TOKENIZER.encode(target)) for source, target in TRAIN)
     assert [*zip(*clean[0][1], strict=True)][1] == [*zip(*other[0][1], strict=True)][1], "of the same order"
     assert batch_source_ids(noisy.val_dataloader()) == batch_source_ids(without.val_dataloader())
-    assert without.words() == noisy.words() != []
+    assert without.source_words() == noisy.source_words() != []
 
 
 def test_shares_are_those_of_the_pairs() -> None:

@@ -162,17 +162,17 @@ def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenize
     first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
     settings = data_config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
     data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
-    assert data.words() == []
+    assert data.source_words() == []
     stream = data.train_dataloader()
     next(iter(stream))
-    assert {*(data.words() or ())} == {"one", *"abcd"}
+    assert {*(data.source_words() or ())} == {"one", *"abcd"}
     n_first = len(first) - 2
     one_pass(stream, n_first + 1)  # type: ignore[arg-type]
-    assert {*(data.words() or ())} == {"one", "two", *"abcd"}
+    assert {*(data.source_words() or ())} == {"one", "two", *"abcd"}
 
     resumed = loader(settings, tokenizer)
     resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
-    assert {*(resumed.words or ())} == {*(data.words() or ())}
+    assert {*(resumed.words or ())} == {*(data.source_words() or ())}
     resumed.load_state_dict(data.state_dict() | {"words": None})  # they were too many
     next(iter(resumed))
     assert resumed.words is None

@@ -125,7 +125,7 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
     assert shown(PAIRS.preprocess(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
     assert PLAIN.preprocess(line) == (line.lower(), KeptParts({}))
-    assert (READER.with_apostrophe("hes"), Reader(True, None, KNOWN).with_apostrophe("hes")) == (["he's"], [])
+    assert (READER.add_apostrophe("hes"), Reader(True, None, KNOWN).add_apostrophe("hes")) == (["he's"], [])
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))

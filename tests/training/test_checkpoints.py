@@ -28,7 +28,7 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import run
 from minitrans.training.checkpoints import CheckpointWriter, DamagedCheckpointError, newest_checkpoint, read_checkpoint
 from minitrans.training.config import parse_config
-from minitrans.training.module import TranslationModule, rng_states, set_rng_states
+from minitrans.training.module import TranslationModule, get_rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -215,7 +215,7 @@ def test_all_generators_go_back() -> None:
     def draw() -> tuple[float, float, float]:
         return torch.rand(()).item(), float(np.random.rand()), random.random()
 
-    states = rng_states()
+    states = get_rng_states()
     first = draw()
     assert all(one != other for one, other in zip(first, draw(), strict=True))
     set_rng_states(states)
