@@ -67,7 +67,7 @@ def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(datasets, "load_dataset", stand_in)
 
 
-def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
+def decode_pairs(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
     sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
     return [pair for source, target in sides for pair in zip(source, target, strict=True)]
 
@@ -88,7 +88,7 @@ def long_pairs(n: int, n_words: int) -> Pairs:
     return list(zip(lines, lines[2:], strict=False))
 
 
-def most_memory(work: Callable[..., object], *arguments: object) -> int:
+def peak_memory(work: Callable[..., object], *arguments: object) -> int:
     """The most kilobytes that this process has while it works."""
     most = 0
     with ThreadPoolExecutor() as pool:
@@ -100,7 +100,7 @@ def most_memory(work: Callable[..., object], *arguments: object) -> int:
     return most
 
 
-def printed_integer(program: str, *arguments: object) -> int:
+def run_program(program: str, *arguments: object) -> int:
     program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ from minitrans.data.batching import (
 from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 
-lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
+length_pairs = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
 
 
 SRC_LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
@@ -27,7 +27,7 @@ PAD = 500
 TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 10, 500))
 
 
-def loader_of(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
+def make_loader(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
     src, tgt = (IdRows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
@@ -43,7 +43,7 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
         patch.setattr(module, "n_processes", lambda: n)
 
 
-@given(lengths, st.integers(1, 200), st.integers(0, 5))
+@given(length_pairs, st.integers(1, 200), st.integers(0, 5))
 @settings(deadline=None)
 def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_those_of_every_epoch(
     pairs: list[tuple[int, int]], batch_tokens: int, seed: int
@@ -82,7 +82,7 @@ def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> Non
 
 
 def test_seed_and_epoch_decide_rows_and_order() -> None:
-    batches, same, other = (loader_of(seed, batch_tokens=3000) for seed in (3, 3, 4))
+    batches, same, other = (make_loader(seed, batch_tokens=3000) for seed in (3, 3, 4))
     first, second = batch_row_numbers(batches), batch_row_numbers(batches)
     assert [first, second] == [batch_row_numbers(same), batch_row_numbers(same)]
     assert first != batch_row_numbers(other)
@@ -99,18 +99,18 @@ def test_a_loader_goes_on_as_if_never_stopped(
     position: int | None, process: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_rank(monkeypatch, *process)
-    unbroken = loader_of()
+    unbroken = make_loader()
     expected = [batch for _ in range(4) for batch in batch_row_numbers(unbroken)]
     taken = len(unbroken) + len(range(len(unbroken))[:position])
 
-    stopped = loader_of()
+    stopped = make_loader()
     taken_before = batch_row_numbers(stopped)
     taken_before += batch_row_numbers(islice(stopped, taken - len(unbroken)))
     assert taken_before == expected[:taken]
     state = stopped.state_dict()
     assert state == {"buffer": taken // len(unbroken), "position": taken % len(unbroken)}
 
-    resumed = loader_of()
+    resumed = make_loader()
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     iter(resumed)  # an iterator that is never used takes nothing
@@ -120,7 +120,7 @@ def test_a_loader_goes_on_as_if_never_stopped(
 
 
 def test_a_state_of_a_longer_epoch_is_refused() -> None:
-    batches = loader_of()
+    batches = make_loader()
     batches.load_state_dict({"buffer": 0, "position": len(batches)})
     with pytest.raises(UserError, match=rf"after {len(batches)} batches of pairs that make {len(batches)} now"):
         next(iter(batches))
@@ -130,7 +130,7 @@ def test_a_state_of_a_longer_epoch_is_refused() -> None:
 def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, parts = loader_of(), [loader_of() for _ in range(n)]
+    whole, parts = make_loader(), [make_loader() for _ in range(n)]
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs
         patch_rank(monkeypatch, 0, 1)

@@ -17,8 +17,8 @@ from minitrans.training.config import TrainingConfig
 from minitrans.training.module import TranslationModule, get_rng_states, warmup_cosine
 from minitrans.translate.backend import CompiledMode
 
-LENGTHS = [4, 7, 1]
-BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
+ROW_LENGTHS = [4, 7, 1]
+BATCH = Batch(random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7))
 N_TOKENS = 12
 with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
