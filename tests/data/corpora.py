@@ -14,7 +14,7 @@ from typing import Any
 
 import datasets
 import pytest
-from commands import parquet, write_files
+from commands import parquet_bytes, write_files
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig
@@ -50,9 +50,9 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> 
         lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
         return {kind: "".join(f"{line}\n" for line in lines).encode()}
     if kind == "parquet":
-        return {kind: parquet(**{name: [row[name] for row in rows] for name in ("id", *names)})}
+        return {kind: parquet_bytes(**{name: [row[name] for row in rows] for name in ("id", *names)})}
     if kind == "translation parquet":
-        return {"parquet": parquet(translation=rows)}
+        return {"parquet": parquet_bytes(translation=rows)}
     objects = [{"translation": row} for row in rows] if kind == "translation jsonl" else rows
     return {"jsonl": "".join(json.dumps(row) + "\n" for row in objects).encode()}
 

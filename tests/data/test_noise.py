@@ -29,7 +29,7 @@ both_loaders = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_
 IdPairs = list[tuple[list[int], list[int]]]
 
 
-def data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any) -> TranslationDataModule:
+def make_data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any) -> TranslationDataModule:
     write_pairs(folder, "lines", {"train": TRAIN, "valid": VALID})
     settings = data_config(folder, noise=noise, cache_dir=str(folder / "cache"), batch_tokens=200, **way)
     return TranslationDataModule(settings, TOKENIZER, max_len=60, seed=seed)
@@ -93,15 +93,15 @@ def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs
 @both_loaders
 def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def epochs_of(noise: dict[str, float] | None = NOISE_SHARES, **values: Any) -> list[IdPairs]:
-        return epochs(epoch_batches(data(tmp_path, noise, **values)))
+        return epochs(epoch_batches(make_data(tmp_path, noise, **values)))
 
     expected = epochs_of()
     assert all("“" in "".join(TOKENIZER.decode_batch(target for _, target in pairs)) for pairs in expected)
     assert len({str(pairs) for pairs in (*expected, *epochs_of(seed=6), *epochs_of(None))}) == 5
     assert epochs_of(**way) == expected
-    n_epoch = next(n for n, (epoch, _) in enumerate(epoch_batches(data(tmp_path, NOISE_SHARES, **way))) if epoch)
+    n_epoch = next(n for n, (epoch, _) in enumerate(epoch_batches(make_data(tmp_path, NOISE_SHARES, **way))) if epoch)
     for stop in (1, n_epoch // 2, n_epoch - 1, n_epoch, n_epoch + 3):
-        stopped, resumed = data(tmp_path, NOISE_SHARES, **way), data(tmp_path, NOISE_SHARES, **way)
+        stopped, resumed = make_data(tmp_path, NOISE_SHARES, **way), make_data(tmp_path, NOISE_SHARES, **way)
         first = [*islice(epoch_batches(stopped), stop)]
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         assert epochs(chain(first, epoch_batches(resumed))) == expected, f"resumed after {stop} batches"
@@ -114,7 +114,7 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
 
 @both_loaders
 def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> None:
-    modules = without, _, noisy = [data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
+    modules = without, _, noisy = [make_data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
     clean, same, other = ([*islice(epoch_batches(module), 30)] for module in modules)
     assert clean == same != other
     assert epochs(clean)[0] == sorted((TOKENIZER.encode(source), TOKENIZER.encode(target)) for source, target in TRAIN)

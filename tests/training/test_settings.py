@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from commands import tiny_settings
+from commands import tiny_flags
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
@@ -70,7 +70,7 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
             return training_step(self, batch, batch_idx)
 
         monkeypatch.setattr(TranslationModule, "training_step", watched)
-        settings = [*tiny_settings(corpus, max_steps), "--model.dropout", "0"]
+        settings = [*tiny_flags(corpus, max_steps), "--model.dropout", "0"]
         assert cli.main(["train", *settings, "--run-dir", str(run.folder), *flags]) == 0
         return run
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import tiny_settings, wait_for_group_exit
+from commands import tiny_flags, wait_for_group_exit
 from safetensors.torch import load_file
 
 from minitrans import cli
@@ -22,7 +22,7 @@ from minitrans.text.lines import read_lines
 
 def run_flags(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
     """Flags of a short run."""
-    return [*tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags]
+    return [*tiny_flags(corpus, max_steps), "--run-dir", str(run_dir), *flags]
 
 
 def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
