@@ -295,7 +295,7 @@ BAD_RUN_CONFIGS = [
 # -- The folder of a training -----------------------------------------------------------------------------------------
 
 
-def link(name: str) -> Setup:
+def make_link(name: str) -> Setup:
     """Have what a run holds by this name be a link to it."""
 
     def given(run: Path) -> None:
@@ -332,7 +332,11 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (link(name), f"{REDO} run {flag}", f"run/{name} is a link, and nothing is written where links lead; remove it")
+        (
+            make_link(name),
+            f"{REDO} run {flag}",
+            f"run/{name} is a link, and nothing is written where links lead; remove",
+        )
         for name in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
@@ -358,7 +362,7 @@ def edit_metadata(**changes: object) -> Setup:
     return given
 
 
-def sizes(**changes: object) -> Setup:
+def edit_sizes(**changes: object) -> Setup:
     return edit_metadata(model=changes)
 
 
@@ -371,7 +375,7 @@ def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     return given
 
 
-def resize(name: str, n: int) -> Setup:
+def resize_file(name: str, n: int) -> Setup:
     """Cut a file, or make it longer by zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
@@ -395,8 +399,8 @@ BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, 
 RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
-    *((resize(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
-    *((resize(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (METADATA, TOKENIZER, WORDS)),
+    *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
+    *((resize_file(name, 2**40), f"{name} is damaged (1099511627776 bytes") for name in (METADATA, TOKENIZER, WORDS)),
     (remove_file(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
@@ -410,25 +414,25 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     *((edit_metadata(threshold=threshold), DAMAGED) for threshold in BAD_THRESHOLDS),
     (edit_metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
     (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
-    (sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
-    (sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
-    (sizes(d_head="16"), f"{DAMAGED} ... '<'"),
-    (sizes(vocab_size=7), "vocab_size is 7 in the model, ... in the tokenizer; the files come from different runs"),
-    (sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
-    (sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
-    (sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
-    (sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
+    (edit_sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
+    (edit_sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
+    (edit_sizes(d_head="16"), f"{DAMAGED} ... '<'"),
+    (edit_sizes(vocab_size=7), "vocab_size is 7 in the model, ... in the tokenizer; the files come from different"),
+    (edit_sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
+    (edit_sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
+    (edit_sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
+    (edit_sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
     # Sizes of a giant: taking its memory would end the process
-    (sizes(d_model=10**9), DAMAGED),
-    (sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
-    (sizes(n_layers=10**9), NO_FIT),
+    (edit_sizes(d_model=10**9), DAMAGED),
+    (edit_sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
+    (edit_sizes(n_layers=10**9), NO_FIT),
     (claim_billion_layers, f"{NO_FIT}: n_layers differs"),
-    (sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
-    (sizes(d_ff=10**12), NO_FIT),
-    (sizes(d_ff=10**30), NO_FIT),
-    (sizes(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
-    (sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
-    (sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
+    (edit_sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
+    (edit_sizes(d_ff=10**12), NO_FIT),
+    (edit_sizes(d_ff=10**30), NO_FIT),
+    (edit_sizes(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
+    (edit_sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
+    (edit_sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
     # The weights
     (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
