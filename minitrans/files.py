@@ -78,7 +78,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
+def lock_file(path: Path) -> Iterator[None]:
     """Hold a file, made if it is not there, against all other processes. A process that dies lets go.
 
     Raises:

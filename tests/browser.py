@@ -11,9 +11,9 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM_PATH = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_chromium = pytest.mark.skipif(
-    not (CHROMIUM and find_spec("playwright")), reason="no Chromium here, or no Playwright (`rm .venv/ready`)"
+    not (CHROMIUM_PATH and find_spec("playwright")), reason="no Chromium here, or no Playwright (`rm .venv/ready`)"
 )
 
 
@@ -24,7 +24,7 @@ def open_chromium_page() -> Iterator[tuple["Page", list[str], list[str]]]:
 
     requests: list[str] = []
     errors: list[str] = []
-    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM) as chromium:
+    with sync_playwright() as playwright, playwright.chromium.launch(executable_path=CHROMIUM_PATH) as chromium:
         page = chromium.new_page()
         page.on("request", lambda request: requests.append(request.url))
         page.on("console", lambda said: errors.extend([said.text] * (said.type in ("error", "warning", "assert"))))

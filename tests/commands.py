@@ -75,7 +75,7 @@ def write_files(folder: Path, files: Mapping[str, str | bytes]) -> Path:
     return folder
 
 
-def parquet(**columns: object) -> bytes:
+def parquet_bytes(**columns: object) -> bytes:
     """A Parquet file of these columns."""
     pq.write_table(pa.table(columns), file := io.BytesIO())
     return file.getvalue()
@@ -98,7 +98,7 @@ def write_corpus(folder: Path, **sizes: int) -> None:
             (folder / f"{split}.{language}").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def tiny_settings(data: Path, max_steps: int = 200) -> list[str]:
+def tiny_flags(data: Path, max_steps: int = 200) -> list[str]:
     """Flags that train the smallest model worth the name on a folder of `train`, `valid` and `test` files."""
     settings = {
         "data.path": data,
@@ -135,7 +135,7 @@ def wait_for_group_exit(group: int) -> None:
         raise AssertionError("a process has been left behind")
 
 
-def run_readme(folder: Path, lines: list[str], missing: str, result: str = "translate(lines)") -> Any:
+def run_readme_code(folder: Path, lines: list[str], missing: str, result: str = "translate(lines)") -> Any:
     """What the code in a folder's README makes of some lines, where our package and another one are not installed."""
     (code,) = re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text(encoding="utf-8"), re.S)
     example = 'print(translate(["..."]))'

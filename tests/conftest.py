@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 import torch
-from commands import tiny_settings, write_corpus
+from commands import tiny_flags, write_corpus
 from hypothesis import settings
 from markers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from torch import Tensor, nn
@@ -143,7 +143,7 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tiny")
     write_corpus(folder, train=400, valid=12, test=15)
     run_dir = folder / "run"
-    assert cli.main(["train", *tiny_settings(folder), "--run-dir", str(run_dir)]) == 0
+    assert cli.main(["train", *tiny_flags(folder), "--run-dir", str(run_dir)]) == 0
     return run_dir
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
+TESTS_DIR = Path(__file__).parent
 TEST_LEVELS = {
     "unit": ["cachecheck"],
     "model": ["model", "compiled", "verify", "translate/test_backend.py"],
@@ -15,16 +15,16 @@ TEST_LEVELS = {
     "end_to_end": ["test_edits.py", "training/test_processes.py", "training/test_checkpoints.py"],
 }
 # The files that take longest, in this order: a process that begins one at the end keeps all others waiting.
-SLOWEST = [
+SLOWEST_FILES = [
     *("verify/test_self_test.py", "test_edits.py", "training/test_processes.py", "test_cli.py"),
     *("training/test_distillation.py", "compiled/test_stepper.py"),
     *("training/test_checkpoints.py", "training/test_run.py"),
 ]
 
 
-def level_of(path: Path) -> str:
+def file_level(path: Path) -> str:
     """The level of a test file: unit, model, command or end_to_end."""
-    parts = path.relative_to(HERE)
+    parts = path.relative_to(TESTS_DIR)
     names = {str(parts), *map(str, parts.parents)}
     return next((name for name, places in TEST_LEVELS.items() if names & {*places}), "unit")
 
@@ -32,8 +32,8 @@ def level_of(path: Path) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark each test with its level, and a slow one with more time; the slowest files come first."""
     for item in items:
-        item.add_marker(level_of(item.path))
+        item.add_marker(file_level(item.path))
         if item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timeout(3600))
-    places = {HERE / name: place for place, name in enumerate(SLOWEST)}
+    places = {TESTS_DIR / name: place for place, name in enumerate(SLOWEST_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))

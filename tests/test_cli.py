@@ -144,7 +144,7 @@ def test_samples_are_those_of_the_seed(tiny_run: Path) -> None:
     assert command_output("translate", tiny_run, "--sample", "5", stdin=stdin).splitlines() == first
 
 
-def without_count(messages: list[str], n_lines: int) -> tuple[list[str], int]:
+def split_unsure_count(messages: list[str], n_lines: int) -> tuple[list[str], int]:
     """Messages without the last, if that counts of how many of so many lines the translation is unsure; that number."""
     count = re.fullmatch(rf"unsure of ([1-9]\d*) of {n_lines} lines; --scores says which", (messages or [""])[-1])
     return (messages[:-1], int(count[1])) if count else (messages, 0)
@@ -157,7 +157,7 @@ def test_words_that_training_never_showed_are_named_once_a_line(
 ) -> None:
     text = "I love you.\n\nI love the Xyzzy, xyzzy and plugh\x1b[7q\u2028!\nI love you.\nPlugh\n"
     assert command_output("translate", tiny_run, *way, stdin=text.encode()).count("\n") == 5
-    messages, n_unsure = without_count(caplog.messages, 5)
+    messages, n_unsure = split_unsure_count(caplog.messages, 5)
     assert messages == [
         "line 3: not in the training data: xyzzy, plugh, 7q",
         "line 5: not in the training data: plugh",
@@ -215,7 +215,7 @@ def test_parts_put_together_are_the_whole(
     source.write_bytes(LINES.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
     command_output(*translate, whole)
-    messages, n_unsure = without_count(caplog.messages, 8)
+    messages, n_unsure = split_unsure_count(caplog.messages, 8)
     assert [message[:7] for message in messages] == ["line 4:", "line 7:"]
     assert n_unsure == 0 if "--sample" in way else 2 <= n_unsure <= 6
     for n in (1, 3, 20):
@@ -226,7 +226,7 @@ def test_parts_put_together_are_the_whole(
             joined += part.read_bytes()
             lines = part.read_bytes().splitlines()
             n_lines = len({line.split(b"\t")[0] for line in lines} if "--n-best" in way else lines)
-            told_of_part, n_unsure_of_part = without_count(caplog.messages, n_lines)
+            told_of_part, n_unsure_of_part = split_unsure_count(caplog.messages, n_lines)
             told_of_parts += told_of_part
             n_unsure_of_parts += n_unsure_of_part
         assert joined == whole.read_bytes()
@@ -315,7 +315,7 @@ def test_starting_and_ending_look_for_garbage_a_few_times(tiny_run: Path) -> Non
 
 
 @contextlib.contextmanager
-def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
+def running_command(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
     """A command in a session of its own, with pipes unless told otherwise."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE) | {"env": buffered} | pipes
@@ -324,7 +324,7 @@ def running(*argv: str | Path, **pipes: Any) -> Iterator[Any]:
 
 
 def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
-    with running("translate", tiny_run) as process:
+    with running_command("translate", tiny_run) as process:
         process.stdin.write(b"I love you.\nMachine lear")
         first = process.stdout.readline()
         assert first.strip()
@@ -345,7 +345,7 @@ def test_a_slow_pipe_is_answered_line_by_line(tiny_run: Path) -> None:
 def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -> None:
     path = tmp_path / "pipe"
     os.mkfifo(path)
-    with running("translate", tiny_run, "--input", path) as process, path.open("wb", buffering=0) as pipe:
+    with running_command("translate", tiny_run, "--input", path) as process, path.open("wb", buffering=0) as pipe:
         for _ in range(2):
             pipe.write(b"I love you.\n")
             assert process.stdout.readline().strip()
@@ -357,7 +357,7 @@ def test_a_named_pipe_is_answered_line_by_line(tiny_run: Path, tmp_path: Path) -
 
 def test_ctrl_c_and_a_fault_end_it_while_a_pipe_is_waited_for(tiny_run: Path) -> None:
     for interrupt, code, message in ((True, 130, b"interrupted"), (False, 2, b"standard input, line 2: byte 1")):
-        with running("translate", tiny_run) as process:
+        with running_command("translate", tiny_run) as process:
             process.stdin.write(b"I love you.\n")
             assert process.stdout.readline().strip()
             if interrupt:
@@ -391,7 +391,7 @@ def test_a_terminal_is_prompted_and_told_of_doubts(tiny_run: Path, to_terminal: 
     pty = pytest.importorskip("pty")
     controller, terminal = pty.openpty()
     stdout = terminal if to_terminal else subprocess.PIPE
-    with running("translate", tiny_run, stdin=terminal, stdout=stdout) as process:
+    with running_command("translate", tiny_run, stdin=terminal, stdout=stdout) as process:
         os.write(controller, b"I love xyzzy.\n")
         written = b""
         while to_terminal and b"> " not in written.partition(b"(unsure)\r\n")[2]:  # before, Ctrl-D may get lost
@@ -437,7 +437,7 @@ def terminal_lines(written: bytes) -> list[str]:
     return lines
 
 
-def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, bytes]:
+def run_on_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, bytes]:
     """What a command writes to a terminal, its standard error and maybe its output; and what to a pipe."""
     pty = pytest.importorskip("pty")
     controller, terminal = pty.openpty()
@@ -445,7 +445,7 @@ def on_a_terminal(*argv: str | Path, stdin: Path, stdout: bool) -> tuple[bytes, 
     out = terminal if stdout else subprocess.PIPE
     with (
         stdin.open("rb") as source,
-        running(*argv, stdin=source, stdout=out, stderr=terminal, env=environment) as process,
+        running_command(*argv, stdin=source, stdout=out, stderr=terminal, env=environment) as process,
     ):
         os.close(terminal)
         written = b""
@@ -465,16 +465,16 @@ def test_a_progress_bar_garbles_neither_translations_nor_warnings(tiny_run: Path
     assert b"line 4098 is cut" in plain.stderr
     warning = plain.stderr.decode().split()
 
-    written, through_pipe = on_a_terminal("translate", tiny_run, stdin=source, stdout=False)
+    written, through_pipe = run_on_terminal("translate", tiny_run, stdin=source, stdout=False)
     assert through_pipe == plain.stdout
     assert b"4099/4099" in written  # the bar, which is gone in the end
     assert "\n".join(terminal_lines(written)).split() == warning
 
     part = "--input", source, "--part", "1/2"
-    written, _ = on_a_terminal("translate", tiny_run, *part, stdin=source, stdout=False)
+    written, _ = run_on_terminal("translate", tiny_run, *part, stdin=source, stdout=False)
     assert b"4098/4098" in written
 
-    written, _ = on_a_terminal("translate", tiny_run, stdin=source, stdout=True)
+    written, _ = run_on_terminal("translate", tiny_run, stdin=source, stdout=True)
     assert b"4099/4099" in written
     shown, answers = terminal_lines(written), plain.stdout.decode().split("\n")
     assert shown[: cli.translate.CHUNK_LINES] == answers[: cli.translate.CHUNK_LINES]
@@ -501,7 +501,7 @@ def test_several_processes_give_the_same_lines_and_warnings(tiny_run: Path) -> N
 @pytest.mark.slow
 def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: Path, tmp_path: Path) -> None:
     for interrupt, code, message in ((True, 130, b"minitrans: interrupted\n"), (False, 0, b"")):
-        with running("translate", tiny_run, "--processes", "2") as process:
+        with running_command("translate", tiny_run, "--processes", "2") as process:
             process.stdin.write(b"I love you.\n" * cli.translate.CHUNK_LINES * 2)
             assert process.stdout.readline()  # all have begun
             if interrupt:
@@ -518,8 +518,8 @@ def test_ctrl_c_and_a_reader_that_goes_away_end_all_processes_quietly(tiny_run: 
 # -- evaluate ---------------------------------------------------------------------------------------------------------
 
 
-def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, own_references: list[str]) -> None:
-    report = json.loads(command_output("evaluate", tiny_run, *own_references, "--tokenize", "none", "--json"))
+def test_evaluate_prints_the_json_of_the_contract(tiny_run: Path, reference_flags: list[str]) -> None:
+    report = json.loads(command_output("evaluate", tiny_run, *reference_flags, "--tokenize", "none", "--json"))
     scores = "bleu bleu_signature bleu_interval chrf chrf_signature chrf_interval exact_match sentences"
     marks = "unsure unsure_precision unsure_recall unsure_wrong"
     assert set(report) == {*scores.split(), *marks.split(), "seconds", "sentences_per_second"}
@@ -538,15 +538,15 @@ def make_worse_run(run: Path, folder: Path) -> Path:
 
 
 @pytest.fixture
-def own_references(tiny_run: Path, tmp_path: Path) -> list[str]:
+def reference_flags(tiny_run: Path, tmp_path: Path) -> list[str]:
     """Flags that score translations of the test split against those of `tiny_run`."""
     source, reference = tiny_run.parent / "test.en", tmp_path / "own.zh"
     command_output("translate", tiny_run, "--input", source, "--output", reference)
     return ["--source", str(source), "--reference", str(reference)]
 
 
-def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, own_references: list[str]) -> None:
-    scores, bleu, chrf, marks, speed = command_output("evaluate", tiny_run, *own_references).splitlines()
+def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, reference_flags: list[str]) -> None:
+    scores, bleu, chrf, marks, speed = command_output("evaluate", tiny_run, *reference_flags).splitlines()
     sure = r" 100.00 \(95% CI 100.00-100.00\)"
     assert re.fullmatch(rf"test.en: BLEU{sure}  chrF{sure}  exact match 100.0%  \(15 sentences\)", scores)
     assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
@@ -557,14 +557,14 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, ow
         marks,
     )
     assert speed.endswith(" sentences/s")
-    reference = Path(own_references[3])
+    reference = Path(reference_flags[3])
     reference.write_bytes(b"\n" + reference.read_bytes().partition(b"\n")[2])  # the only reference may be blank
-    assert "exact match 93.3%" in command_output("evaluate", tiny_run, *own_references)
+    assert "exact match 93.3%" in command_output("evaluate", tiny_run, *reference_flags)
 
 
-def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
+def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
     run = copy_run(tiny_run, tmp_path / "run")
-    sources = Path(own_references[1]).read_text(encoding="utf-8").splitlines()
+    sources = Path(reference_flags[1]).read_text(encoding="utf-8").splitlines()
     outputs = Translator.load(tiny_run).translations(sources)
     middle = sum(sorted(t.score for t in outputs)[6:8]) / 2  # between scores: `evaluate` may compute them otherwise
     sizes = json.loads((run / "model.json").read_text())
@@ -575,8 +575,8 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
     (tmp_path / "ref.zh").write_text(lines, encoding="utf-8")
     both = sum(u and w for u, w in zip(unsure, wrong, strict=True))
     assert 0 < both < min(sum(unsure), sum(wrong)) <= max(sum(unsure), sum(wrong)) < 15
-    evaluate = "evaluate", run, "--source", own_references[1], "--reference", tmp_path / "ref.zh"
-    for more, both_and in (([], both), (["--reference", own_references[3]], 0)):  # by the second, all are right
+    evaluate = "evaluate", run, "--source", reference_flags[1], "--reference", tmp_path / "ref.zh"
+    for more, both_and in (([], both), (["--reference", reference_flags[3]], 0)):  # by the second, all are right
         marks = json.loads(command_output(*evaluate, *more, "--json"))
         assert marks["unsure"] == pytest.approx(100 * sum(unsure) / 15)
         assert marks["unsure_precision"] == pytest.approx(100 * both_and / sum(unsure))
@@ -588,10 +588,10 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
     assert "unsure" not in command_output(*evaluate, "--json")
 
 
-def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
+def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
     other = make_worse_run(tiny_run, tmp_path / "other")
     runs = [str(tiny_run), str(other), str(tiny_run)]
-    scores = json.loads(command_output("evaluate", *runs, *own_references, "--json"))
+    scores = json.loads(command_output("evaluate", *runs, *reference_flags, "--json"))
     assert set(scores) == {"runs", "mean", "std"}
     assert [run["run"] for run in scores["runs"]] == runs
     first, worse, same = scores["runs"]
@@ -602,7 +602,7 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, o
     assert scores["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
     assert set(scores["mean"]) == set(scores["std"]) == {"bleu", "chrf", "exact_match"}
 
-    lines = command_output("evaluate", *runs, *own_references).splitlines()
+    lines = command_output("evaluate", *runs, *reference_flags).splitlines()
     assert [line.split(": ")[0] for line in lines[:3]] == runs
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
@@ -619,14 +619,14 @@ def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Pa
     assert one == two
 
 
-def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, own_references: list[str]) -> None:
-    source, own = Path(own_references[1]), Path(own_references[3]).read_text(encoding="utf-8").splitlines()
+def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
+    source, own = Path(reference_flags[1]), Path(reference_flags[3]).read_text(encoding="utf-8").splitlines()
     first, second = tmp_path / "first.zh", tmp_path / "second.zh"
     first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
     second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
     evaluate = "evaluate", tiny_run, "--source", source, "--json"
     exact = []
-    for files in ([first], [first, second], [first, second, Path(own_references[3])]):
+    for files in ([first], [first, second], [first, second, Path(reference_flags[3])]):
         scores = json.loads(command_output(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
         exact.append(scores["exact_match"])
     assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
@@ -740,10 +740,10 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
             assert f" {name} {summaries[name]}" in text
 
 
-SETTINGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
+RUN_FLAGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
 REQUIRED_ARGUMENTS = {  # what each command that computes needs at least
-    "train": SETTINGS,
-    "distill": SETTINGS,
+    "train": RUN_FLAGS,
+    "distill": RUN_FLAGS,
     "translate": ["r"],
     "evaluate": ["r", "--source", "s", "--reference", "t"],
     "verify": ["r"],
@@ -760,7 +760,7 @@ def test_compiled_is_a_flag_where_something_is_computed(name: str) -> None:
 
 
 def test_compiled_reaches_who_computes(
-    tiny_run: Path, own_references: list[str], monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, reference_flags: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     modes: list[str] = []
     load = Translator.load
@@ -780,7 +780,7 @@ def test_compiled_reaches_who_computes(
     monkeypatch.setattr(Translator, "load", seen)
     monkeypatch.setattr(proof, "run", measured)
     monkeypatch.setattr(proof, "self_test", sabotaged)
-    for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *own_references]):
+    for words in (["translate", str(tiny_run), "a"], ["evaluate", str(tiny_run), *reference_flags]):
         command_output(*words, "--compiled", "off")
         command_output(*words)
     run_cli("verify", "--self-test", "--compiled", "off")

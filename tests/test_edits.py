@@ -11,22 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import CORPUS, tiny_settings
+from commands import CORPUS, tiny_flags
 from package_copy import run_copy
 
 import minitrans
 
 ROOT = Path(__file__).parents[1]
-GUIDE = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
+GUIDE_TEXT = (ROOT / "docs" / "change-the-model.md").read_text(encoding="utf-8")
 PLAIN_WARNING = "takes the plain and slower path"
 
 
-def sections() -> dict[str, str]:
+def guide_sections() -> dict[str, str]:
     """The guide's sections by their titles."""
-    return {text.split("\n", 1)[0]: text for text in GUIDE.split("\n## ")[1:]}
+    return {text.split("\n", 1)[0]: text for text in GUIDE_TEXT.split("\n## ")[1:]}
 
 
-def copy_of_the_package(folder: Path) -> Path:
+def copy_package(folder: Path) -> Path:
     """A folder with the package alone, to be changed."""
     package = Path(minitrans.__file__).parent
     shutil.copytree(package, folder / "minitrans", ignore=shutil.ignore_patterns("__pycache__"))
@@ -41,10 +41,10 @@ def apply_diffs(folder: Path, text: str) -> None:
         before, after = (
             "".join(f"{line[1:]}\n" for line in body.splitlines() if line[0] in kinds) for kinds in (" -", " +")
         )
-        replace(folder / name, before, after)
+        replace_text(folder / name, before, after)
 
 
-def replace(file: Path, before: str, after: str) -> None:
+def replace_text(file: Path, before: str, after: str) -> None:
     text = file.read_text(encoding="utf-8")
     assert text.count(before) == 1, f"{file.name} has {before!r} {text.count(before)} times"
     file.write_text(text.replace(before, after), encoding="utf-8")
@@ -65,7 +65,7 @@ def train_and_translate_commands(corpus: Path) -> list[list[str]]:
     """Train and translate, with compiled code if it is admitted and without."""
     commands = []
     for mode in ("auto", "off"):
-        settings = [*tiny_settings(corpus, max_steps=20), "--model.n_heads", "4", "--training.checkpoint_every", "20"]
+        settings = [*tiny_flags(corpus, max_steps=20), "--model.n_heads", "4", "--training.checkpoint_every", "20"]
         commands.append(["train", *settings, "--run-dir", mode, "--compiled", mode])
         commands.append(["translate", mode, "--input", str(corpus / "test.en"), "--compiled", mode])
     return commands
@@ -100,7 +100,7 @@ def failed_checks(code: int, out: str) -> list[str]:
     return [check["id"] for check in report["checks"] if not check["passed"]]
 
 
-REASONS = {
+REFUSAL_REASONS = {
     "GELU in place of ReLU": "compiled code is off by",
     "RMSNorm in place of layer norm": "encoder.norm is a torch.nn.modules.normalization.RMSNorm, known is LayerNorm",
     "Norms after the sub-layers": "compiled code is off by",
@@ -110,22 +110,22 @@ REASONS = {
 }
 
 
-@pytest.mark.parametrize("title", REASONS)
+@pytest.mark.parametrize("title", REFUSAL_REASONS)
 def test_an_edit_of_the_model_reaches_training_and_decoding(title: str, tmp_path: Path, corpus: Path) -> None:
-    folder = copy_of_the_package(tmp_path)
-    text = sections()[title]
+    folder = copy_package(tmp_path)
+    text = guide_sections()[title]
     apply_diffs(folder, text)
     named = re.findall(r"`(\S+)`", text[text.index("Checks that turn red:") :])
-    assert failed_checks_on_plain_path(folder, corpus, REASONS[title]) == named
+    assert failed_checks_on_plain_path(folder, corpus, REFUSAL_REASONS[title]) == named
 
 
 def test_every_change_of_the_guide_is_tried() -> None:
-    assert [*REASONS, "A new check"] == list(sections())
+    assert [*REFUSAL_REASONS, "A new check"] == list(guide_sections())
 
 
 def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path) -> None:
-    folder = copy_of_the_package(tmp_path)
-    apply_diffs(folder, sections()["A new check"])
+    folder = copy_package(tmp_path)
+    apply_diffs(folder, guide_sections()["A new check"])
     commands = [["verify", "--compiled", "off", "--json"], ["verify", "--sabotage", "mask.first-late", "--json"]]
     (sound, broken), _ = run_copy(folder, commands)
     assert failed_checks(*sound) == []
@@ -134,7 +134,7 @@ def test_the_new_check_of_the_guide_passes_and_catches_its_fault(tmp_path: Path)
 
 
 def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: Path) -> None:
-    folder = copy_of_the_package(tmp_path)
+    folder = copy_package(tmp_path)
     results, err = run_copy(folder, train_and_translate_commands(corpus))
     assert [code for code, _ in results] == [0, 0, 0, 0]
     assert PLAIN_WARNING not in err
@@ -144,29 +144,29 @@ def test_control_without_an_edit_compiled_code_computes(tmp_path: Path, corpus: 
 
 
 def test_wrong_compiled_code_is_not_admitted_and_verify_fails(tmp_path: Path, corpus: Path) -> None:
-    folder = copy_of_the_package(tmp_path)
+    folder = copy_package(tmp_path)
     cpp = folder / "minitrans" / "compiled"
-    replace(
+    replace_text(
         cpp / "training.cpp",
         "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = 1 / std::sqrt(A(head.q.columns));",
         "const A lowest = std::numeric_limits<A>::lowest() / 2, scale = A(1.001) / std::sqrt(A(head.q.columns));",
     )
-    replace(
+    replace_text(
         cpp / "stepper.cpp",
         "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / std::sqrt(A(Dh)));",
         "for (int64_t h = 0; h < s.H; h++) softmax(w.scores[h], n, 1 / A(Dh));",
     )
-    replace(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
+    replace_text(cpp / "library.py", '"-O3"', '"-O1"')  # in a quarter of the time
     red = failed_checks_on_plain_path(folder, corpus, "compiled code is off by")
     assert red == ["compiled.admitted", "compiled.pass", "compiled.steps", "compiled.outputs"]
     (result,), _ = run_copy(folder, [["verify", "--json", "--compiled", "off"]])
     assert failed_checks(*result) == []
 
 
-def every_command(corpus: Path) -> list[list[str]]:
+def all_commands(corpus: Path) -> list[list[str]]:
     source, reference = str(corpus / "test.en"), str(corpus / "test.zh")
     return [
-        ["train", *tiny_settings(corpus, max_steps=20), "--run-dir", "run"],
+        ["train", *tiny_flags(corpus, max_steps=20), "--run-dir", "run"],
         ["translate", "run", "--input", source],
         ["translate", "run", "--input", source, "--beam", "2"],
         ["evaluate", "run", "--source", source, "--reference", reference],
@@ -178,13 +178,13 @@ def every_command(corpus: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("lacking", ["folder", pytest.param("compiler", marks=pytest.mark.slow)])
 def test_without_compiled_code_everything_works(lacking: str, tmp_path: Path, corpus: Path) -> None:
-    folder = copy_of_the_package(tmp_path)
+    folder = copy_package(tmp_path)
     environment = {"XDG_CACHE_HOME": str(tmp_path / "cache"), "CXX": ""}
     if lacking == "folder":
         shutil.rmtree(folder / "minitrans" / "compiled")
     else:
         environment["PATH"] = str(tmp_path)
-    results, err = run_copy(folder, every_command(corpus), **environment)
+    results, err = run_copy(folder, all_commands(corpus), **environment)
     assert [code for code, _ in results] == [0] * 7
     assert (PLAIN_WARNING in err) == (lacking == "compiler")
     computed = re.findall(r"computed: .*", err)

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from commands import copy_run, parquet, run_cli
+from commands import copy_run, parquet_bytes, run_cli
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,15 +38,15 @@ PAIRS = [("one", "一"), ('two "big" ones', "两个，“大”的"), ("three, \
 ROWS = [{"id": i, "en": en, "zh": zh} for i, (en, zh) in enumerate(PAIRS)]
 
 
-CORPORA = {
+CORPUS_FILES = {
     "tsv": "\n".join(["id\ten\tzh", *(f"{i}\t{en}\t{zh}" for i, (en, zh) in enumerate(PAIRS))]).encode(),
     "csv": 'id,en,zh\r\n0,one,一\r\n1,"two ""big"" ones",两个，“大”的\r\n2,"three, \n three",三\r\n'.encode(),
     "jsonl": "".join(json.dumps(row) + "\n" for row in ROWS).encode(),
-    "parquet": parquet(**{name: [row[name] for row in ROWS] for name in ROWS[0]}),
+    "parquet": parquet_bytes(**{name: [row[name] for row in ROWS] for name in ROWS[0]}),
 }
 
 
-def damaged(valid: bytes) -> st.SearchStrategy[bytes]:
+def damaged_files(valid: bytes) -> st.SearchStrategy[bytes]:
     """A file with up to three faults: bits flipped, its end lost, a piece lost, repeated, or put in."""
     near_the_start = st.integers(0, min(len(valid), 600))
     fault = st.tuples(
@@ -75,7 +75,7 @@ def damaged(valid: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(fault, min_size=1, max_size=3).map(apply)
 
 
-def lines_in(content: bytes) -> list[str] | None:
+def split_lines(content: bytes) -> list[str] | None:
     """The lines of a file; None if it is no UTF-8."""
     try:
         text = content.decode("utf-8-sig")
@@ -85,9 +85,9 @@ def lines_in(content: bytes) -> list[str] | None:
     return [line.removesuffix("\r") for line in (lines if rest == "" else [*lines, rest])]
 
 
-def lines_before_a_fault(content: bytes) -> int:
+def count_valid_lines(content: bytes) -> int:
     """How many lines of a file that is no UTF-8 come before the first that is none."""
-    return next(i for i, line in enumerate(content.split(b"\n")) if lines_in(line) is None)
+    return next(i for i, line in enumerate(content.split(b"\n")) if split_lines(line) is None)
 
 
 def output_or_none(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> str | None:
@@ -110,8 +110,8 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
     tiny_run: Path, sandbox: Path, translator: Translator, content: bytes, from_file: bool
 ) -> None:
     (sandbox / "in.txt").write_bytes(content)
-    sources = lines_in(content)
-    answered = lines_before_a_fault(content) if sources is None else 0
+    sources = split_lines(content)
+    answered = count_valid_lines(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
@@ -122,7 +122,7 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
         assert sources is None
         assert written is None
         return
-    translations = lines_in(written.encode())
+    translations = split_lines(written.encode())
     assert translations is not None
     assert len(translations) == len(sources)
     for source, translation in zip(sources, translations, strict=True):
@@ -138,7 +138,7 @@ def translator(tiny_run: Path) -> Translator:
 # -- the corpus reader ----------------------------------------------------------------------------------------------
 
 
-def load(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
+def load_pairs(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
     """The pairs of each split; None if the corpus is refused, with one line that is not too long."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in files.items():
@@ -158,7 +158,7 @@ def load(files: dict[str, bytes]) -> dict[str, list[tuple[str, str]]] | None:
 
 def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None) -> None:
     """Compare what is read from `train` and `test` files of the same content with the pairs that they hold."""
-    corpus = load({**files, "valid.tsv": CORPORA["tsv"]})
+    corpus = load_pairs({**files, "valid.tsv": CORPUS_FILES["tsv"]})
     full = [pair for pair in expected or [] if all(map(clean, pair))]
     if not full:
         assert corpus is None
@@ -167,62 +167,62 @@ def check_corpus(files: dict[str, bytes], expected: list[tuple[str, str]] | None
         assert (corpus["train"], corpus["test"]) == (full, expected)
 
 
-one_line = text_bytes.map(lambda content: content.replace(b"\n", b" "))
-sides = st.lists(st.tuples(one_line, one_line), max_size=6).map(
+line_bytes = text_bytes.map(lambda content: content.replace(b"\n", b" "))
+parallel_files = st.lists(st.tuples(line_bytes, line_bytes), max_size=6).map(
     lambda pairs: [b"\n".join(side) for side in zip(*pairs, strict=True)]
 )
 
 
-@given(st.one_of(sides.filter(bool), st.lists(text_bytes, min_size=2, max_size=2)))
+@given(st.one_of(parallel_files.filter(bool), st.lists(text_bytes, min_size=2, max_size=2)))
 def test_two_files_of_lines_are_read_or_refused(sides: list[bytes]) -> None:
     files = {
         f"{split}.{side}": text for split in ("train", "test") for side, text in zip(("en", "zh"), sides, strict=True)
     }
-    sources, targets = map(lines_in, sides)
+    sources, targets = map(split_lines, sides)
     expected = None
     if sources is not None and targets is not None and len(sources) == len(targets):
         expected = list(zip(sources, targets, strict=True))
     check_corpus(files, expected)
 
 
-@given(st.one_of(damaged(CORPORA["tsv"]), text_bytes.map(b"en\tzh\n".__add__), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_FILES["tsv"]), text_bytes.map(b"en\tzh\n".__add__), text_bytes))
 def test_a_tsv_is_read_or_refused(content: bytes) -> None:
-    header, *rows = [line.split("\t") for line in lines_in(content) or []] or [[]]
+    header, *rows = [line.split("\t") for line in split_lines(content) or []] or [[]]
     told = {"en", "zh"} <= set(header) and all(len(row) == len(header) for row in rows)
     places = [header.index(side) for side in ("en", "zh")] if told else []
     expected = [(row[places[0]], row[places[1]]) for row in rows] if told else None
     check_corpus({"train.tsv": content, "test.tsv": content}, expected)
 
 
-@given(st.one_of(damaged(CORPORA["jsonl"]), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_FILES["jsonl"]), text_bytes))
 def test_json_lines_are_read_or_refused(content: bytes) -> None:
-    corpus = load({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPORA["tsv"]})
+    corpus = load_pairs({"train.jsonl": content, "test.jsonl": content, "valid.tsv": CORPUS_FILES["tsv"]})
     if corpus is not None:
-        rows = [json.loads(line) for line in lines_in(content) or []]
+        rows = [json.loads(line) for line in split_lines(content) or []]
         rows = [row.get("translation", row) for row in rows]
         assert corpus["test"] == [(row["en"], row["zh"]) for row in rows]
 
 
-@given(st.one_of(damaged(CORPORA["csv"]), text_bytes.map(b"en,zh\n".__add__), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_FILES["csv"]), text_bytes.map(b"en,zh\n".__add__), text_bytes))
 def test_a_csv_is_read_or_refused(content: bytes) -> None:
-    corpus = load({"train.csv": content, "test.csv": content, "valid.tsv": CORPORA["tsv"]})
+    corpus = load_pairs({"train.csv": content, "test.csv": content, "valid.tsv": CORPUS_FILES["tsv"]})
     if corpus is not None:
-        lines = lines_in(content)
+        lines = split_lines(content)
         assert lines is not None
         assert 0 < len(corpus["train"]) <= len(corpus["test"]) < len(lines)
 
 
-@given(st.one_of(damaged(CORPORA["parquet"]), text_bytes))
+@given(st.one_of(damaged_files(CORPUS_FILES["parquet"]), text_bytes))
 def test_a_parquet_file_is_read_or_refused(content: bytes) -> None:
-    corpus = load({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPORA["tsv"]})
+    corpus = load_pairs({"train.parquet": content, "test.parquet": content, "valid.tsv": CORPUS_FILES["tsv"]})
     if corpus is not None:
         assert 0 < len(corpus["train"]) <= len(corpus["test"])
 
 
-@pytest.mark.parametrize("suffix", CORPORA)
+@pytest.mark.parametrize("suffix", CORPUS_FILES)
 def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
-    content = CORPORA[suffix]
-    corpus = load({f"train.{suffix}": content, "valid.tsv": CORPORA["tsv"]})
+    content = CORPUS_FILES[suffix]
+    corpus = load_pairs({f"train.{suffix}": content, "valid.tsv": CORPUS_FILES["tsv"]})
     assert corpus is not None
     assert len(corpus["train"]) == len(PAIRS)
 
@@ -240,7 +240,7 @@ def run_to_damage(tiny_run: Path, sandbox: Path) -> Path:
 def test_a_damaged_run_translates_or_is_refused(run_to_damage: Path, name: str, data: st.DataObject) -> None:
     whole = (run_to_damage / name).read_bytes()
     try:
-        (run_to_damage / name).write_bytes(data.draw(damaged(whole) | text_bytes))
+        (run_to_damage / name).write_bytes(data.draw(damaged_files(whole) | text_bytes))
         written = output_or_none("translate", run_to_damage, "I love you.", "")
     finally:
         (run_to_damage / name).write_bytes(whole)
@@ -255,7 +255,7 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
     section = whole.index(b"data:")
     try:
         (run_to_damage / "config.yaml").write_bytes(
-            data.draw(damaged(whole[section:]) | text_bytes.map(b"data: ".__add__))
+            data.draw(damaged_files(whole[section:]) | text_bytes.map(b"data: ".__add__))
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(proof, "run", lambda **_: fresh_model_report)
@@ -268,10 +268,10 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 @given(data=st.data())
 def test_a_damaged_tokenizer_works_or_is_refused(
-    tokenizers: dict[str, bytes], model_type: str, data: st.DataObject
+    tokenizer_bytes: dict[str, bytes], model_type: str, data: st.DataObject
 ) -> None:
     try:
-        tokenizer = Tokenizer(data.draw(damaged(tokenizers[model_type])))
+        tokenizer = Tokenizer(data.draw(damaged_files(tokenizer_bytes[model_type])))
     except UserError:
         return
     for line in ("I love you. 我爱你。", "\U0010ffff"):
@@ -282,7 +282,7 @@ def test_a_damaged_tokenizer_works_or_is_refused(
 
 
 @pytest.fixture(scope="module")
-def tokenizers() -> dict[str, bytes]:
+def tokenizer_bytes() -> dict[str, bytes]:
     sentences = [side for pair in PAIRS for side in pair]
     trained = {kind: Tokenizer.train(sentences, TokenizerConfig(300, kind)) for kind in ("unigram", "bpe")}
     return {kind: tokenizer.__reduce__()[1][0] for kind, tokenizer in trained.items()}

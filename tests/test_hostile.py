@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from commands import copy_run, refusal_message, run_cli, tiny_settings
+from commands import copy_run, refusal_message, run_cli, tiny_flags
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +41,7 @@ def quick_refusal_message(*words: str | Path, within: Path) -> str:
 # -- Settings -------------------------------------------------------------------------------------------------------
 
 
-SETTINGS = [
+SETTING_NAMES = [
     *("seed", "compiled"),
     *(f"{section}.{field.name}" for section, kind in SECTIONS.items() for field in fields(kind)),
 ]
@@ -57,23 +57,23 @@ VALUES = [
 @settings(HYPOTHESIS_SETTINGS)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
+        st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
     )
 )
 def test_any_setting_of_any_value_ends_in_one_line(sandbox: Path, drawn: list[tuple[str, str]]) -> None:
     """Where the value is right after all, there is still no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
-    quick_refusal_message("train", *tiny_settings(sandbox / "gone"), "--run-dir", "r", *flags, within=sandbox)
+    quick_refusal_message("train", *tiny_flags(sandbox / "gone"), "--run-dir", "r", *flags, within=sandbox)
 
 
 @settings(HYPOTHESIS_SETTINGS)
-@given(st.sampled_from(SETTINGS), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
+@given(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
 def test_any_setting_of_a_file_ends_in_one_line(sandbox: Path, name: str, value: str, quoted: bool) -> None:
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
     path = sandbox / "c.yaml"
     path.write_bytes((f"{section}:\n  {setting}" if section else setting).encode(errors="surrogateescape"))
-    flags = [*tiny_settings(sandbox / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
+    flags = [*tiny_flags(sandbox / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
     quick_refusal_message("train", *flags, within=sandbox)
     path.unlink()
 
@@ -144,7 +144,7 @@ def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, sandbox: Pa
         shutil.copy(path, tmp_path)
     for side in ("en", "zh"):
         (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(bytes(1 << 24), 1) * 64)  # a gigabyte
-    message = quick_refusal_message("train", *tiny_settings(tmp_path), "--run-dir", sandbox / "r", within=sandbox)
+    message = quick_refusal_message("train", *tiny_flags(tmp_path), "--run-dir", sandbox / "r", within=sandbox)
     assert "train.en.gz, line 1: it has more than 4194304 bytes; break it into sentences" in message
 
 

@@ -19,11 +19,11 @@ IMPORT_LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["c
 LIBRARIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
 
 
-def words_of_compiled_code(source: str) -> list[str]:
+def find_compiled_words(source: str) -> list[str]:
     return re.findall(r"compiled|kernel|c\+\+", source, re.IGNORECASE)
 
 
-def run(program: str, without: Sequence[str] = ()) -> None:
+def run_program(program: str, without: Sequence[str] = ()) -> None:
     """Run a program in a Python of its own that lacks some modules; a failure shows what it printed."""
     program = "\n".join(["import sys", *(f"sys.modules[{name!r}] = None" for name in without), program])
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=ROOT)
@@ -47,7 +47,7 @@ def test_only_the_backend_asks_compiled_code_by_its_name() -> None:
 
 
 def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
-    run(
+    run_program(
         "import minitrans.cli, minitrans.training.run, minitrans.verify\n"
         "from minitrans.translate.backend import can_verify_compiled\n"
         "assert not can_verify_compiled('auto')",
@@ -60,10 +60,10 @@ def test_all_can_be_imported_where_there_is_no_compiled_code() -> None:
 
 def test_the_model_names_nothing_compiled() -> None:
     words_of_file = {
-        path.name: words_of_compiled_code(path.read_text(encoding="utf-8")) for path in MODEL_DIR.glob("*.py")
+        path.name: find_compiled_words(path.read_text(encoding="utf-8")) for path in MODEL_DIR.glob("*.py")
     }
     assert {name: words for name, words in words_of_file.items() if words} == {}
-    control = words_of_compiled_code("# Compiled kernels, in C++: torch.compile is none.")
+    control = find_compiled_words("# Compiled kernels, in C++: torch.compile is none.")
     assert control == ["Compiled", "kernel", "C++"]
 
 
@@ -88,20 +88,20 @@ NON_MODEL_MODULES = [*(LIBRARIES - {"torch"}), *(f"minitrans.{name}" for name in
 
 
 def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:
-    run(MODEL_PROGRAM, without=NON_MODEL_MODULES)
+    run_program(MODEL_PROGRAM, without=NON_MODEL_MODULES)
 
 
 @pytest.mark.parametrize("name", ["numpy", "rich", "minitrans.translate"])
 def test_control_what_is_not_installed_is_missed(name: str) -> None:
     with pytest.raises(AssertionError, match=f"import of {name} halted"):
-        run(f"import torch, {name}", without=NON_MODEL_MODULES)
+        run_program(f"import torch, {name}", without=NON_MODEL_MODULES)
 
 
 # -- the package ----------------------------------------------------------------------------------------------------
 
 
 def test_importing_the_package_imports_no_library() -> None:
-    run("import minitrans\nassert 'torch' not in sys.modules\nassert 'numpy' not in sys.modules")
+    run_program("import minitrans\nassert 'torch' not in sys.modules\nassert 'numpy' not in sys.modules")
 
 
 def test_public_names_come_from_their_homes_and_others_are_refused() -> None:

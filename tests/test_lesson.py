@@ -25,7 +25,7 @@ CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(MA
 SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MAY_BE_ABSENT)}
 
 
-def chapters(lesson: str) -> list[str]:
+def split_chapters(lesson: str) -> list[str]:
     return lesson.split("\n## ")[1:]
 
 
@@ -44,7 +44,7 @@ def mismatched_chapters(lesson: str) -> list[str]:
     """Run the chapters in order; the titles of those that print something else than they show."""
     scope: dict[str, object] = {}
     titles = []
-    for chapter in chapters(lesson):
+    for chapter in split_chapters(lesson):
         (python, code), (text, shown) = blocks(chapter)
         assert (python, text) == ("python", "text")
         with contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -57,7 +57,7 @@ def mismatched_chapters(lesson: str) -> list[str]:
 def missing_names(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
     names = []
-    for chapter in chapters(lesson):
+    for chapter in split_chapters(lesson):
         read, proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS)
         links = re.findall(LINK, chapter)
         assert [name for name, _ in links] == read
@@ -76,7 +76,7 @@ def language_neutral_parts(lesson: str, labels: tuple[str, ...]) -> list[object]
     """For each chapter what has to be the same in every language."""
     return [
         (chapter.split(".")[0], blocks(chapter), re.findall(LINK, chapter), [terms(chapter, label) for label in labels])
-        for chapter in chapters(lesson)
+        for chapter in split_chapters(lesson)
     ]
 
 
@@ -122,7 +122,7 @@ def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there
     assert set(missing_names(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
 
 
-@pytest.mark.parametrize("chapter", chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])
+@pytest.mark.parametrize("chapter", split_chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])
 def test_each_fault_of_a_chapter_is_noticed_by_its_checks_and_each_check_notices_one(chapter: str) -> None:
     proved, broken = (terms(chapter, label) for label in CHAPTER_LABELS[1:])
     noticed = {}
@@ -136,7 +136,7 @@ def test_each_fault_of_a_chapter_is_noticed_by_its_checks_and_each_check_notices
 
 def test_both_languages_have_the_same_chapters_code_outputs_and_ids() -> None:
     assert language_neutral_parts(CHINESE, CHINESE_CHAPTER_LABELS) == language_neutral_parts(ENGLISH, CHAPTER_LABELS)
-    assert len(chapters(ENGLISH)) == 17
+    assert len(split_chapters(ENGLISH)) == 17
 
 
 @pytest.mark.parametrize("shown", ["show(weights)", "[15.0]", "`C25`", "`mask.fill-inf`", "[`masked_softmax`]"])

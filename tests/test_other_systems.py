@@ -17,7 +17,7 @@ from minitrans.training import config
 
 
 @pytest.fixture(autouse=True)
-def _macos(monkeypatch: pytest.MonkeyPatch) -> None:
+def _imitate_macos(monkeypatch: pytest.MonkeyPatch) -> None:
     """No functions of glibc or of Linux, no /proc and /sys, and its own number for "no limit"."""
     exists, read = Path.is_file, Path.read_text
     monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())

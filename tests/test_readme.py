@@ -21,7 +21,7 @@ from minitrans.data.corpus import _TOKENIZER_PAIRS
 from minitrans.errors import UserError
 from minitrans.model.transformer import TransformerConfig
 from minitrans.server.queue import MAX_BATCH_LINES
-from minitrans.training.config import BYTES_PER_PARAMETER, SECTIONS
+from minitrans.training.config import SECTIONS, TRAINING_BYTES_PER_PARAMETER
 from minitrans.verify.checks import CHECKS
 from minitrans.verify.sabotage import SABOTAGES
 from minitrans.verify.subject import N_PAIRS
@@ -38,7 +38,7 @@ FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
 
-def commands(page: str) -> list[list[str]]:
+def page_commands(page: str) -> list[list[str]]:
     """The words of each command line of ours on a page."""
     lines = re.findall(r"^(?:    |\$ )minitrans (.*)$", re.sub(r"\\\n *", "", page), re.M)
     return [shlex.split(line.split(" #")[0]) for line in lines]
@@ -50,7 +50,7 @@ def lines_to_type() -> list[str]:
 
 
 @pytest.fixture
-def clone(tiny_run: Path, tmp_path: Path) -> Path:
+def clone_folder(tiny_run: Path, tmp_path: Path) -> Path:
     """A folder which has what a clone has after `make demo`, with small runs in place of those that take minutes."""
     runs = [(f"runs/{name}", tiny_run) for name in ("en-zh", "seed2")]
     (tmp_path / "runs").mkdir()
@@ -72,38 +72,38 @@ needs_venv = pytest.mark.skipif(not Path(sys.prefix, "bin/activate").exists(), r
 
 
 @needs_venv
-def test_a_shell_finds_every_command_where_it_stands(clone: Path) -> None:
+def test_a_shell_finds_every_command_where_it_stands(clone_folder: Path) -> None:
     lines = [line if line.startswith(".") else f"command -v {line.split()[0]}" for line in lines_to_type()]
-    assert len(type_into_shell(lines, clone).splitlines()) == len(lines) - 1
+    assert len(type_into_shell(lines, clone_folder).splitlines()) == len(lines) - 1
 
 
 @needs_venv
-def test_a_shell_runs_what_it_says_is_done_with_a_run(clone: Path) -> None:
+def test_a_shell_runs_what_it_says_is_done_with_a_run(clone_folder: Path) -> None:
     lines = [line for line in lines_to_type() if re.match(r"\.|minitrans (translate|evaluate|explain|export)", line)]
-    shown = type_into_shell(lines, clone)
+    shown = type_into_shell(lines, clone_folder)
     assert shown.count("BLEU ") == 4  # two runs and their mean, and how it was computed
-    assert (clone / "page.html").exists()
-    assert (clone / "engine/model.bin").exists()
+    assert (clone_folder / "page.html").exists()
+    assert (clone_folder / "engine/model.bin").exists()
 
 
 @needs_venv
-def test_the_demo_ends_with_what_a_shell_runs(clone: Path) -> None:
+def test_the_demo_ends_with_what_a_shell_runs(clone_folder: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     lines = re.findall(r"@echo '    (.*)'", makefile.replace("$(BIN)", ".venv/bin").replace("$(RUN)", "runs/en-zh"))
     activate, *lines = lines
     assert [line.split()[1] for line in lines] == ["translate", "explain", "serve"]
     assert all(cli.parse_command(shlex.split(line)[1:]) for line in lines)
-    type_into_shell([activate, *lines[:-1]], clone)  # a server would not end
-    assert (clone / "page.html").exists()
+    type_into_shell([activate, *lines[:-1]], clone_folder)  # a server would not end
+    assert (clone_folder / "page.html").exists()
 
 
 def test_it_shows_every_command() -> None:
-    assert {command for command, *_ in commands(README)} == {*cli.COMMANDS}
+    assert {command for command, *_ in page_commands(README)} == {*cli.COMMANDS}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_commands_have_the_flags_they_are_given(path: Path) -> None:
-    for words in commands(PAGES[path]):
+    for words in page_commands(PAGES[path]):
         assert cli.parse_command(words)[0] == words[0]
 
 
@@ -225,7 +225,7 @@ def test_its_counts_are_right() -> None:
     assert "seventeen questions" in README
     n_lines = sum(len(file.read_text("utf-8").splitlines()) for file in FILES_TO_READ)
     assert f"less than {-(-n_lines // 100) * 100:,} lines" in README
-    assert f"{BYTES_PER_PARAMETER} bytes a parameter" in scale
+    assert f"{TRAINING_BYTES_PER_PARAMETER} bytes a parameter" in scale
     assert f"at most {_TOKENIZER_PAIRS:,} pairs of the corpus" in training
     assert f"up to {MAX_BATCH_LINES} lines" in serve
     assert (N_PAIRS, "twelve pairs of `valid`" in verification) == (12, True)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 import torch
-from commands import copy_run, parquet, refusal_message, write_files
+from commands import copy_run, parquet_bytes, refusal_message, write_files
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -24,7 +24,7 @@ Setup = Mapping[str, str | bytes] | Callable[[Path], object]
 
 # -- Commands; RUN is a run, which `run` is a copy of -----------------------------------------------------------------
 
-FILES: dict[str, str | bytes] = {
+GIVEN_FILES: dict[str, str | bytes] = {
     "one": "a\n",
     "two": "a\nb\n",
     "gap": "a\n\n",
@@ -33,7 +33,7 @@ FILES: dict[str, str | bytes] = {
     "long.partial": "a\nb\nc\n",
 }
 NO_RUN_MESSAGE = "model.json, model.safetensors, tokenizer.model is missing"
-COMMANDS = [
+BAD_COMMANDS = [
     ("", "the following arguments are required: COMMAND; see minitrans --help"),
     ("evalute x", "there is no command evalute (see minitrans --help); the nearest is evaluate"),
     ("translate", "the following arguments are required: RUN; see minitrans translate --help"),
@@ -114,7 +114,7 @@ COMMANDS = [
 # -- Settings of a training: a file, and flags ------------------------------------------------------------------------
 
 TRAIN = "train --run-dir new --data.path gone --data.source en --data.target zh --trainer.max_steps 1"
-SETTINGS_FILES = [
+BAD_SETTINGS = [
     ("model: {d_modl: 3}", "there is no setting model.d_modl; the nearest is model.d_model"),
     ("modl: {d_model: 3}", "there is no setting modl.d_model; the nearest is model.d_model"),
     ("compield: off", "there is no setting compield; the nearest is compiled"),
@@ -141,7 +141,7 @@ SETTINGS_FILES = [
     ("data: {path: " + "x" * 70_000 + "}", " has more than 65536 bytes"),
 ]
 STREAM = "--data.streaming true --trainer.val_check_interval 500"
-FLAGS = [
+BAD_FLAGS = [
     ("--trainer.max_step 3", "there is no flag --trainer.max_step (see minitrans train --help); the nearest is --trai"),
     ("--modle.d_ff=3", "there is no flag --modle.d_ff (see minitrans train --help); the nearest is --model.d_ff"),
     ("--model.d_model.x 3", "there is no flag --model.d_model.x (see minitrans train --help); the nearest is --model."),
@@ -226,12 +226,12 @@ INCOMPLETE_COMMANDS = [
 
 TSV = "en\tzh\none\t一\n"
 JSONL = '{"en": "one", "zh": "一"}\n'
-PARQUET = parquet(en=["a"], zh=["a"])
-INVALID = parquet(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
-PACKED = gzip.compress(b"one\n" * 50)
-TWO_SIDES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
+PARQUET = parquet_bytes(en=["a"], zh=["a"])
+INVALID = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
+GZIP_BYTES = gzip.compress(b"one\n" * 50)
+TWO_FILES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
 DAMAGED_GZIP = "train.en.gz: damaged gzip file ("
-CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
+BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
     ({"train.tsv": TSV, "test.tsv": TSV}, "corpus has no valid split, only: test, train; add valid.en"),
     ({"notes": ""}, "corpus has no train split, only: nothing"),
@@ -260,22 +260,22 @@ CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.jsonl": '{"en": 3, "zh": "a"}\n'}, "train.jsonl, line 1: en and zh must both be strings"),
     ({"train.jsonl": '{"en": "\\ud800", "zh": "a"}\n'}, "train.jsonl, line 1: ... half a surrogate pair"),
     ({"train.jsonl": JSONL + json.dumps({"en": "\ud800" * 9_999, "zh": ""})}, "train.jsonl, line 2: ... hold"),
-    ({"train.tsv": TSV, "train.tsv.gz": PACKED}, "train.tsv.gz: there is also train.tsv; keep one of them"),
+    ({"train.tsv": TSV, "train.tsv.gz": GZIP_BYTES}, "train.tsv.gz: there is also train.tsv; keep one of them"),
     ({"train-1.tsv": TSV, "train-2.csv": TSV}, "train-2.csv has another format than train-1.tsv; give all parts"),
     ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
     ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
     ({"train.1.parquet": PARQUET, "train.2.parquet": INVALID}, "train.1.parquet to train.2.parquet: not a readable"),
-    ({"train.parquet": parquet(en=[1], zh=["a"])}, "train.parquet: column en holds int64, not text"),
-    ({"train.parquet": parquet(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
+    ({"train.parquet": parquet_bytes(en=[1], zh=["a"])}, "train.parquet: column en holds int64, not text"),
+    ({"train.parquet": parquet_bytes(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
     ({"train.parquet": INVALID}, "train.parquet: not a readable Parquet file ... UTF8"),
     ({"train.parquet": INVALID.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
-    (TWO_SIDES | {"train.en.gz": b"one\ntwo\n"}, f"{DAMAGED_GZIP} ... ); copy it again, or unpack it"),
-    (TWO_SIDES | {"train.en.gz": PACKED[:-12]}, DAMAGED_GZIP),
-    (TWO_SIDES | {"train.en.gz": PACKED[:-6] + b"x" + PACKED[-5:]}, f"{DAMAGED_GZIP}CRC"),
-    (TWO_SIDES | {"train.en.gz": PACKED[:10] + b"\x07" + PACKED[11:]}, f"{DAMAGED_GZIP} ... block"),
+    (TWO_FILES | {"train.en.gz": b"one\ntwo\n"}, f"{DAMAGED_GZIP} ... ); copy it again, or unpack it"),
+    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, DAMAGED_GZIP),
+    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
+    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
 ]
-NOISE = [
+BAD_NOISE = [
     ("lowr: 0.1", "data.noise has no lowr; the nearest is lower"),
     ("lower: 0.6, typo: 0.5", "data.noise add up to 1.1; they must add up to less than 1"),
 ]
@@ -295,7 +295,7 @@ BAD_RUN_CONFIGS = [
 # -- The folder of a training -----------------------------------------------------------------------------------------
 
 
-def link(name: str) -> Setup:
+def make_link(name: str) -> Setup:
     """Have what a run holds by this name be a link to it."""
 
     def given(run: Path) -> None:
@@ -311,7 +311,7 @@ REDO = "train --config run/config.yaml --run-dir"
 INIT_FROM = f"{REDO} new --training.init_from"
 SETTINGS_DIFFER_MESSAGE = "run/config.yaml and the settings given differ in "
 NOT_MARKED_MESSAGE = "is not marked as a run folder by a file .minitrans, so it is not overwritten"
-PROJECT = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
+PROJECT_FILES = {f"project/{name}": "years: of work" for name in ("config.yaml", "README.md", "main.c")}
 BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     ({}, f"{REDO} run", "run is not empty; give --resume, --overwrite or another --run-dir"),
     ({}, f"{REDO} run --resume --model.d_ff 64", f"{SETTINGS_DIFFER_MESSAGE}model"),
@@ -321,8 +321,8 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     ({}, f"{REDO} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     ({}, f"{REDO} one", "one is a file; give another --run-dir"),
     ({}, f"{REDO} one/new", "cannot write one/new: Not a directory; give another --run-dir"),
-    (PROJECT, f"{REDO} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
-    (PROJECT, f"{REDO} project --overwrite", NOT_MARKED_MESSAGE),
+    (PROJECT_FILES, f"{REDO} project", "project is not empty; give --resume, --overwrite or another --run-dir"),
+    (PROJECT_FILES, f"{REDO} project --overwrite", NOT_MARKED_MESSAGE),
     ({"desk/thesis.doc": "years of work"}, f"{REDO} desk --overwrite", NOT_MARKED_MESSAGE),
     (lambda run: Path("link").symlink_to("gone"), "export RUN -o link", "link is there already; remove it or name"),
     (lambda run: Path("link").symlink_to(run), f"{REDO} link --overwrite", "link is a link, so what it leads to is "),
@@ -332,7 +332,11 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (link(name), f"{REDO} run {flag}", f"run/{name} is a link, and nothing is written where links lead; remove it")
+        (
+            make_link(name),
+            f"{REDO} run {flag}",
+            f"run/{name} is a link, and nothing is written where links lead; remove",
+        )
         for name in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
@@ -346,7 +350,7 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
 # -- Damaged runs -----------------------------------------------------------------------------------------------------
 
 
-def metadata(**changes: object) -> Setup:
+def edit_metadata(**changes: object) -> Setup:
     """Change what `model.json` tells; of a dictionary in it, the entries that are given."""
 
     def given(run: Path) -> None:
@@ -358,11 +362,11 @@ def metadata(**changes: object) -> Setup:
     return given
 
 
-def sizes(**changes: object) -> Setup:
-    return metadata(model=changes)
+def edit_sizes(**changes: object) -> Setup:
+    return edit_metadata(model=changes)
 
 
-def weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
+def edit_weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     def given(run: Path) -> None:
         tensors = load_file(run / WEIGHTS)
         change(tensors)
@@ -371,7 +375,7 @@ def weights(change: Callable[[dict[str, Tensor]], object]) -> Setup:
     return given
 
 
-def resize(name: str, n: int) -> Setup:
+def resize_file(name: str, n: int) -> Setup:
     """Cut a file, or make it longer by zeros, which take no room on the disk."""
     return lambda run: os.truncate(run / name, n)
 
@@ -391,12 +395,12 @@ BIAS = "encoder.norm.bias"
 DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
 OTHER = "does not have the sha256 that model.json gives"
 NO_WORDS = "words.txt is missing or damaged"
-THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
-DAMAGES: list[tuple[Setup, str]] = [
+BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
+RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
-    *((resize(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
-    *((resize(name, 2**40), f"{name} is damaged (1099511627776 bytes, more") for name in (METADATA, TOKENIZER, WORDS)),
+    *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
+    *((resize_file(name, 2**40), f"{name} is damaged (1099511627776 bytes") for name in (METADATA, TOKENIZER, WORDS)),
     (remove_file(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
@@ -407,44 +411,44 @@ DAMAGES: list[tuple[Setup, str]] = [
         {f"run/{METADATA}": "{}"},
         "model.json has no 'sha256': another version of minitrans wrote it; train the run again",
     ),
-    *((metadata(threshold=threshold), DAMAGED) for threshold in THRESHOLDS),
-    (metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
-    (metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
-    (sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
-    (sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
-    (sizes(d_head="16"), f"{DAMAGED} ... '<'"),
-    (sizes(vocab_size=7), "vocab_size is 7 in the model, ... in the tokenizer; the files come from different runs"),
-    (sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
-    (sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
-    (sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
-    (sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
+    *((edit_metadata(threshold=threshold), DAMAGED) for threshold in BAD_THRESHOLDS),
+    (edit_metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
+    (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
+    (edit_sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
+    (edit_sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
+    (edit_sizes(d_head="16"), f"{DAMAGED} ... '<'"),
+    (edit_sizes(vocab_size=7), "vocab_size is 7 in the model, ... in the tokenizer; the files come from different"),
+    (edit_sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
+    (edit_sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
+    (edit_sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),
+    (edit_sizes(d_ff=99), f"{NO_FIT}: decoder.layers.0.ff.w_1.bias differs"),
     # Sizes of a giant: taking its memory would end the process
-    (sizes(d_model=10**9), DAMAGED),
-    (sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
-    (sizes(n_layers=10**9), NO_FIT),
+    (edit_sizes(d_model=10**9), DAMAGED),
+    (edit_sizes(vocab_size=10**12), f"vocab_size is {10**12} in the model"),
+    (edit_sizes(n_layers=10**9), NO_FIT),
     (claim_billion_layers, f"{NO_FIT}: n_layers differs"),
-    (sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
-    (sizes(d_ff=10**12), NO_FIT),
-    (sizes(d_ff=10**30), NO_FIT),
-    (sizes(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
-    (sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
-    (sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
+    (edit_sizes(n_heads=10**9, d_head=10**9), NO_FIT),  # more bytes than 64 bits can count
+    (edit_sizes(d_ff=10**12), NO_FIT),
+    (edit_sizes(d_ff=10**30), NO_FIT),
+    (edit_sizes(max_len=10**12), f"{DAMAGED}max_len is {10**12}"),
+    (edit_sizes(max_len=1 << 21), f"{DAMAGED}max_len is 2097152"),  # no weight tells of it
+    (edit_sizes(d_model=2**16, n_heads=1, d_head=1, max_len=2**20), f"{DAMAGED}max_len is 1048576, d_model 65536)"),
     # The weights
-    (weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
-    (weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
-    (weights(lambda tensors: tensors[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
-    (weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {OTHER}"),  # finite, and of the right shape
+    (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
+    (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
+    (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
+    (edit_weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {OTHER}"),  # finite, and of the right shape
 ]
 
 # -- All of them ------------------------------------------------------------------------------------------------------
 
 TRAIN_THERE = TRAIN.replace("gone", "corpus")
 REFUSAL_CASES: list[tuple[Setup, str, str]] = [
-    *(({}, words, said) for words, said in COMMANDS + INCOMPLETE_COMMANDS),
-    *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in SETTINGS_FILES),
-    *(({"c.yaml": f"data: {{noise: {{{noise}}}}}"}, f"{TRAIN} --config c.yaml", said) for noise, said in NOISE),
-    *(({}, f"{TRAIN} {flags}", said) for flags, said in FLAGS),
-    *(({f"corpus/{name}": files[name] for name in files}, TRAIN_THERE, said) for files, said in CORPORA),
+    *(({}, words, said) for words, said in BAD_COMMANDS + INCOMPLETE_COMMANDS),
+    *(({"c.yaml": text}, f"{TRAIN} --config c.yaml", f"c.yaml ... {said}") for text, said in BAD_SETTINGS),
+    *(({"c.yaml": f"data: {{noise: {{{noise}}}}}"}, f"{TRAIN} --config c.yaml", said) for noise, said in BAD_NOISE),
+    *(({}, f"{TRAIN} {flags}", said) for flags, said in BAD_FLAGS),
+    *(({f"corpus/{name}": files[name] for name in files}, TRAIN_THERE, said) for files, said in BAD_CORPORA),
     *(
         (
             {"corpus/all.en": "a\nb\n", "corpus/all.zh": "a\nb\n"},
@@ -463,14 +467,14 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
     ),
     *(({"run/config.yaml": text}, "verify run", said) for text, said in BAD_RUN_CONFIGS),
     *BAD_RUN_DIRS,
-    *((damage, "translate run a", said) for damage, said in DAMAGES),
+    *((damage, "translate run a", said) for damage, said in RUN_DAMAGES),
     (
-        metadata(source="de"),
+        edit_metadata(source="de"),
         "evaluate RUN run --source one --reference one",
         "run translates de to zh, ... en to zh; comp",
     ),
     (
-        metadata(target="de"),
+        edit_metadata(target="de"),
         "evaluate RUN run --source one --reference one",
         "run translates en to de, ... en to zh; comp",
     ),
@@ -494,7 +498,7 @@ def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)
     monkeypatch.chdir(tmp_path)
-    write_files(tmp_path, FILES)
+    write_files(tmp_path, GIVEN_FILES)
     os.mkfifo("pipe")
     run = copy_run(tiny_run, Path("run"))
     given(run) if callable(given) else write_files(tmp_path, given)

@@ -54,7 +54,7 @@ def add_common(parser: Parser, compiled: bool = True, threads: int | None = None
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def add_references(parser: Parser, required: bool) -> None:
+def add_test_set_flags(parser: Parser, required: bool) -> None:
     """What to score on."""
     parser.add_argument("--source", metavar="F", required=required, help="file to translate")
     parser.add_argument(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_decoding, add_references, print_scores, read_test_set, start_workers, translate
+from minitrans.cli.common import add_decoding, add_test_set_flags, print_scores, read_test_set, start_workers, translate
 from minitrans.errors import UserError
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def add_evaluate_flags(parser: Parser) -> None:
     """What to translate and to compare it with."""
     parser.add_argument("run", metavar="RUN", nargs="+", help="run folder; several are compared with the first")
-    add_references(parser, required=True)
+    add_test_set_flags(parser, required=True)
     add_decoding(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 

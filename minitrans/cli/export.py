@@ -6,19 +6,19 @@ from importlib import import_module
 from pathlib import Path
 
 from minitrans.cli.arguments import Parser
-from minitrans.cli.common import add_common, add_references, print_scores, read_test_set
+from minitrans.cli.common import add_common, add_test_set_flags, print_scores, read_test_set
 from minitrans.errors import UserError
 
-EXTRAS = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
+EXTRA_BY_FORMAT = {"ctranslate2": "export", "transformers": "hf"}  # the extra that each format needs
 
 
 def add_export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
     parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
-    parser.add_argument("--format", choices=EXTRAS, default="ctranslate2", help="the engine to write for")
+    parser.add_argument("--format", choices=EXTRA_BY_FORMAT, default="ctranslate2", help="the engine to write for")
     parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
-    add_references(parser, required=False)
+    add_test_set_flags(parser, required=False)
     add_common(parser, compiled=False)
 
 
@@ -32,7 +32,7 @@ def export_command(args: Namespace) -> int:
     try:
         format = import_module(f"minitrans.export.{args.format}")
     except ModuleNotFoundError as error:
-        extra = EXTRAS[args.format]
+        extra = EXTRA_BY_FORMAT[args.format]
         raise UserError(f"{error.name} is not installed; install minitrans with its extra `{extra}`") from error
     from minitrans.translate.translator import Translator
 

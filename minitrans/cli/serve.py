@@ -42,7 +42,7 @@ def serve_command(args: Namespace) -> int:
     from minitrans.translate.translator import Translator
 
     runs: dict[tuple[str, str], str] = {}
-    with listen(args.host, args.port) as listening:
+    with open_socket(args.host, args.port) as listening:
         translators = []
         for run in args.runs:
             translator = Translator.load(run, compiled=args.compiled)
@@ -61,7 +61,7 @@ def serve_command(args: Namespace) -> int:
     return 0
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_socket(host: str, port: int) -> socket.socket:
     """A socket on a host's port, 0 for any that is free.
 
     Raises:

@@ -60,7 +60,7 @@ def translate_command(args: Namespace) -> int:
     never showed, and the translations that are unsure; for a file or a pipe, it only counts the unsure ones.
     """
     from minitrans.files import atomic_open
-    from minitrans.text.lines import ALL_LINES, iter_lines, read_ahead, seek_part
+    from minitrans.text.lines import ALL_LINE_NUMBERS, iter_lines, read_ahead, seek_part
 
     if args.texts and args.input:
         raise UserError("texts and --input are both given; give one")
@@ -79,7 +79,7 @@ def translate_command(args: Namespace) -> int:
         return 0
     with contextlib.ExitStack() as stack:
         bar: contextlib.AbstractContextManager[Progress | None] = contextlib.nullcontext()
-        numbers = ALL_LINES
+        numbers = ALL_LINE_NUMBERS
         if args.texts:
             chunks: Iterable[Sequence[str]] = [args.texts]
         elif not args.input and sys.stdin is None:
@@ -100,7 +100,7 @@ def translate_command(args: Namespace) -> int:
                 for _ in range(done):
                     stream.readline()
             if sys.stderr.isatty():
-                bar = make_bar(stream, numbers)
+                bar = make_progress_bar(stream, numbers)
             chunks = read_ahead(stream, name, args.processes * CHUNK_LINES, numbers)
         workers = stack.enter_context(start_workers(args.run, args))
         if not args.resume:
@@ -154,7 +154,7 @@ def output_lines(
             yield f"{first.text} (unsure)" if doubts == "shown" and first.unsure else first.text, first.unsure
 
 
-def make_bar(stream: BinaryIO, numbers: range) -> "Progress":
+def make_progress_bar(stream: BinaryIO, numbers: range) -> "Progress":
     """A progress bar on standard error for the lines with these numbers; a pipe's total is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn

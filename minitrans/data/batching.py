@@ -38,14 +38,14 @@ def plan_batches(
     Returns:
         Row numbers (int64), one array a batch; every row is in exactly one.
     """
-    widths = _longer_lengths(src_lengths, tgt_lengths)
+    widths = _longer_side_lengths(src_lengths, tgt_lengths)
     rows = np.arange(len(widths)) if rng is None else rng.permutation(len(widths))
     rows = rows[np.argsort(widths.max(initial=0) - widths[rows], kind="stable")]
     batches = [rows[start:stop] for start, stop in pairwise(_batch_boundaries(widths, batch_tokens))]
     return batches if rng is None else [batches[i] for i in rng.permutation(len(batches))]
 
 
-def _longer_lengths(src_lengths: IntArray, tgt_lengths: IntArray) -> npt.NDArray[np.unsignedinteger]:
+def _longer_side_lengths(src_lengths: IntArray, tgt_lengths: IntArray) -> npt.NDArray[np.unsignedinteger]:
     """Return the (N,) longer sides, in as few bits as will do: NumPy sorts 8 and 16 in linear time."""
     widths = np.maximum(src_lengths, tgt_lengths)
     return widths.astype(np.min_scalar_type(widths.max(initial=0)))
@@ -80,7 +80,7 @@ class Batch(NamedTuple):
     tgt_out: Tensor
 
 
-class Rows:
+class IdRows:
     """Rows of ids, one after another in a flat array: far quicker to batch than a list of lists.
 
     Args:
@@ -94,23 +94,23 @@ class Rows:
         self._starts = np.cumsum(lengths) - lengths
 
     @classmethod
-    def from_lists(cls, rows: Sequence[Sequence[int]]) -> "Rows":
+    def from_lists(cls, rows: Sequence[Sequence[int]]) -> "IdRows":
         """Make them of a list of lists."""
         lengths = np.fromiter(map(len, rows), np.int64, len(rows))
         return cls(np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum()), lengths)
 
     @classmethod
-    def concat_rows(cls, parts: "Sequence[Rows]") -> "Rows":
+    def concat_rows(cls, parts: "Sequence[IdRows]") -> "IdRows":
         """Concatenate several."""
         ids, lengths = ([_NO_ROWS, *of_all] for of_all in ((p.ids for p in parts), (p.lengths for p in parts)))
         return cls(np.concatenate(ids), np.concatenate(lengths))
 
-    def take(self, numbers: npt.ArrayLike) -> "Rows":
+    def take(self, numbers: npt.ArrayLike) -> "IdRows":
         """Return the rows with these numbers, in this order."""
         numbers = np.asarray(numbers)
         starts, lengths = self._starts[numbers], self.lengths[numbers]
         places = np.arange(lengths.sum()) + np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
-        return Rows(self.ids[places], lengths)
+        return IdRows(self.ids[places], lengths)
 
     def to_lists(self, numbers: npt.ArrayLike) -> list[list[int]]:
         """Return the rows with these numbers as lists."""
@@ -137,15 +137,15 @@ class Rows:
 
 def pad_sequences(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
     """Stack rows of ids into one tensor (B, longest row), int64, filled up with `pad_id` on the right."""
-    return Rows.from_lists(rows).to_padded_tensor(pad_id)
+    return IdRows.from_lists(rows).to_padded_tensor(pad_id)
 
 
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
-    return collate_rows(Rows.from_lists(src), Rows.from_lists(tgt), pad_id, bos_id, eos_id)
+    return collate_rows(IdRows.from_lists(src), IdRows.from_lists(tgt), pad_id, bos_id, eos_id)
 
 
-def collate_rows(src: Rows, tgt: Rows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
+def collate_rows(src: IdRows, tgt: IdRows, pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of sources and targets, which have no special ids yet; of none, a row of padding, with loss 0."""
     if not len(src.lengths):
         return Batch(*(torch.full((1, 1), pad_id) for _ in range(3)))

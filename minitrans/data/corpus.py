@@ -18,22 +18,22 @@ from datasets import Dataset, DatasetDict, ReadInstruction
 from jsonargparse import ArgumentParser
 
 from minitrans.data.filters import (
-    Hashes,
+    PairHashes,
     duplicate_pairs,
     empty_sides,
     hash_pairs,
+    log_faults,
     mark_kept,
     repeated_sources,
-    report,
     wrong_lengths,
 )
-from minitrans.data.readers import CHUNK, SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
+from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
 from minitrans.files import atomic_open
 from minitrans.text import reading
-from minitrans.text.reading import Reader, clean, signs
+from minitrans.text.reading import Reader, clean, find_signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
 logger = logging.getLogger("minitrans")
@@ -141,7 +141,7 @@ def train_tokenizer(train: Dataset, config: TokenizerConfig, cache_dir: str | No
             rng = np.random.default_rng(0)
             train = train.select(np.sort(rng.choice(len(train), _TOKENIZER_PAIRS, replace=False)))
         pairs = train["source"][:], train["target"][:]
-        reader = Reader(config.plain_sources, signs(chain(*pairs)) if config.placeholders else None)
+        reader = Reader(config.plain_sources, find_signs(chain(*pairs)) if config.placeholders else None)
         tokenizer = Tokenizer.train(chain(*reader.preprocess_pairs(*pairs)), config)
         tokenizer.save(path)
     if tokenizer.vocab_size < config.vocab_size:
@@ -199,7 +199,7 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConf
     Raises:
         UserError: No pair is left.
     """
-    src, tgt = (pc.list_value_length(_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
+    src, tgt = (pc.list_value_length(_arrow_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
     faults = wrong_lengths(src, tgt, max_len, limits)
     kept = mark_kept(faults, purpose)
     if not kept.any():
@@ -213,11 +213,11 @@ def flatten_id_column(pairs: Dataset, column: str) -> tuple[npt.NDArray[np.int32
     Returns:
         The ids of all rows one after another (int32), and the (N,) lengths of the rows (int64).
     """
-    rows = _column(pairs, column)
+    rows = _arrow_column(pairs, column)
     return pc.list_flatten(rows).to_numpy(), pc.list_value_length(rows).to_numpy().astype(np.int64)
 
 
-def _column(pairs: Dataset, column: str) -> pa.ChunkedArray:
+def _arrow_column(pairs: Dataset, column: str) -> pa.ChunkedArray:
     return pairs.select_columns(column).with_format("arrow")[:][column]
 
 
@@ -253,11 +253,11 @@ def _read_split(split: OpenSplit, config: DataConfig) -> Dataset:
     """Read a split: once if its content is known, and mapped into memory from the cache; else each time."""
     tables = read_tables(split, CHUNK, config)
     if not split.content_key:
-        table = pa.concat_tables([SCHEMA.empty_table(), *tables])
+        table = pa.concat_tables([PAIR_SCHEMA.empty_table(), *tables])
         return Dataset(datasets.table.InMemoryTable(table))
     path = _cache_folder(config.cache_dir) / f"{_cache_key(_READER_VERSION, config.columns, *split.content_key)}.arrow"
     if not path.is_file():
-        with atomic_open(path) as file, pa.ipc.new_stream(file, SCHEMA) as writer:
+        with atomic_open(path) as file, pa.ipc.new_stream(file, PAIR_SCHEMA) as writer:
             for table in tables:
                 writer.write_table(table)
     return Dataset(datasets.table.MemoryMappedTable.from_file(str(path)), fingerprint=path.stem)
@@ -292,7 +292,7 @@ def _slice_splits(splits: dict[str, Dataset], split: str, part: str) -> Dataset:
     )
 
 
-def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
+def _hash_split(pairs: Dataset, config: DataConfig) -> PairHashes:
     """Hash a split, once: the result is kept on disk, because a million pairs take seconds."""
     if config.streaming:
         return hash_pairs(pairs.data)
@@ -300,21 +300,21 @@ def _hashes(pairs: Dataset, config: DataConfig) -> Hashes:
     if not path.is_file():
         with atomic_open(path) as file:
             np.save(file, np.stack(hash_pairs(pairs.data)))
-    return Hashes(*np.load(path))
+    return PairHashes(*np.load(path))
 
 
 def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
-    hashes = {split: _hashes(pairs, config) for split, pairs in others.items()}
+    hashes = {split: _hash_split(pairs, config) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
-    report(repeated_sources(hashes["valid"], tests), "validation")
-    own, empty = _hashes(train, config), empty_sides(train.data)
+    log_faults(repeated_sources(hashes["valid"], tests), "validation")
+    own, empty = _hash_split(train, config), empty_sides(train.data)
     faults = {"one side is empty": empty}
     repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated
     else:
-        report({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
+        log_faults({fault: repeats & ~empty for fault, repeats in repeated.items()}, purpose)
     kept = mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(

@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
-from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches
 from minitrans.data.corpus import drop_long_pairs, find_pair_numbers, flatten_id_column, load_corpus, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
@@ -85,7 +85,7 @@ class TranslationDataModule(LightningDataModule):
         pairs = self._corpus[split]
         return pairs["source"][:], pairs["target"][:]
 
-    def words(self) -> list[str] | None:
+    def source_words(self) -> list[str] | None:
         """Return the different words of all sources that are trained on, of a stream those read so far.
 
         The most frequent come first. None means that they are too many.
@@ -104,6 +104,6 @@ class TranslationDataModule(LightningDataModule):
         return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 
 
-def _pair_rows(pairs: Dataset) -> tuple[Rows, Rows]:
+def _pair_rows(pairs: Dataset) -> tuple[IdRows, IdRows]:
     """The ids of both sides of a split that `tokenize_corpus` returned."""
-    return Rows(*flatten_id_column(pairs, "src_ids")), Rows(*flatten_id_column(pairs, "tgt_ids"))
+    return IdRows(*flatten_id_column(pairs, "src_ids")), IdRows(*flatten_id_column(pairs, "tgt_ids"))

@@ -15,17 +15,17 @@ import pyarrow.compute as pc
 
 from minitrans.data.batching import IntArray
 from minitrans.data.settings import DataConfig
-from minitrans.text.reading import LONG_LINE, clean
+from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 logger = logging.getLogger("minitrans")
 
 BoolArray = npt.NDArray[np.bool_]
 
 # A line that `clean` changes by more than NFC: a control character, a separator that is no space, a space too many.
-_UNCLEAN = r"[\x00-\x1f\x7f-\x9f\x{2581}]|[^\PZ ]|  |^ | $"
+_UNCLEAN_PATTERN = r"[\x00-\x1f\x7f-\x9f\x{2581}]|[^\PZ ]|  |^ | $"
 
 
-class Hashes(NamedTuple):
+class PairHashes(NamedTuple):
     """64 bits (uint64) for each of N pairs, alike where `clean` makes the text alike: a million of them take 16 MB.
 
     Attributes:
@@ -37,18 +37,18 @@ class Hashes(NamedTuple):
     pairs: npt.NDArray[np.uint64]
 
 
-def hash_pairs(pairs: pa.Table) -> Hashes:
+def hash_pairs(pairs: pa.Table) -> PairHashes:
     """Hash the columns `source` and `target`."""
     sources, targets = (_hash_lines(pairs[side]) for side in ("source", "target"))
-    return Hashes(sources, sources * np.uint64(0x9E3779B97F4A7C15) + targets)
+    return PairHashes(sources, sources * np.uint64(0x9E3779B97F4A7C15) + targets)
 
 
 def _hash_lines(lines: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     hashes = [np.empty(0, np.uint64)]
     for chunk in lines.chunks:
-        long = pc.greater(pc.binary_length(chunk), LONG_LINE)  # which Arrow may take minutes to normalize
+        long = pc.greater(pc.binary_length(chunk), LONG_LINE_LENGTH)  # which Arrow may take minutes to normalize
         cleaned = pc.utf8_normalize(pc.if_else(long, "", chunk), "NFC").to_pylist()
-        unclean = pc.or_(long, pc.match_substring_regex(chunk, _UNCLEAN))
+        unclean = pc.or_(long, pc.match_substring_regex(chunk, _UNCLEAN_PATTERN))
         for row in np.flatnonzero(unclean.to_numpy(zero_copy_only=False)):
             cleaned[row] = clean(chunk[row].as_py())
         digests = b"".join(hashlib.blake2b(line.encode(), digest_size=8).digest() for line in cleaned)
@@ -66,7 +66,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
     return ~full
 
 
-def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, BoolArray]:
+def repeated_sources(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
     """Tell, for each other split, which of the N pairs have a source that occurs there too."""
     faults = {}
     for split, other in others.items():
@@ -76,7 +76,7 @@ def repeated_sources(hashes: Hashes, others: Mapping[str, Hashes]) -> dict[str, 
     return faults
 
 
-def duplicate_pairs(hashes: Hashes) -> BoolArray:
+def duplicate_pairs(hashes: PairHashes) -> BoolArray:
     """Tell which of the N pairs have occurred before, with the same source and target."""
     again = np.ones(len(hashes.pairs), bool)
     again[np.unique(hashes.pairs, return_index=True)[1]] = False
@@ -122,7 +122,7 @@ def mark_kept(faults: Mapping[str, BoolArray], pairs: str) -> BoolArray:
     return kept
 
 
-def report(faults: Mapping[str, BoolArray], pairs: str) -> None:
+def log_faults(faults: Mapping[str, BoolArray], pairs: str) -> None:
     """Count in the log what `mark_kept` would leave out, but keep it."""
     for fault, faulty in faults.items():
         if faulty.any():

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitrans.data.batching import Batch, Rows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches
 from minitrans.data.distributed import n_processes
 from minitrans.data.noise import Noise
 from minitrans.errors import UserError
@@ -26,8 +26,8 @@ class Buffer(NamedTuple):
         end_state: What it saves to resume where they end.
     """
 
-    src: Rows
-    tgt: Rows
+    src: IdRows
+    tgt: IdRows
     epoch: int
     first_pair_number: int
     begin_state: dict[str, Any]
@@ -108,7 +108,13 @@ class EpochLoader(BatchLoader):
     """
 
     def __init__(
-        self, src: Rows, tgt: Rows, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None = None
+        self,
+        src: IdRows,
+        tgt: IdRows,
+        special_ids: SpecialIds,
+        batch_tokens: int,
+        seed: int,
+        noise: Noise | None = None,
     ) -> None:
         super().__init__(special_ids, batch_tokens, seed, noise, begin={})
         self._sides = src, tgt

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
-from minitrans.data.batching import IntArray, Rows
+from minitrans.data.batching import IdRows, IntArray
 from minitrans.text.reading import neighbouring_keys
 from minitrans.text.tokenizer import Tokenizer
 
@@ -102,7 +102,7 @@ class Noise:
         self._kinds, self._bounds = sorted(shares), np.cumsum([shares[kind] for kind in sorted(shares)]).tolist()
         self._tokenizer, self._language, self._longest, self._seed = tokenizer, language, max_len - 1, seed
 
-    def __call__(self, src: Rows, tgt: Rows, epoch: int, numbers: IntArray) -> tuple[Rows, Rows]:
+    def __call__(self, src: IdRows, tgt: IdRows, epoch: int, numbers: IntArray) -> tuple[IdRows, IdRows]:
         """Return the rows with noise.
 
         Args:
@@ -116,18 +116,18 @@ class Noise:
         if not chosen.size:
             return src, tgt
         clean = (self._tokenizer.decode_batch(rows.to_lists(chosen)) for rows in (src, tgt))
-        changed = map(self._with_noise, *clean, drawn[chosen].tolist())
+        changed = map(self._add_noise, *clean, drawn[chosen].tolist())
         noisy = [[*map(self._tokenizer.encode, side)] for side in zip(*changed, strict=True)]  # too few for threads
         fits = [all(0 < len(side) <= self._longest for side in pair) for pair in zip(*noisy, strict=True)]
         place = np.arange(len(numbers))  # among the rows as they are and, behind them, the changed ones
         place[chosen[fits]] = len(numbers) + np.flatnonzero(fits)
         noisy_src, noisy_tgt = (
-            Rows.concat_rows([rows, Rows.from_lists(more)]).take(place)
+            IdRows.concat_rows([rows, IdRows.from_lists(more)]).take(place)
             for rows, more in zip((src, tgt), noisy, strict=True)
         )
         return noisy_src, noisy_tgt
 
-    def _with_noise(self, source: str, target: str, drawn: int) -> Pair:
+    def _add_noise(self, source: str, target: str, drawn: int) -> Pair:
         """A pair with noise; `drawn` decides which, and is among the numbers that give some."""
         rng, first, before = random.Random(drawn), drawn / 2.0**64, target
         while source and target and first < self._bounds[-1]:

@@ -37,7 +37,7 @@ from minitrans.text.lines import iter_lines
 from minitrans.text.reading import clean
 
 CHUNK = 1_000  # pairs in memory at once while they are read
-SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
+PAIR_SCHEMA = pa.schema({"source": pa.string(), "target": pa.string()})
 
 logging.getLogger("datasets").setLevel(logging.CRITICAL)  # it raises the errors that it logs, and we report them once
 if not sys.stderr.isatty():
@@ -73,7 +73,7 @@ def open_train(config: DataConfig) -> OpenSplit:
 
 
 def read_tables(split: OpenSplit, n_pairs: int, config: DataConfig) -> Iterator[pa.Table]:
-    """Read a split, `n_pairs` at a time (the last time perhaps fewer), as tables of the schema `SCHEMA`.
+    """Read a split, `n_pairs` at a time (the last time perhaps fewer), as tables of the schema `PAIR_SCHEMA`.
 
     Raises:
         UserError: The text is faulty, a language is not among its columns or is not text, or the stream breaks off.
@@ -114,9 +114,9 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
     splits = {}
     for split, parts in _find_files(folder, config).items():
         streamed = config.streaming and split == config.train_split
-        content = () if streamed else tuple((_file_format(path), _digest(path)) for part in parts for path in part)
+        content = () if streamed else tuple((_file_format(path), _file_sha256(path)) for part in parts for path in part)
         if _file_format(parts[0][0]) == ".parquet":
-            rows = _parquet_rows([path for [path] in parts])
+            rows = _open_parquet([path for [path] in parts])
             rows = rows if streamed else rows.with_format("arrow")  # faster
         else:
             rows = IterableDataset.from_generator(_text_rows, gen_kwargs={"parts": parts, "config": config})
@@ -125,7 +125,7 @@ def _open_folder(folder: UPath, config: DataConfig) -> dict[str, OpenSplit]:
     return splits
 
 
-def _parquet_rows(paths: list[UPath]) -> IterableDataset:
+def _open_parquet(paths: list[UPath]) -> IterableDataset:
     for path in paths:
         try:
             with path.open("rb") as file:
@@ -150,7 +150,7 @@ def _find_files(folder: UPath, config: DataConfig) -> dict[str, list[tuple[UPath
         paths = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except Exception as error:  # whatever the file system comes up with
         raise UserError(
-            f"cannot read data.path {folder}: {_reason(error)}; give a folder with train{sides[0]} and "
+            f"cannot read data.path {folder}: {_error_reason(error)}; give a folder with train{sides[0]} and "
             f"train{sides[1]}, or train.tsv, or a hub name such as owner/name"
         ) from error
     plain_files: dict[str, dict[str, UPath]] = {}  # of each split, by ending
@@ -191,7 +191,7 @@ def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     return [(int(part or 0), text) for part, text in re.findall(r"(\d+)|(\D+)", name)]
 
 
-def _reason(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or clean(str(error))
 
 
@@ -200,12 +200,12 @@ def _file_format(path: UPath) -> str:
     return Path(path.name.removesuffix(".gz")).suffix
 
 
-def _digest(path: UPath) -> str:
+def _file_sha256(path: UPath) -> str:
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
     except Exception as error:  # whatever the file system comes up with
-        raise UserError(f"cannot read {path}: {_reason(error)}") from error
+        raise UserError(f"cannot read {path}: {_error_reason(error)}") from error
 
 
 def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[dict[str, str]]:
@@ -220,7 +220,7 @@ def _text_rows(parts: list[tuple[UPath, ...]], config: DataConfig) -> Iterator[d
             yield dict(zip(config.columns, pair, strict=True))
 
 
-def _lines(path: UPath) -> Iterator[str]:
+def _read_lines(path: UPath) -> Iterator[str]:
     """Yield the lines of a text file, unpacked if its name ends in .gz."""
     try:
         with path.open("rb") as stream:
@@ -233,7 +233,7 @@ def _lines(path: UPath) -> Iterator[str]:
 
 def _line_pairs(source: UPath, target: UPath) -> Iterator[tuple[str, str]]:
     n_sources = n_targets = 0
-    for source_line, target_line in zip_longest(_lines(source), _lines(target)):
+    for source_line, target_line in zip_longest(_read_lines(source), _read_lines(target)):
         n_sources += source_line is not None
         n_targets += target_line is not None
         if source_line is not None and target_line is not None:
@@ -256,12 +256,12 @@ def _delimited_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str
 
 
 def _tsv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         yield number, line.split("\t")  # no quoting: a quotation mark is text
 
 
 def _csv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
-    rows = csv.reader((line + "\n" for line in _lines(path)), strict=True)
+    rows = csv.reader((line + "\n" for line in _read_lines(path)), strict=True)
     try:
         for fields in rows:
             yield rows.line_num, fields
@@ -270,7 +270,7 @@ def _csv_fields(path: UPath) -> Iterator[tuple[int, list[str]]]:
 
 
 def _json_pairs(path: UPath, config: DataConfig) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(_lines(path), start=1):
+    for number, line in enumerate(_read_lines(path), start=1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(line)
@@ -300,7 +300,7 @@ def _select_columns(table: pa.Table, where: str, config: DataConfig) -> pa.Table
             raise UserError(f"{where}: column {name} holds {column.type}, not text")
         column.validate(full=True)  # UTF-8 included
         sides.append(column.cast(pa.string()).fill_null(""))
-    return pa.table(sides, schema=SCHEMA).combine_chunks()
+    return pa.table(sides, schema=PAIR_SCHEMA).combine_chunks()
 
 
 def _column_index(names: list[str], column: str, where: str) -> int:

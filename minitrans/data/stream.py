@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from datasets import Dataset
 
-from minitrans.data.batching import Rows
+from minitrans.data.batching import IdRows
 from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
 from minitrans.data.loader import BatchLoader, Buffer
@@ -85,7 +85,7 @@ class StreamLoader(BatchLoader):
                 raise UserError(f"{self._config.path}: no training pair is left; set other limits in data")
             before, epoch, first = self._beginning, epoch + 1, 0
 
-    def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[Rows, Rows]:
+    def _tokenize(self, pairs: pa.Table, first: bool, again: bool) -> tuple[IdRows, IdRows]:
         """Return the usable pairs; the log counts the others in the first buffer; words are not counted `again`."""
         wrong = empty_sides(pairs)  # counted by `load_corpus` already, as are the repeated ones
         if self._config.deduplicate:
@@ -105,10 +105,10 @@ class StreamLoader(BatchLoader):
         self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
-    def _encode(self, lines: list[str]) -> Rows:
+    def _encode(self, lines: list[str]) -> IdRows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
-        rows = [Rows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
-        return Rows.concat_rows([*chain.from_iterable(all_gather(rows))])
+        rows = [IdRows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
+        return IdRows.concat_rows([*chain.from_iterable(all_gather(rows))])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place, and `words`."""

@@ -18,7 +18,7 @@ def draw_translation(traced: TracedTranslation, width: int) -> Iterator[str]:
     """
     eos = traced.attention.source[-1]
     sources, rows = (
-        ["EOS" if piece == eos else _label(piece) for piece in pieces]
+        ["EOS" if piece == eos else _piece_label(piece) for piece in pieces]
         for pieces in (traced.attention.source, traced.attention.target[1:])
     )
     weights = traced.attention.cross[-1].float().mean(0).tolist()
@@ -46,6 +46,6 @@ def _shade(weight: float) -> str:
     return SHADES[min(int(weight * len(SHADES)), len(SHADES) - 1)]
 
 
-def _label(piece: str) -> str:
+def _piece_label(piece: str) -> str:
     """A piece without control characters, and with a mark for its space."""
     return clean(piece.replace("\u2581", "␣")) or "?"

@@ -23,7 +23,7 @@ from minitrans.translate.translator import AttentionWeights, Translation, Transl
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 ATTENTION_KINDS: tuple[AttentionKind, ...] = ("encoder", "decoder", "cross")
-N_PADDED = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
+N_PADDING_PIECES = 2  # pieces of padding after the source, as if a longer sentence stood in the same batch
 N_LIKELIEST = 5
 
 logger = logging.getLogger("minitrans")
@@ -112,7 +112,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
     model, tokenizer = bundle.model, bundle.tokenizer
     source, target = attention.source_ids, attention.target_ids
     shown = dict(zip((*source, *target), (*attention.source, *attention.target), strict=True))
-    padding = [tokenizer.pad_id] * min(N_PADDED, model.config.max_len - len(source))
+    padding = [tokenizer.pad_id] * min(N_PADDING_PIECES, model.config.max_len - len(source))
     device = model.positions.device
     src_ids, tgt_in, tgt_out = (
         torch.tensor([ids], device=device) for ids in (source + padding, target[:-1], target[1:])

@@ -26,7 +26,7 @@ from minitrans.model.decoding import CachedStepper, beam_search, greedy_decode, 
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import template_renderer
 from minitrans.text.lines import escape_controls
-from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS, clean, with_keyboard_marks
+from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.translate.bundle import Bundle, save_reader_module
 from minitrans.translate.scoring import Scores
@@ -218,7 +218,7 @@ def fast_tokenizer(tokenizer: Tokenizer) -> FastTokenizer:
     one_space = normalizers.Replace(Regex(SPACE_PATTERN), " ")
     cleaned = [one_space, normalizers.Strip()]
     if tokenizer.reader.plain:
-        cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN_MARKS.items()] + cleaned
+        cleaned += [normalizers.Replace(chr(mark), to) for mark, to in PLAIN_MARKS_TABLE.items()] + cleaned
     fast.normalizer = normalizers.Sequence([normalizers.NFC(), *cleaned])
     looks_special = pre_tokenizers.Split(Regex("<(?=(?:pad|s|/s|unk|plain|0x[0-9A-F]{2})>)"), "isolated")
     placeholders = pre_tokenizers.Split(Regex(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]"), "isolated")

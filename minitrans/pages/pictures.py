@@ -70,9 +70,9 @@ def _grid_layout(rows: Sequence[str], columns: Sequence[str], angle: int = 55, a
     Column labels rise to the right by `angle` degrees; the room for a title over them is `above`.
     """
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    left = max(map(_width, rows), default=0) + 8
-    top = math.ceil(max(map(_width, columns), default=0) * sin) + above
-    ends = [(k + 0.5) * CELL_PIXELS + _width(column) * cos + 6 for k, column in enumerate(columns)]
+    left = max(map(_label_width, rows), default=0) + 8
+    top = math.ceil(max(map(_label_width, columns), default=0) * sin) + above
+    ends = [(k + 0.5) * CELL_PIXELS + _label_width(column) * cos + 6 for k, column in enumerate(columns)]
     return {
         "rows": rows,
         "columns": columns,
@@ -85,7 +85,7 @@ def _grid_layout(rows: Sequence[str], columns: Sequence[str], angle: int = 55, a
     }
 
 
-def _width(text: str) -> float:
+def _label_width(text: str) -> float:
     """About how many pixels a label takes."""
     return LETTER_PIXELS * cell_len(text)
 

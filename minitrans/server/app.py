@@ -199,7 +199,7 @@ class Api:
         return JSONResponse({"status": "stopping"}, 503) if self.is_stopping() else JSONResponse({"status": "ok"})
 
     async def _metrics(self, _: Request) -> Response:
-        counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.waiting())}
+        counts = {**self._counts, "minitrans_waiting_requests": len(self._queue.waiting_requests())}
         text = "".join(f"{name} {value}\n" for name, value in sorted(counts.items()))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 

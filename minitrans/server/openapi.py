@@ -5,7 +5,7 @@ from typing import Any
 TEXT: dict[str, Any] = {"type": "string"}
 TEXTS: dict[str, Any] = {"oneOf": [TEXT, {"type": "array", "items": TEXT}]}
 DETECTED = {"type": "object", "properties": {"confidence": {"type": "number"}, "language": TEXT}}
-YES_OR_NO = {"type": "boolean"}
+BOOLEAN = {"type": "boolean"}
 FORMAT = {**TEXT, "enum": ["text", "html"], "default": "text"}
 CONTENT_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 
@@ -23,9 +23,9 @@ def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
     return {"post" if fields else "get": operation}
 
 
-UNSURE = {"unsure": {"oneOf": [YES_OR_NO, {"type": "array", "items": YES_OR_NO}]}, "unknown": {"type": "array"}}
-TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE}}
-QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**YES_OR_NO, "default": False}}
+UNSURE_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
+TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE_FIELDS}}
+QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**BOOLEAN, "default": False}}
 PATHS = {
     "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
     "/detect": _path_item("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),

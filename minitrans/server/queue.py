@@ -25,7 +25,7 @@ class RequestQueue:
     def __init__(self, most: int) -> None:
         self._most, self._requests, self._more = most, list[_Request](), asyncio.Event()
 
-    def waiting(self) -> list[_Request]:
+    def waiting_requests(self) -> list[_Request]:
         """The requests whose computation has not begun."""
         return [request for request in self._requests if not request.answer.done()]
 
@@ -35,7 +35,7 @@ class RequestQueue:
         Raises:
             asyncio.QueueFull: No more may wait.
         """
-        self._requests = self.waiting()
+        self._requests = self.waiting_requests()
         if len(self._requests) >= self._most:
             raise asyncio.QueueFull("too many requests wait; ask again in a while")
         answer: ResultsFuture = asyncio.get_running_loop().create_future()
@@ -48,7 +48,7 @@ class RequestQueue:
         loop = asyncio.get_running_loop()
         with ThreadPoolExecutor(1) as thread:
             while await self._more.wait():
-                if not (taken := self._take()):
+                if not (taken := self._take_batch()):
                     self._more.clear()
                     continue
                 lines = [line for request in taken for line in request.lines]
@@ -64,11 +64,11 @@ class RequestQueue:
                         request.answer.set_result(results[: len(request.lines)])
                     results = results[len(request.lines) :]
 
-    def _take(self) -> list[_Request]:
+    def _take_batch(self) -> list[_Request]:
         """Take the request that has waited longest, and others with equal work while that makes few lines."""
         taken: list[_Request] = []
         left, n_lines = [], 0
-        for request in self.waiting():
+        for request in self.waiting_requests():
             if not taken or (request.work == taken[0].work and n_lines + len(request.lines) <= MAX_BATCH_LINES):
                 taken.append(request)
                 n_lines += len(request.lines)

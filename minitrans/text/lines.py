@@ -17,10 +17,10 @@ from minitrans.errors import UserError
 
 _INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LINE_BYTES = 1 << 22  # a longer line is not text, and may be a few kilobytes that unpack to gigabytes
-ALL_LINES = range(1, sys.maxsize)  # numbers of the lines of a whole file
+ALL_LINE_NUMBERS = range(1, sys.maxsize)  # numbers of the lines of a whole file
 
 
-def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINES) -> Iterator[str]:
+def iter_lines(stream: Iterable[bytes], name: str, numbers: range = ALL_LINE_NUMBERS) -> Iterator[str]:
     r"""Yield the lines of a binary stream one by one, as they arrive.
 
     Only `\n` ends a line, so line n of a source file stays beside line n of its translation: `str.splitlines` would
@@ -79,7 +79,7 @@ def _count_lines_before(stream: BinaryIO, end: int) -> int:
     return n_lines
 
 
-def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL_LINES) -> Iterator[list[str]]:
+def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL_LINE_NUMBERS) -> Iterator[list[str]]:
     """Yield the lines of an open file in lists, as `iter_lines` reads them.
 
     A regular file gives full lists, except for the last one. Anything else, such as a pipe, gives the lines that have

@@ -12,18 +12,18 @@ from itertools import chain, groupby, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
-LONG_LINE = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
+LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
+_CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
-SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
+READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
 # Typographic marks, and what a keyboard has for them.
-PLAIN_MARKS = str.maketrans(
+PLAIN_MARKS_TABLE = str.maketrans(
     {
         **dict.fromkeys("‘’‚‛ʼ′´", "'"),
         **dict.fromkeys("“”„‟«»″", '"'),
@@ -47,7 +47,8 @@ _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|[
 
 # Characters of Unicode's private use that stand for what is copied: N_SLOTS of each kind. Numbers differ in length.
 N_SLOTS = 6
-_NAME, _CODE, _SIGN, _TIME, _SHORT, _LONG = 0, 1, 2, 3, 4, 7  # between the last two, numbers of three and four digits
+# Kinds 5 and 6 are numbers of three and of four digits.
+_NAME_KIND, _CODE_KIND, _SIGN_KIND, _TIME_KIND, _SHORT_NUMBER, _LONG_NUMBER = 0, 1, 2, 3, 4, 7
 PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
 _NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
@@ -69,9 +70,9 @@ def clean(line: str) -> str:
     Cleaning twice changes nothing more.
     """
     if not (line.isascii() and line.isprintable()):  # most are
-        if len(line) > LONG_LINE:
+        if len(line) > LONG_LINE_LENGTH:
             line = _limit_combining_marks(line)
-        line = _CONTROL.sub(" ", unicodedata.normalize("NFC", line))
+        line = _CONTROL_CHARACTER.sub(" ", unicodedata.normalize("NFC", line))
         line = _SURROGATE.sub("\ufffd", line)
     return " ".join(line.split())
 
@@ -121,7 +122,7 @@ _WORD_SPLIT_TABLE = _WordTable()
 def with_keyboard_marks(line: str) -> str:
     """Clean a source line, and put a keyboard's marks for the typographic ones."""
     line = clean(line)
-    return line if line.isascii() else clean(line.translate(PLAIN_MARKS))
+    return line if line.isascii() else clean(line.translate(PLAIN_MARKS_TABLE))
 
 
 class KeptParts(NamedTuple):
@@ -186,7 +187,7 @@ class Reader:
         characters, nothing is kept.
         """
         text, before, after = clean(sentence), "", ""
-        if self.plain and len(text) <= LONG_LINE:
+        if self.plain and len(text) <= LONG_LINE_LENGTH:
             before, text, after = _split_surroundings(text)
         text = self.normalize(text)
         places = _PlaceholderMap(text)
@@ -194,9 +195,9 @@ class Reader:
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._replace_unknown_words(unit, places)
-            return ",".join(places.assign(part, kind) for part, kind in _typed_parts(unit))
+            return ",".join(places.assign(part, kind) for part, kind in _unit_parts(unit))
 
-        if self.uses_placeholders and len(text) <= LONG_LINE:
+        if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
             text = self._copied_parts.sub(put_placeholders, text)
         return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
 
@@ -220,12 +221,12 @@ class Reader:
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
-                return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN)]), unit[0])
-            return _insert_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _typed_parts(unit))
+                return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN_KIND)]), unit[0])
+            return _replace_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _unit_parts(unit))
 
         def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
-            before, after = _BOUNDARIES_BY_KIND[min(parts[0][1], _TIME)]
+            before, after = _BOUNDARIES_BY_KIND[min(parts[0][1], _TIME_KIND)]
             for separator in (",", "") if len(parts) > 1 else ("",):  # in Chinese 1,250 is 1250
                 form = separator.join(part for part, _ in parts)
                 if form in target and re.search(whole := before + re.escape(form) + after, target):
@@ -236,7 +237,7 @@ class Reader:
                 return ",".join(places.get(part, part) for part, _ in parts)
             return value
 
-        if self.uses_placeholders and len(source) <= LONG_LINE:
+        if self.uses_placeholders and len(source) <= LONG_LINE_LENGTH:
             source = self._copied_parts.sub(put_placeholders, source)
         return self.lowered(source), target
 
@@ -270,7 +271,7 @@ class Reader:
             text = " ".join(word for word, _ in group_words)
             if may_be and any(sure for _, sure in group_words):
                 stem = text.removesuffix("'s")
-                text = places.assign(stem, _NAME) + text[len(stem) :]
+                text = places.assign(stem, _NAME_KIND) + text[len(stem) :]
             out.append(text)
         return " ".join(out)
 
@@ -282,10 +283,10 @@ class Reader:
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        ranks, short = self._ranks or {}, self.with_apostrophe(word)
+        ranks, short = self._ranks or {}, self.add_apostrophe(word)
         return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
 
-    def with_apostrophe(self, word: str) -> list[str]:
+    def add_apostrophe(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as because it lacks an apostrophe: of `dont`, `don't`."""
         known = self._ranks if self._ranks and self.uses_placeholders else {}
         return [form for i in range(1, len(word)) if (form := f"{word[:i]}'{word[i:]}") in known]
@@ -293,7 +294,7 @@ class Reader:
 
 def load_reader(folder: str | Path) -> Reader:
     """The reader of an exported folder."""
-    return Reader(**json.loads((Path(folder) / SETTINGS_FILE).read_text(encoding="utf-8")))
+    return Reader(**json.loads((Path(folder) / READER_SETTINGS_FILE).read_text(encoding="utf-8")))
 
 
 class _PlaceholderMap(dict[str, str]):
@@ -314,16 +315,16 @@ class _PlaceholderMap(dict[str, str]):
         return self[value]
 
 
-def _typed_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
+def _unit_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
     if unit.lastgroup != "number":
-        return [(unit[0], _CODE if unit.lastgroup == "code" else _SIGN)]
-    kinds = {":": _TIME, "/": _LONG, "-": _LONG}
+        return [(unit[0], _CODE_KIND if unit.lastgroup == "code" else _SIGN_KIND)]
+    kinds = {":": _TIME_KIND, "/": _LONG_NUMBER, "-": _LONG_NUMBER}
     sizes = ((part, len(part.split(".")[0])) for part in unit[0].split(","))
-    return [(p, next((kinds[c] for c in p if c in kinds), _SHORT + min(max(n - 2, 0), 3))) for p, n in sizes]
+    return [(p, next((kinds[c] for c in p if c in kinds), _SHORT_NUMBER + min(max(n - 2, 0), 3))) for p, n in sizes]
 
 
-def _insert_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
+def _replace_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], str]) -> str:
     """Set aside capitalised words that the target has too, as many at once as possible."""
     left, out = run.split(" "), []
     while left:
@@ -331,7 +332,7 @@ def _insert_names(run: str, set_aside: Callable[[str, list[tuple[str, int]]], st
         for n in range(capitals, 0, -1):
             name = " ".join(left[:n])
             stem = name.removesuffix("'s")
-            if (placed := set_aside(stem, [(stem, _NAME)])) != stem:
+            if (placed := set_aside(stem, [(stem, _NAME_KIND)])) != stem:
                 placed += name[len(stem) :]
                 break
         else:
@@ -357,7 +358,7 @@ def _split_surroundings(line: str) -> tuple[str, str, str]:
     return before + line + after, "", ""
 
 
-def signs(texts: Iterable[str]) -> str:
+def find_signs(texts: Iterable[str]) -> str:
     """The characters of some texts that are no letters, digits, blanks or placeholders."""
     return "".join(sorted(sign for sign in {*chain.from_iterable(texts)} if re.match(r"[^\w\s\ue000-\uf8ff]", sign)))
 

@@ -2,7 +2,7 @@
 
 from sentencex import segment
 
-from minitrans.text.reading import LONG_LINE, clean
+from minitrans.text.reading import LONG_LINE_LENGTH, clean
 
 
 def split_sentences(line: str, language: str) -> list[str]:
@@ -17,9 +17,9 @@ def split_sentences(line: str, language: str) -> list[str]:
     """
     line, start, sentences = clean(line), 0, [""]
     while start < len(line):
-        window = line[start : start + LONG_LINE]  # finding the ends of quotations takes quadratic time
+        window = line[start : start + LONG_LINE_LENGTH]  # finding the ends of quotations takes quadratic time
         segments = segment(language, window)
-        if start + LONG_LINE < len(line):
+        if start + LONG_LINE_LENGTH < len(line):
             segments = segments[:-1] or [line[start:]]  # the last one may go on
         for sentence in segments:
             start += len(sentence)

@@ -12,7 +12,7 @@ import sentencepiece
 
 from minitrans.errors import UserError
 from minitrans.files import write_file
-from minitrans.text.reading import PLACEHOLDERS, Reader, clean, signs
+from minitrans.text.reading import PLACEHOLDERS, Reader, clean, find_signs
 
 # The ids that training gives; everyone else reads them back from the tokenizer.
 _PAD, _BOS, _EOS, _UNK = range(4)
@@ -133,7 +133,7 @@ class Tokenizer:
             return None
         is_ = self._processor
         ids = (i for i in range(self.vocab_size) if not (is_.is_byte(i) or is_.is_control(i) or is_.is_unknown(i)))
-        return signs(self.piece(i) for i in ids).replace(_SPACE, "")
+        return find_signs(self.piece(i) for i in ids).replace(_SPACE, "")
 
     @classmethod
     def train(cls, sentences: Iterable[str], config: TokenizerConfig) -> "Tokenizer":

@@ -111,14 +111,14 @@ class StopIfNotFinite(Callback):
     ) -> None:
         """Check the loss of the previous step, and keep that of this one."""
         assert isinstance(pl_module, TranslationModule)
-        self._check(trainer, weights=[])
+        self._check_finite(trainer, weights=[])
         self.last = trainer.global_step, pl_module.train_loss, batch
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Check the loss of the last step, and the weights."""
-        self._check(trainer, weights=pl_module.parameters())
+        self._check_finite(trainer, weights=pl_module.parameters())
 
-    def _check(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
+    def _check_finite(self, trainer: Trainer, weights: Iterable[Tensor]) -> None:
         if self.last is None:
             return
         step, loss, batch = self.last
@@ -221,7 +221,7 @@ class TrainingProgress(ProgressBar):
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=step, loss=self.module.train_loss.item(), speed=self.speed)
+            self.bar.update(self.task, completed=step, loss=self.module.train_loss.item(), speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
@@ -231,12 +231,12 @@ class TrainingProgress(ProgressBar):
             minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
             self.console.print(
                 f"step {step}/{n_steps}  loss {self.module.train_loss.item():.3f}  "
-                f"{self.speed:,.0f} tokens/s  {minutes_left:.0f} min left",
+                f"{self.token_rate:,.0f} tokens/s  {minutes_left:.0f} min left",
                 soft_wrap=True,
             )
 
     @property
-    def speed(self) -> float:
+    def token_rate(self) -> float:
         """Target tokens per second of training."""
         return self.module.tgt_tokens / self.seconds if self.seconds else 0.0
 
@@ -252,7 +252,7 @@ class TrainingProgress(ProgressBar):
         self.console.print(
             f"step {trainer.global_step}  epoch {trainer.current_epoch}  val loss {metrics['val_loss']:.3f}  "
             f"BLEU {metrics['val_bleu']:.2f}  chrF {metrics['val_chrf']:.2f}  "
-            f"exact {metrics['val_exact_match']:.1f}%  {self.speed:,.0f} tokens/s  {self.seconds / 60:.1f} min",
+            f"exact {metrics['val_exact_match']:.1f}%  {self.token_rate:,.0f} tokens/s  {self.seconds / 60:.1f} min",
             markup=False,
             soft_wrap=True,
         )

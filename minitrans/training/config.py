@@ -25,8 +25,8 @@ from minitrans.translate.bundle import MAX_TABLE_NUMEL, count_parameters
 
 CONFIG_FILE = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
-BYTES_PER_PARAMETER = 4 * (5 + 4)
-FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
+TRAINING_BYTES_PER_PARAMETER = 4 * (5 + 4)
+SETTINGS_FROM_TOKENIZER = {"vocab_size", "pad_id", "bos_id", "eos_id"}
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ def check_memory(c: TransformerConfig) -> None:
         limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
     memory = min(limit for limit in limits if limit > 0)
     n_parameters = count_parameters(c)
-    needed = BYTES_PER_PARAMETER * n_parameters + 4 * c.max_len * c.d_model
+    needed = TRAINING_BYTES_PER_PARAMETER * n_parameters + 4 * c.max_len * c.d_model
     if needed > memory:
         raise UserError(
             f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
@@ -202,9 +202,9 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         parser.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
     for section, kind in SECTIONS.items():
         if section in argv or not helping:  # all of them would fill many screens
-            parser.add_class_arguments(kind, section, skip=FROM_TOKENIZER if section == "model" else set())
+            parser.add_class_arguments(kind, section, skip=SETTINGS_FROM_TOKENIZER if section == "model" else set())
     for file in _flag_values(argv, "--config"):
-        _check_file(parser, file)
+        _check_config_file(parser, file)
     try:
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
@@ -222,13 +222,13 @@ def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
         return []
 
 
-def _check_file(parser: ArgumentParser, file: str) -> None:
+def _check_config_file(parser: ArgumentParser, file: str) -> None:
     """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting."""
     tree = read_settings(file, get_loader("yaml"))
     if not isinstance(tree, dict):
         raise UserError(f"{file} holds no settings; write them as `name: value`")
     known = {*parser.get_defaults().keys()} - {"config"}
-    for key, value in _flatten(tree, known):
+    for key, value in _flatten_settings(tree, known):
         if key in SECTIONS:
             raise _setting_type_error(f"{file}: {key}", key, value)
         if key not in known:
@@ -239,12 +239,12 @@ def _check_file(parser: ArgumentParser, file: str) -> None:
             raise _setting_type_error(f"{file}: {key}", key, value) from error
 
 
-def _flatten(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(tree: Mapping[Any, Any], known: Container[str], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The settings of a tree, by their dotted names."""
     for name, value in tree.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and value and key not in known:
-            yield from _flatten(value, known, f"{key}.")
+            yield from _flatten_settings(value, known, f"{key}.")
         else:
             yield key, value
 

@@ -16,7 +16,7 @@ PANELS = {
 }
 
 
-def training_curve(metrics: Path, kept: int) -> Figure:
+def plot_training_curve(metrics: Path, kept: int) -> Figure:
     """A panel each for loss, BLEU and learning rate by optimizer step; what has no value is left out.
 
     Args:

@@ -41,7 +41,8 @@ from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
-TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
+# Of `trainer.max_steps`: a teacher need not be perfect.
+TEACHER_STEPS_FACTOR, STUDENT_STEPS_FACTOR, MODEL_STEPS_FACTOR = 2 / 3, 2, 2 / 3
 MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
@@ -80,7 +81,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS_FACTOR, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
@@ -89,7 +90,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
     for seed in SEEDS:
         yield from train_unless_done(
-            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
+            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS_FACTOR, seed=seed)
         )
 
     copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
@@ -113,7 +114,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
-    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS_FACTOR, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
 
 

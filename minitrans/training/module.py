@@ -28,7 +28,7 @@ def warmup_cosine(step: int, warmup_steps: int, total_steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
-def rng_states() -> dict[str, Any]:
+def get_rng_states() -> dict[str, Any]:
     """The states of all random generators of this process, as tensors, tuples, lists and numbers."""
     return {
         "torch": torch.get_rng_state(),
@@ -39,7 +39,7 @@ def rng_states() -> dict[str, Any]:
 
 
 def set_rng_states(states: dict[str, Any]) -> None:
-    """Go back to what `rng_states` returned."""
+    """Go back to what `get_rng_states` returned."""
     torch.set_rng_state(states["torch"])
     torch.cuda.set_rng_state_all(states["cuda"])
     np.random.set_state(states["numpy"])
@@ -120,7 +120,7 @@ class TranslationModule(LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Keep the state of the random numbers of each process, so that a resumed run drops the same elements."""
-        checkpoint["rng_states"] = all_gather(rng_states())
+        checkpoint["rng_states"] = all_gather(get_rng_states())
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the state of the random numbers.

@@ -10,7 +10,7 @@ PrecisionSetting = Literal["auto", "bf16", "fp32", "fp16"]
 # Lightning's names. With the two lower precisions, weights and their updates stay in float32.
 TrainerPrecision = Literal["bf16-mixed", "32-true", "16-mixed"]
 TRAINER_PRECISIONS: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32": "32-true", "fp16": "16-mixed"}
-_BF16_UNITS = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
+_BF16_FEATURES = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
 
 
 def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, str]:
@@ -32,10 +32,10 @@ def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, 
         case "cpu":
             # torch 2.10 and before cannot tell.
             capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
-            for unit in _BF16_UNITS:
+            for unit in _BF16_FEATURES:
                 if capabilities.get(unit):
                     return "bf16", f"this processor multiplies bfloat16: {unit}"
-            return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_UNITS)}"
+            return "fp32", f"this processor is not known to multiply bfloat16: no {' or '.join(_BF16_FEATURES)}"
         case _:
             return "fp32", f"the safe one on {device}"
 

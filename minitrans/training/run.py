@@ -43,8 +43,8 @@ from minitrans.training.checkpoints import (
     newest_checkpoint,
     read_checkpoint,
 )
-from minitrans.training.config import FROM_TOKENIZER, RunConfig, check_memory
-from minitrans.training.curve import training_curve
+from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_memory
+from minitrans.training.curve import plot_training_curve
 from minitrans.training.model_card import model_card
 from minitrans.training.module import TranslationModule
 from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
@@ -101,7 +101,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         model.to("cpu", torch.float32).eval()
         bundle = Bundle(model, tokenizer, config.data.source, config.data.target, _collect_training_words(config, data))
         bundle, scores = _evaluate(config, bundle, data)
-        curve = training_curve(config.run_dir / METRICS, kept=best["global_step"])
+        curve = plot_training_curve(config.run_dir / METRICS, kept=best["global_step"])
         write_file(config.run_dir / CURVE, chart_as_svg(curve))
         write_file(config.run_dir / CARD, model_card(config, bundle, scores, step=best["global_step"]))
         save_bundle(config.run_dir, bundle)
@@ -125,7 +125,7 @@ def _load_or_train_tokenizer(config: RunConfig, start: Bundle | None, corpus: Da
 
 def _make_model(config: RunConfig, tokenizer: Tokenizer, start: Bundle | None) -> Transformer:
     """A new model, with the weights of `start` if that is given; the two may differ only in dropout and `max_len`."""
-    sizes = config.transformer_config(**{name: getattr(tokenizer, name) for name in FROM_TOKENIZER})
+    sizes = config.transformer_config(**{name: getattr(tokenizer, name) for name in SETTINGS_FROM_TOKENIZER})
     model = Transformer(sizes)
     if start:
         free = {name: getattr(sizes, name) for name in ("dropout", "attention_dropout", "max_len")}
@@ -144,7 +144,7 @@ def _collect_training_words(config: RunConfig, data: TranslationDataModule) -> d
 
     The run folder has a copy of the other run's words, because that run may be gone by now.
     """
-    words = data.words()
+    words = data.source_words()
     if words is None:
         return None
     if config.training.init_from is not None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from minitrans.errors import UserError
-from minitrans.files import lock, write_file
+from minitrans.files import lock_file, write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.config import CONFIG_FILE, RunConfig, saved_settings
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, save_words
@@ -17,7 +17,7 @@ CARD, CURVE, METRICS = "README.md", "curve.svg", "metrics.csv"
 CHECKPOINTS, BEST, TENSORBOARD = "checkpoints", "best.ckpt", "tensorboard"
 MARK_FILE = ".minitrans"  # marks a folder as a run's, and is locked during training
 # All other files that a training writes into it. Files with other names are not ours.
-RUN_FILES = [
+RUN_FILE_PATTERNS = [
     *(CONFIG_FILE, TOKENIZER, WEIGHTS, METADATA, WORDS, CARD, CURVE, METRICS),
     *(f"{CHECKPOINTS}/{BEST}", f"{CHECKPOINTS}/step-[0-9]*.ckpt"),
     *(f"{TENSORBOARD}/events.out.tfevents.*", f"{TENSORBOARD}/hparams.yaml"),
@@ -51,8 +51,8 @@ def lock_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     for path in run_dir.rglob("*"):
         if path.is_symlink():
             raise UserError(f"{path} is a link, and nothing is written where links lead; remove it")
-    held.enter_context(lock(run_dir / MARK_FILE))
-    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in RUN_FILES])  # unfinished files of a run that was killed
+    held.enter_context(lock_file(run_dir / MARK_FILE))
+    _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in RUN_FILE_PATTERNS])  # unfinished files of a run that was killed
     return True
 
 
@@ -85,10 +85,10 @@ def begin_run(
             run_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
-        held.enter_context(lock(run_dir / MARK_FILE))
+        held.enter_context(lock_file(run_dir / MARK_FILE))
         if (run_dir / CONFIG_FILE).exists():
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")
-    _remove(run_dir, RUN_FILES)
+    _remove(run_dir, RUN_FILE_PATTERNS)
     for folder in (CHECKPOINTS, TENSORBOARD):
         with contextlib.suppress(OSError):  # it is not there, or holds something that is not ours
             (run_dir / folder).rmdir()

@@ -103,7 +103,7 @@ def save_reader_module(folder: Path, bundle: Bundle) -> None:
     }
     if bundle.source_words is not None and bundle.tokenizer.reader.uses_placeholders:
         settings["known"] = [*bundle.source_words]
-    write_file(folder / reading.SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
+    write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 
 def load_bundle(folder: Path) -> Bundle:
@@ -145,7 +145,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     Raises:
         UserError: It is damaged, or far too large for one.
     """
-    _check_size(folder / TOKENIZER)
+    _check_file_size(folder / TOKENIZER)
     return Tokenizer.load(folder / TOKENIZER)
 
 
@@ -156,20 +156,20 @@ def load_words(folder: Path) -> dict[str, int]:
         UserError: The list is missing, damaged, or far too large for one.
     """
     try:
-        _check_size(folder / WORDS)
+        _check_file_size(folder / WORDS)
         return {word: i for i, word in enumerate((folder / WORDS).read_text(encoding="utf-8").split())}
     except (OSError, ValueError) as error:
         raise UserError(f"{folder / WORDS} is missing or damaged ({error}); train the run again") from error
 
 
-def _check_size(path: Path) -> None:
+def _check_file_size(path: Path) -> None:
     if (size := path.stat().st_size) > _MAX_SMALL_FILE_BYTES:
         raise UserError(f"{path} is damaged ({size} bytes, more than {_MAX_SMALL_FILE_BYTES}); train the run again")
 
 
 def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None, Threshold | None, dict[str, str]]:
     """Sizes, languages, how many words are listed, the threshold, hashes."""
-    _check_size(path)
+    _check_file_size(path)
     try:
         sizes = json.loads(path.read_text(encoding="utf-8"))
         digests = {name: sizes["sha256"][name] for name in (WEIGHTS, TOKENIZER)}

@@ -164,7 +164,7 @@ class Translator:
         """
         sources = self._encode_sources(lines, first_line)
         hypotheses = self._search(sources, beam, length_penalty, batch_tokens, use_cache)
-        return self._texts(sources, [[best.ids for best, *_ in each] for each in hypotheses])
+        return self._decode_lines(sources, [[best.ids for best, *_ in each] for each in hypotheses])
 
     def translations(
         self,
@@ -188,10 +188,10 @@ class Translator:
         weights: Sequence[AttentionWeights | None] = [None] * len(lines)
         if attention:
             alone = [each[0] if len(each) == 1 else EncodedSource([], KeptParts({})) for each in sources]
-            weights = self._attention(alone, [each[0].ids for each in best], batch_tokens)
-        texts = self._texts(sources, [[hypothesis.ids for hypothesis in each] for each in best])
+            weights = self._attention_weights(alone, [each[0].ids for each in best], batch_tokens)
+        texts = self._decode_lines(sources, [[hypothesis.ids for hypothesis in each] for each in best])
         rows = zip(texts, best, lines, sources, weights, strict=True)
-        return [self._translation(*row, length_penalty) for row in rows]
+        return [self._make_translation(*row, length_penalty) for row in rows]
 
     def n_best(
         self,
@@ -214,8 +214,8 @@ class Translator:
         for ranks, each, line, source in zip(best, hypotheses, lines, sources, strict=True):
             for rank in range(max(map(len, each))):  # each sentence's hypothesis of this rank, or its last one
                 chosen = [ranked[min(rank, len(ranked) - 1)] for ranked in each]
-                (text,) = self._texts([source], [[hypothesis.ids for hypothesis in chosen]])
-                ranks.setdefault(text, self._translation(text, chosen, line, source, None, length_penalty))
+                (text,) = self._decode_lines([source], [[hypothesis.ids for hypothesis in chosen]])
+                ranks.setdefault(text, self._make_translation(text, chosen, line, source, None, length_penalty))
         return [[*ranks.values()] for ranks in best]
 
     def sample(
@@ -233,7 +233,7 @@ class Translator:
         The other arguments are those of `translate`. Equal lines have equal translations; another seed gives others.
         """
         sources, draw = self._encode_sources(lines, first_line), partial(sample, top=top, seed=seed)
-        return self._texts(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
+        return self._decode_lines(sources, self._decode_batches(sources, batch_tokens, use_cache, draw, []))
 
     def unknown(self, line: str, translation: str = "") -> tuple[str, ...]:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
@@ -248,7 +248,7 @@ class Translator:
         names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
         named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
         words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.with_apostrophe(word))
+        unknown = dict.fromkeys(word for word in words if not self._reader.add_apostrophe(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 
@@ -266,14 +266,14 @@ class Translator:
         sentences = map(self._reader.preprocess, self.to_sentences(line))
         return max(len(self.bundle.tokenizer.encode(text)) for text, _ in sentences)
 
-    def _texts(
+    def _decode_lines(
         self, sources: Sequence[Sequence[EncodedSource]], target_ids: Sequence[Sequence[list[int]]]
     ) -> list[str]:
         """The translations of lines, from the target ids of each of their sentences."""
         texts = iter(self.bundle.tokenizer.decode_batch(chain.from_iterable(target_ids)))
         return [self._reader.postprocess_line(texts, [("", source.kept_parts) for source in line]) for line in sources]
 
-    def _translation(
+    def _make_translation(
         self,
         text: str,
         hypotheses: Sequence[Hypothesis],
@@ -323,14 +323,14 @@ class Translator:
         outputs = [of_blank] * len(sources)
         with ThreadPoolExecutor(threads) as pool:
             run = map if threads == 1 or len(batches) == 1 else pool.map
-            decoded = run(lambda rows: decode(stepper, self._padded([sources[i] for i in rows])), batches)
+            decoded = run(lambda rows: decode(stepper, self._pad_rows([sources[i] for i in rows])), batches)
             for i, output in zip(chain.from_iterable(batches), chain.from_iterable(decoded), strict=True):
                 outputs[i] = output
         in_order = iter(outputs)
         return [[next(in_order) for _ in line] for line in lines]
 
     @torch.no_grad()
-    def _attention(
+    def _attention_weights(
         self, read: list[EncodedSource], targets: list[list[int]], batch_tokens: int
     ) -> list[AttentionWeights | None]:
         """The weights of one full pass over each source that is not empty and its translation."""
@@ -341,8 +341,8 @@ class Translator:
             written = [
                 [*targets[i], tokenizer.eos_id][: length_limit(len(sources[i]), model.config.max_len)] for i in rows
             ]
-            memory, src_mask, encoder = model.run_encoder(self._padded([sources[i] for i in rows]), need_weights=True)
-            tgt_in = self._padded([[tokenizer.bos_id, *ids[:-1]] for ids in written])
+            memory, src_mask, encoder = model.run_encoder(self._pad_rows([sources[i] for i in rows]), need_weights=True)
+            tgt_in = self._pad_rows([[tokenizer.bos_id, *ids[:-1]] for ids in written])
             _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
             among, within, across = stack_weights(encoder, decoder)
             for row, (i, ids) in enumerate(zip(rows, written, strict=True)):
@@ -362,7 +362,7 @@ class Translator:
                 )
         return weights
 
-    def _padded(self, rows: list[list[int]]) -> Tensor:
+    def _pad_rows(self, rows: list[list[int]]) -> Tensor:
         """Ids as the model takes them: int64 (B, longest), padded on the right."""
         ids = pad_sequence([torch.tensor(row) for row in rows], True, self.bundle.tokenizer.pad_id)
         return ids.to(self.bundle.model.positions.device)

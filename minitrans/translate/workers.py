@@ -43,10 +43,10 @@ class Workers:
         self._pools = [ProcessPoolExecutor(1, context, _init_worker, setting) for _ in range(n if n > 1 else 0)]
         ctrl_c = signal.signal(signal.SIGINT, signal.SIG_IGN)  # which the workers inherit: this process ends them
         try:
-            loading = [pool.submit(_load, load) for pool in self._pools]
+            loading = [pool.submit(_load_translator, load) for pool in self._pools]
         finally:
             signal.signal(signal.SIGINT, ctrl_c)
-        _results(loading)
+        _collect_results(loading)
 
     def run(self, work: ChunkFunction[T], lines: Sequence[str], first_line: int = 1) -> list[T]:
         """Return what `work` gives for all lines, in their order.
@@ -68,7 +68,7 @@ class Workers:
             pool.submit(_run_in_worker, work, lines[start : start + chunk_size], first_line + start)
             for pool, start in zip(self._pools, starts, strict=False)
         )
-        return [result for results in _results(futures) for result in results]
+        return [result for results in _collect_results(futures) for result in results]
 
     def __enter__(self) -> Self:
         return self
@@ -80,7 +80,7 @@ class Workers:
             pool.shutdown()
 
 
-def _results(futures: Iterable[Future[T]]) -> list[T]:
+def _collect_results(futures: Iterable[Future[T]]) -> list[T]:
     try:
         return [future.result() for future in list(futures)]
     except BrokenProcessPool as error:
@@ -101,7 +101,7 @@ def _init_worker(end: Connection, threads: int) -> None:
     torch.set_num_threads(threads)
 
 
-def _load(load: Callable[[], Translator]) -> None:
+def _load_translator(load: Callable[[], Translator]) -> None:
     global _worker_translator
     _worker_translator = load()
 

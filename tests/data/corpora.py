@@ -14,7 +14,7 @@ from typing import Any
 
 import datasets
 import pytest
-from commands import parquet, write_files
+from commands import parquet_bytes, write_files
 
 from minitrans.data.batching import Batch
 from minitrans.data.settings import DataConfig
@@ -50,9 +50,9 @@ def contents(kind: str, pairs: Pairs, names: tuple[str, str] = ("en", "zh")) -> 
         lines = [f"{other}\tid\t{one}", *(f"{zh}\tx\t{en}" for en, zh in pairs)]
         return {kind: "".join(f"{line}\n" for line in lines).encode()}
     if kind == "parquet":
-        return {kind: parquet(**{name: [row[name] for row in rows] for name in ("id", *names)})}
+        return {kind: parquet_bytes(**{name: [row[name] for row in rows] for name in ("id", *names)})}
     if kind == "translation parquet":
-        return {"parquet": parquet(translation=rows)}
+        return {"parquet": parquet_bytes(translation=rows)}
     objects = [{"translation": row} for row in rows] if kind == "translation jsonl" else rows
     return {"jsonl": "".join(json.dumps(row) + "\n" for row in objects).encode()}
 
@@ -67,7 +67,7 @@ def stand_in_for_the_hub(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(datasets, "load_dataset", stand_in)
 
 
-def pairs_in(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
+def decode_pairs(batches: Iterable[Batch], tokenizer: Tokenizer) -> Pairs:
     sides = ([tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out)] for batch in batches)
     return [pair for source, target in sides for pair in zip(source, target, strict=True)]
 
@@ -88,7 +88,7 @@ def long_pairs(n: int, n_words: int) -> Pairs:
     return list(zip(lines, lines[2:], strict=False))
 
 
-def most_memory(work: Callable[..., object], *arguments: object) -> int:
+def peak_memory(work: Callable[..., object], *arguments: object) -> int:
     """The most kilobytes that this process has while it works."""
     most = 0
     with ThreadPoolExecutor() as pool:
@@ -100,7 +100,7 @@ def most_memory(work: Callable[..., object], *arguments: object) -> int:
     return most
 
 
-def printed_integer(program: str, *arguments: object) -> int:
+def run_program(program: str, *arguments: object) -> int:
     program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from minitrans.data import batching, loader
 from minitrans.data.batching import (
     Batch,
-    Rows,
+    IdRows,
     collate,
     collate_rows,
     pad_sequences,
@@ -19,7 +19,7 @@ from minitrans.data.batching import (
 from minitrans.data.loader import EpochLoader
 from minitrans.errors import UserError
 
-lengths = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
+length_pairs = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), max_size=200)
 
 
 SRC_LENGTHS = np.random.default_rng(0).integers(1, 60, 500)
@@ -27,8 +27,8 @@ PAD = 500
 TGT_LENGTHS = np.maximum(1, SRC_LENGTHS + np.random.default_rng(1).integers(-9, 10, 500))
 
 
-def loader_of(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
-    src, tgt = (Rows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
+def make_loader(seed: int = 3, batch_tokens: int = 300) -> EpochLoader:
+    src, tgt = (IdRows(np.repeat(np.arange(500), lengths), lengths) for lengths in (SRC_LENGTHS, TGT_LENGTHS))
     return EpochLoader(src, tgt, (PAD, 501, 502), batch_tokens, seed)
 
 
@@ -43,7 +43,7 @@ def patch_rank(patch: pytest.MonkeyPatch, rank: int, n: int) -> None:
         patch.setattr(module, "n_processes", lambda: n)
 
 
-@given(lengths, st.integers(1, 200), st.integers(0, 5))
+@given(length_pairs, st.integers(1, 200), st.integers(0, 5))
 @settings(deadline=None)
 def test_every_row_is_in_one_batch_none_over_budget_or_too_small_and_shapes_are_those_of_every_epoch(
     pairs: list[tuple[int, int]], batch_tokens: int, seed: int
@@ -82,7 +82,7 @@ def test_the_plan_is_that_of_a_plain_sort(longest: int, seed: int | None) -> Non
 
 
 def test_seed_and_epoch_decide_rows_and_order() -> None:
-    batches, same, other = (loader_of(seed, batch_tokens=3000) for seed in (3, 3, 4))
+    batches, same, other = (make_loader(seed, batch_tokens=3000) for seed in (3, 3, 4))
     first, second = batch_row_numbers(batches), batch_row_numbers(batches)
     assert [first, second] == [batch_row_numbers(same), batch_row_numbers(same)]
     assert first != batch_row_numbers(other)
@@ -99,18 +99,18 @@ def test_a_loader_goes_on_as_if_never_stopped(
     position: int | None, process: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patch_rank(monkeypatch, *process)
-    unbroken = loader_of()
+    unbroken = make_loader()
     expected = [batch for _ in range(4) for batch in batch_row_numbers(unbroken)]
     taken = len(unbroken) + len(range(len(unbroken))[:position])
 
-    stopped = loader_of()
+    stopped = make_loader()
     taken_before = batch_row_numbers(stopped)
     taken_before += batch_row_numbers(islice(stopped, taken - len(unbroken)))
     assert taken_before == expected[:taken]
     state = stopped.state_dict()
     assert state == {"buffer": taken // len(unbroken), "position": taken % len(unbroken)}
 
-    resumed = loader_of()
+    resumed = make_loader()
     resumed.load_state_dict(state)
     assert resumed.state_dict() == state
     iter(resumed)  # an iterator that is never used takes nothing
@@ -120,7 +120,7 @@ def test_a_loader_goes_on_as_if_never_stopped(
 
 
 def test_a_state_of_a_longer_epoch_is_refused() -> None:
-    batches = loader_of()
+    batches = make_loader()
     batches.load_state_dict({"buffer": 0, "position": len(batches)})
     with pytest.raises(UserError, match=rf"after {len(batches)} batches of pairs that make {len(batches)} now"):
         next(iter(batches))
@@ -130,7 +130,7 @@ def test_a_state_of_a_longer_epoch_is_refused() -> None:
 def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_plan(
     n: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole, parts = loader_of(), [loader_of() for _ in range(n)]
+    whole, parts = make_loader(), [make_loader() for _ in range(n)]
     assert len(whole) % n, "some process has to go without in the last step"
     for _ in range(2):  # epochs
         patch_rank(monkeypatch, 0, 1)
@@ -172,7 +172,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
     rng = np.random.default_rng(0)
     src, tgt = ([rng.integers(4, 99, n).tolist() for n in rng.integers(0, 9, 50)] for _ in range(2))
     for numbers in ([3], [49, 0, 7, 7], list(range(50))):
-        batch = collate_rows(Rows.from_lists(src).take(numbers), Rows.from_lists(tgt).take(numbers), 3, 1, 2)
+        batch = collate_rows(IdRows.from_lists(src).take(numbers), IdRows.from_lists(tgt).take(numbers), 3, 1, 2)
         lists = [[*src[n], 2] for n in numbers], [[1, *tgt[n]] for n in numbers], [[*tgt[n], 2] for n in numbers]
         for tensor, rows in zip(batch, lists, strict=True):
             assert tensor.dtype == torch.int64
@@ -182,7 +182,7 @@ def test_rows_cut_from_a_flat_array_are_those_of_the_lists() -> None:
 
 @pytest.mark.parametrize("parts", [[], [[[1, 2], [], [3]]], [[[1], [2, 3]], [], [[4]]]])
 def test_joined_rows_are_those_of_all_parts(parts: list[list[list[int]]]) -> None:
-    joined = Rows.concat_rows([Rows.from_lists(part) for part in parts])
-    expected = Rows.from_lists([row for part in parts for row in part])
+    joined = IdRows.concat_rows([IdRows.from_lists(part) for part in parts])
+    expected = IdRows.from_lists([row for part in parts for row in part])
     for got, right in ((joined.ids, expected.ids), (joined.lengths, expected.lengths)):
         assert (got.dtype, got.tolist()) == (right.dtype, right.tolist())

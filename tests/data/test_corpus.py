@@ -11,13 +11,13 @@ from pathlib import Path
 import datasets
 import pyarrow as pa
 import pytest
-from commands import parquet, write_files
+from commands import parquet_bytes, write_files
 from corpora import (
     Pairs,
     data_config,
     long_pairs,
     needs_proc_status,
-    printed_integer,
+    run_program,
     stand_in_for_the_hub,
     write_pairs,
 )
@@ -36,7 +36,7 @@ from minitrans.data.settings import DataConfig
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
-CORPORA = Path(__file__).parents[2].parent / "shared" / "corpora"
+CORPORA_DIR = Path(__file__).parents[2].parent / "shared" / "corpora"
 
 PAIRS = [("one", "一"), ('two "big" ones', "两个“大”的"), ("three, \u2028 three", "三\u3000三")]
 TSV = "en\tzh\none\t一\n"
@@ -110,10 +110,10 @@ def test_every_format_gives_the_same_text(
         ("csv", 'en,zh\n"a\nb",\r\nNA,"c\r,\u2028d"\n', [("a\nb", ""), ("NA", "c\r,\u2028d")]),
         ("jsonl", '\ufeff{"zh": "2020-01-01", "n": 1, "en": "a\u2028"}\r\n', [("a\u2028", "2020-01-01")]),
         ("jsonl", '{"en": "1", "zh": "\\u0000", "n": 1}\n{"zh": "NA", "en": ""}', [("1", "\0"), ("", "NA")]),
-        ("parquet", parquet(en=["a", None], zh=["1", "2"]), [("a", "1"), ("", "2")]),
-        ("parquet", parquet(en=["a"], zh=pa.array(["1"], pa.large_string())), [("a", "1")]),
-        ("parquet", parquet(translation=[{"zh": "1", "en": "a"}]), [("a", "1")]),
-        ("parquet", parquet(en=[None], zh=["1"]), [("", "1")]),
+        ("parquet", parquet_bytes(en=["a", None], zh=["1", "2"]), [("a", "1"), ("", "2")]),
+        ("parquet", parquet_bytes(en=["a"], zh=pa.array(["1"], pa.large_string())), [("a", "1")]),
+        ("parquet", parquet_bytes(translation=[{"zh": "1", "en": "a"}]), [("a", "1")]),
+        ("parquet", parquet_bytes(en=[None], zh=["1"]), [("", "1")]),
     ],
 )
 def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | bytes, pairs: Pairs) -> None:
@@ -123,7 +123,7 @@ def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | byt
 
 
 TSV_OPTIONS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
-BOTH_TEXT = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Value("string")})
+TEXT_FEATURES = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Value("string")})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ BOTH_TEXT = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Va
         ("csv", "en,zh\na\n", {"keep_default_na": False}, [("a", "")]),
         ("csv", "en,zh\n007,x\n", {"keep_default_na": False}, [(7, "x")]),
         ("json", '{"en": "2020-01-01", "zh": "x"}\n', {}, [(datetime(2020, 1, 1), "x")]),
-        ("json", '{"en": "2020-01-01", "zh": "x"}\n', {"features": BOTH_TEXT}, [("2020-01-01 00:00:00", "x")]),
+        ("json", '{"en": "2020-01-01", "zh": "x"}\n', {"features": TEXT_FEATURES}, [("2020-01-01 00:00:00", "x")]),
         ("json", '{"en": "a", "zh": "b"}\n{"en": "c"}\n', {}, [("a", "b"), ("c", None)]),
     ],
 )
@@ -469,7 +469,7 @@ def test_many_pairs_are_tokenized_by_several_processes(
 
 MEMORY_PROGRAM = """
 import sys
-from corpora import data_config, most_memory
+from corpora import data_config, peak_memory
 from minitrans.data.corpus import load_corpus, tokenize_corpus, train_tokenizer
 from minitrans.text.tokenizer import TokenizerConfig
 
@@ -478,8 +478,8 @@ def prepare(folder: str) -> None:
     tokenizer = train_tokenizer(corpus["valid"], TokenizerConfig(400), sys.argv[1])
     tokenize_corpus(corpus, tokenizer, sys.argv[1])
 
-before = most_memory(prepare, sys.argv[2])  # imports, thread pools and the like
-print(most_memory(prepare, sys.argv[3]) - before)
+before = peak_memory(prepare, sys.argv[2])  # imports, thread pools and the like
+print(peak_memory(prepare, sys.argv[3]) - before)
 """
 
 
@@ -491,10 +491,10 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     ]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
     text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024
-    assert printed_integer(MEMORY_PROGRAM, tmp_path / "cache", *folders) < text
+    assert run_program(MEMORY_PROGRAM, tmp_path / "cache", *folders) < text
 
 
-@pytest.mark.skipif(not CORPORA.is_dir(), reason=f"the shared corpora are not at {CORPORA}")
+@pytest.mark.skipif(not CORPORA_DIR.is_dir(), reason=f"the shared corpora are not at {CORPORA_DIR}")
 @pytest.mark.parametrize(
     ("name", "target", "sizes", "test"),
     [
@@ -503,6 +503,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     ],
 )
 def test_real_corpora(name: str, target: str, sizes: list[int], test: str) -> None:
-    corpus = load_corpus(data_config(CORPORA / name, target=target))
+    corpus = load_corpus(data_config(CORPORA_DIR / name, target=target))
     assert list(corpus) == ["train", "valid", test]
     assert [len(pairs) for pairs in corpus.values()] == sizes

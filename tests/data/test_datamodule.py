@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpora import Pairs, batch_source_ids, data_config, pairs_in, write_pairs
+from corpora import Pairs, batch_source_ids, data_config, decode_pairs, write_pairs
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor
@@ -48,7 +48,7 @@ def test_an_epoch_holds_every_training_pair_once(folder: Path, tokenizer: Tokeni
     loader = data_module(folder, tokenizer).train_dataloader()
     batches = list(loader)
     assert len(batches) == len(loader) > 3
-    assert sorted(pairs_in(batches, tokenizer)) == sorted(TRAIN)
+    assert sorted(decode_pairs(batches, tokenizer)) == sorted(TRAIN)
     for batch in batches:
         for tensor in batch:
             assert tensor.dtype == torch.int64
@@ -67,7 +67,7 @@ def test_validation_holds_every_pair_that_fits(
     next(iter(loader))
     first, second = list(loader), list(loader)
     assert len(first) > 3
-    assert sorted(pairs_in(first, tokenizer)) == sorted([VALID[0], *VALID[2:]])
+    assert sorted(decode_pairs(first, tokenizer)) == sorted([VALID[0], *VALID[2:]])
     assert batch_source_ids(first) == batch_source_ids(second)
 
 
@@ -81,7 +81,7 @@ def test_texts_leave_nothing_out(folder: Path, tokenizer: Tokenizer) -> None:
 def test_words_are_those_of_the_pairs_that_are_trained_on(tmp_path: Path, tokenizer: Tokenizer) -> None:
     train = [("a", "b"), ("B c\x0b", "target"), ("c", "x"), ("", "a"), ("long " * 30, "b")]
     write_pairs(tmp_path, "lines", {"train": train, "valid": [("valid", "a")], "test": [("test", "a")]})
-    assert data_module(tmp_path, tokenizer).words() == ["c", "a", "b"]  # frequent ones first
+    assert data_module(tmp_path, tokenizer).source_words() == ["c", "a", "b"]  # frequent ones first
 
 
 def test_limits_of_length_hold_in_training_alone(
@@ -93,7 +93,7 @@ def test_limits_of_length_hold_in_training_alone(
     kept = [pair for pair, (shorter, longer) in lengths.items() if longer <= longest and longer <= ratio * shorter]
     assert 0 < len(kept) < len(TRAIN)
     data = data_module(folder, tokenizer, max_length=longest, max_length_ratio=ratio)
-    assert sorted(pairs_in(data.train_dataloader(), tokenizer)) == sorted(kept)
+    assert sorted(decode_pairs(data.train_dataloader(), tokenizer)) == sorted(kept)
     assert sum(len(batch.src_ids) for batch in data.val_dataloader()) == len(VALID) - 1
     n_longer = sum(longer > longest for _, longer in lengths.values())
     message = f"left out {n_longer} of {len(TRAIN)} training pairs: longer than data.max_length, {longest} tokens"
@@ -108,7 +108,7 @@ def test_the_seed_decides_the_order(folder: Path, tokenizer: Tokenizer) -> None:
     assert batch_source_ids(one) == batch_source_ids(same) != batch_source_ids(other)
 
 
-class Recorder(LightningModule):
+class BatchRecorder(LightningModule):
     """Trains nothing; keeps the batches that Lightning hands it."""
 
     def __init__(self) -> None:
@@ -131,8 +131,8 @@ class Recorder(LightningModule):
 
 def fit(
     data: TranslationDataModule, checkpoints: ModelCheckpoint, limits: dict[str, int | None], resume: Path | None = None
-) -> Recorder:
-    recorder = Recorder()
+) -> BatchRecorder:
+    recorder = BatchRecorder()
     trainer = Trainer(
         **limits,  # type: ignore[arg-type]
         accelerator="cpu",

@@ -14,7 +14,7 @@ from minitrans.text.reading import clean
 RARE_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 
 
-def table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
+def pair_table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
     schema = pa.schema({"source": pa.string(), "target": pa.string()})
     columns = pa.table([list(side) for side in zip(*pairs, strict=True)] or [[], []], schema=schema)
     return pa.Table.from_batches(columns.to_batches(chunk), schema)
@@ -24,7 +24,7 @@ def test_hashes_are_alike_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
     rare = [c for c in RARE_CHARACTERS if c < "\u3100"]
     lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
-    hashes = hash_pairs(table([(line, line) for line in lines], chunk=7))
+    hashes = hash_pairs(pair_table([(line, line) for line in lines], chunk=7))
     cleaned = [clean(line) for line in lines]
     for values in hashes:
         assert values.dtype == np.uint64
@@ -35,22 +35,22 @@ def test_which_sides_are_empty() -> None:
     """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
     lines = [f" {c}" for c in (*RARE_CHARACTERS, *"▁a.我́\ue000\U0001f600\U0010ffff")]
     for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
-        assert empty_sides(table(pairs)).tolist() == [not clean(line) for line in lines]
+        assert empty_sides(pair_table(pairs)).tolist() == [not clean(line) for line in lines]
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc")), max_size=12), st.integers(1, 5))
 def test_copies_are_all_but_the_first(pairs: list[tuple[str, str]], chunk: int) -> None:
     expected = [pair in pairs[:i] for i, pair in enumerate(pairs)]
-    assert duplicate_pairs(hash_pairs(table(pairs, chunk))).tolist() == expected
+    assert duplicate_pairs(hash_pairs(pair_table(pairs, chunk))).tolist() == expected
 
 
 def test_a_pair_is_not_its_own_reverse() -> None:
-    assert not duplicate_pairs(hash_pairs(table([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")]))).any()
+    assert not duplicate_pairs(hash_pairs(pair_table([("a", "b"), ("b", "a"), ("a", "a"), ("b", "b")]))).any()
 
 
 def test_sources_that_stand_elsewhere() -> None:
-    train = hash_pairs(table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
-    others = {"valid": hash_pairs(table([("c", "3"), ("a", "2")])), "test": hash_pairs(table([("e", "d")]))}
+    train = hash_pairs(pair_table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
+    others = {"valid": hash_pairs(pair_table([("c", "3"), ("a", "2")])), "test": hash_pairs(pair_table([("e", "d")]))}
     assert {fault: pairs.tolist() for fault, pairs in repeated_sources(train, others).items()} == {
         "their source stands in valid too (1 with the same target)": [True, False, True, False],
         "their source stands in test too (0 with the same target)": [False] * 4,
@@ -82,5 +82,5 @@ def test_each_pair_is_counted_under_its_first_fault(caplog: pytest.LogCaptureFix
     assert mark_kept(faults, "good").tolist() == [False, False, False, True]
     assert caplog.messages == ["left out 2 of 4 good pairs: a", "left out 1 of 4 good pairs: b"]
     caplog.clear()
-    filters.report(faults, "good")
+    filters.log_faults(faults, "good")
     assert caplog.messages == ["2 of 4 good pairs: a", "2 of 4 good pairs: b"]

@@ -12,7 +12,7 @@ import pytest
 from corpora import Pairs, batch_source_ids, data_config, write_pairs
 from test_batching import patch_rank
 
-from minitrans.data.batching import Rows
+from minitrans.data.batching import IdRows
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.data.noise import EMOJI, NOISES, Noise
 from minitrans.text.reading import PLACEHOLDERS, neighbouring_keys
@@ -21,21 +21,21 @@ from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 TRAIN = [(f"{a} Hat, {b} coat.", f"帽{a}{b * n}。") for n in (1, 2, 3) for a, b in permutations("ABCDEF", 2)]
 VALID = [("A Hat.", "帽A。"), ("B coat.", "B。")]
 TOKENIZER = Tokenizer.train(chain(*TRAIN), TokenizerConfig(300, plain_sources=False))
-NOISE = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
+NOISE_SHARES = {"lower": 0.3, "typo": 0.2, "item": 0.1, "emoji": 0.1, "quotes": 0.1}
 GO_WITH_EMOJI = [f"Go.{blank}{sign * n}" for blank in ("", " ") for sign in EMOJI for n in (1, 2)]
-TYPOS = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbouring_keys("b"))]
-TYPOS += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbouring_keys("l"))]
+TYPOS_OF_ABLE = ["albe", "ale", "abble", *(f"a{key}le" for key in neighbouring_keys("b"))]
+TYPOS_OF_ABLE += ["abel", "abe", "ablle", *(f"ab{key}e" for key in neighbouring_keys("l"))]
 both_loaders = pytest.mark.parametrize("way", [{}, {"streaming": True, "shuffle_buffer": 25}], ids=["kept", "stream"])
-Ids = list[tuple[list[int], list[int]]]
+IdPairs = list[tuple[list[int], list[int]]]
 
 
-def data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any) -> TranslationDataModule:
+def make_data(folder: Path, noise: dict[str, float] | None, seed: int = 5, **way: Any) -> TranslationDataModule:
     write_pairs(folder, "lines", {"train": TRAIN, "valid": VALID})
     settings = data_config(folder, noise=noise, cache_dir=str(folder / "cache"), batch_tokens=200, **way)
     return TranslationDataModule(settings, TOKENIZER, max_len=60, seed=seed)
 
 
-def batches(module: TranslationDataModule) -> Iterator[tuple[int, Ids]]:
+def epoch_batches(module: TranslationDataModule) -> Iterator[tuple[int, IdPairs]]:
     """The epoch of each batch, and its pairs without special ids, which are 0 to 2; without end."""
     for loader in repeat(module.train_dataloader()):
         buffer = loader.state_dict()["buffer"]  # in memory, each is an epoch
@@ -45,14 +45,14 @@ def batches(module: TranslationDataModule) -> Iterator[tuple[int, Ids]]:
             yield epoch, [pair for pair in zip(*sides, strict=True) if pair[0]]
 
 
-def epochs(batches: Iterable[tuple[int, Ids]]) -> list[Ids]:
+def epochs(batches: Iterable[tuple[int, IdPairs]]) -> list[IdPairs]:
     """The pairs of the first two epochs, sorted."""
     groups = groupby(islice(batches, 100), lambda batch: batch[0])
     return [sorted(chain(*(pairs for _, pairs in group))) for _, group in groups][:2]
 
 
-def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
-    src, tgt = (Rows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
+def add_noise(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len: int = 500) -> Pairs:
+    src, tgt = (IdRows.from_lists(tokenizer.encode_batch(side)) for side in zip(*pairs, strict=True))
     changed = Noise(shares, tokenizer, "zh", max_len, 5)(src, tgt, 2, every := np.arange(len(pairs)))
     return [*zip(*(tokenizer.decode_batch(side.to_lists(every)) for side in changed), strict=True)]
 
@@ -76,7 +76,7 @@ def noisy(tokenizer: Tokenizer, pairs: Pairs, shares: dict[str, float], max_len:
         ("blank_before_end", "Is it?!", "是吗？", [("Is it ?!", "是吗？")]),
         ("no_apostrophes", "Don't say 'no'.", "x'y", [("Dont say 'no'.", "x'y")]),
         ("no_blanks", "Yes, no, a b.", "x, y", [("Yes,no,a b.", "x, y")]),
-        ("typo", "a able", "long", [(f"a {word}", "long") for word in TYPOS]),
+        ("typo", "a able", "long", [(f"a {word}", "long") for word in TYPOS_OF_ABLE]),
         ("typo", "a cat", "able", [("a cat", "able")]),
         ("item", "Go.", "走。", [(f"{m}Go.", f"{m}走。") for m in ("- ", *(f"{n}. " for n in range(1, 21)))]),
         ("emoji", "Go.", "走。", [(text, "走。" + text[3:].strip()) for text in GO_WITH_EMOJI]),
@@ -92,19 +92,19 @@ def test_each_kind_of_noise(kind: str, source: str, target: str, expected: Pairs
 
 @both_loaders
 def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    def epochs_of(noise: dict[str, float] | None = NOISE, **values: Any) -> list[Ids]:
-        return epochs(batches(data(tmp_path, noise, **values)))
+    def epochs_of(noise: dict[str, float] | None = NOISE_SHARES, **values: Any) -> list[IdPairs]:
+        return epochs(epoch_batches(make_data(tmp_path, noise, **values)))
 
     expected = epochs_of()
     assert all("“" in "".join(TOKENIZER.decode_batch(target for _, target in pairs)) for pairs in expected)
     assert len({str(pairs) for pairs in (*expected, *epochs_of(seed=6), *epochs_of(None))}) == 5
     assert epochs_of(**way) == expected
-    n_epoch = next(n for n, (epoch, _) in enumerate(batches(data(tmp_path, NOISE, **way))) if epoch)
+    n_epoch = next(n for n, (epoch, _) in enumerate(epoch_batches(make_data(tmp_path, NOISE_SHARES, **way))) if epoch)
     for stop in (1, n_epoch // 2, n_epoch - 1, n_epoch, n_epoch + 3):
-        stopped, resumed = data(tmp_path, NOISE, **way), data(tmp_path, NOISE, **way)
-        first = [*islice(batches(stopped), stop)]
+        stopped, resumed = make_data(tmp_path, NOISE_SHARES, **way), make_data(tmp_path, NOISE_SHARES, **way)
+        first = [*islice(epoch_batches(stopped), stop)]
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
-        assert epochs(chain(first, batches(resumed))) == expected, f"resumed after {stop} batches"
+        assert epochs(chain(first, epoch_batches(resumed))) == expected, f"resumed after {stop} batches"
     parts = []
     for rank in range(3):
         patch_rank(monkeypatch, rank, 3)
@@ -114,31 +114,31 @@ def test_seed_epoch_and_number_decide(tmp_path: Path, way: dict[str, Any], monke
 
 @both_loaders
 def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> None:
-    modules = without, _, noisy = [data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
-    clean, same, other = ([*islice(batches(module), 30)] for module in modules)
+    modules = without, _, noisy = [make_data(tmp_path, noise, **way) for noise in (None, {"typo": 0.0}, {"typo": 0.9})]
+    clean, same, other = ([*islice(epoch_batches(module), 30)] for module in modules)
     assert clean == same != other
     assert epochs(clean)[0] == sorted((TOKENIZER.encode(source), TOKENIZER.encode(target)) for source, target in TRAIN)
     assert [*zip(*clean[0][1], strict=True)][1] == [*zip(*other[0][1], strict=True)][1], "of the same order"
     assert batch_source_ids(noisy.val_dataloader()) == batch_source_ids(without.val_dataloader())
-    assert without.words() == noisy.words() != []
+    assert without.source_words() == noisy.source_words() != []
 
 
 def test_shares_are_those_of_the_pairs() -> None:
     """Changed pairs are changed again: a kind comes before the end as often as its share is of both."""
     for shares, lowered, listed in (({"lower": 0.3}, 0.3, 0), ({"lower": 0.1, "item": 0.3}, 0.1 / 0.7, 0.3 / 0.9)):
-        pairs = noisy(TOKENIZER, TRAIN[:1] * 3000, shares)
+        pairs = add_noise(TOKENIZER, TRAIN[:1] * 3000, shares)
         assert np.mean(["a hat" in source for source, _ in pairs]) == pytest.approx(lowered, abs=0.03)
         assert np.mean([target != TRAIN[0][1] for _, target in pairs]) == pytest.approx(listed, abs=0.03)
 
 
 def test_what_would_be_longer_or_empty_is_not_changed() -> None:
     pairs = [("A" * (1 + n % 9), "B" * (1 + n % 7)) for n in range(300)]
-    free = noisy(TOKENIZER, pairs, {"item": 0.5})
+    free = add_noise(TOKENIZER, pairs, {"item": 0.5})
     lengths = [1 + max(len(TOKENIZER.encode(side)) for side in pair) for pair in free]
     kept = [one if length <= 9 else other for one, other, length in zip(free, pairs, lengths, strict=True)]
-    assert noisy(TOKENIZER, pairs, {"item": 0.5}, max_len=9) == kept != free
+    assert add_noise(TOKENIZER, pairs, {"item": 0.5}, max_len=9) == kept != free
     assert {8, 9, 10} <= {*lengths}
-    assert noisy(TOKENIZER, (no_word := [("?", "AB？"), ("AB?", "？")] * 50), {"no_end": 0.9}) == no_word
+    assert add_noise(TOKENIZER, (no_word := [("?", "AB？"), ("AB?", "？")] * 50), {"no_end": 0.9}) == no_word
 
 
 def test_what_is_set_aside_stays_so() -> None:
@@ -146,7 +146,7 @@ def test_what_is_set_aside_stays_so() -> None:
     tokenizer = Tokenizer.train(["Tom has 12 cats.", "有只猫。"], TokenizerConfig(400, placeholders=True))
     (source,), (target,) = tokenizer.reader.preprocess_pairs(["Tom has 12 cats."], ["Tom有12只猫。"])
     for kind in ("other_end", "quotes", "emoji", "item"):
-        pairs = noisy(tokenizer, [(source, target)] * 50, {kind: 0.1})
+        pairs = add_noise(tokenizer, [(source, target)] * 50, {kind: 0.1})
         assert {*pairs} > {(source, target)}
         for sides in pairs:
             one, other, places = ({*text} & {*PLACEHOLDERS} for text in (*sides, source))

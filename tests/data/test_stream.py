@@ -12,7 +12,7 @@ from pathlib import Path
 import corpora
 import datasets
 import pytest
-from corpora import Pairs, batch_source_ids, long_pairs, needs_proc_status, pairs_in, printed_integer, write_pairs
+from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, needs_proc_status, run_program, write_pairs
 from datasets import Dataset
 from fake_processes import run_as_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -33,11 +33,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "
 
 TRAIN = [(" ".join(words), " ".join(reversed(words))) for n in (2, 3) for words in itertools.product("abcd", repeat=n)]
 VALID = [("a b c d", "d c b a"), ("b", "b")]
-BUFFER = 30  # TRAIN has 80 pairs: two full buffers and a part of one
+BUFFER_PAIRS = 30  # TRAIN has 80 pairs: two full buffers and a part of one
 
 
 @pytest.fixture(autouse=True)
-def cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "hf_cache")
     return tmp_path / "hf_cache" / "minitrans"
 
@@ -52,7 +52,7 @@ def write(folder: Path, train: Pairs = TRAIN) -> Path:
 
 
 def data_config(path: object, **values: object) -> DataConfig:
-    return corpora.data_config(path, **{"batch_tokens": 40, "streaming": True, "shuffle_buffer": BUFFER} | values)
+    return corpora.data_config(path, **{"batch_tokens": 40, "streaming": True, "shuffle_buffer": BUFFER_PAIRS} | values)
 
 
 def loader(config: DataConfig, tokenizer: Tokenizer, seed: int = 5) -> StreamLoader:
@@ -113,10 +113,10 @@ def test_a_pass_holds_every_pair_once(stream_config: DataConfig, tokenizer: Toke
     stream = loader(stream_config, tokenizer)
     passes = [one_pass(stream, len(TRAIN)) for _ in range(2)]
     for batches in passes:
-        pairs = pairs_in(batches, tokenizer)
+        pairs = decode_pairs(batches, tokenizer)
         assert sorted(pairs) == sorted(TRAIN)
-        assert sorted(pairs[:BUFFER]) == sorted(TRAIN[:BUFFER])  # a buffer after the other
-        assert pairs[:BUFFER] != TRAIN[:BUFFER]
+        assert sorted(pairs[:BUFFER_PAIRS]) == sorted(TRAIN[:BUFFER_PAIRS])  # a buffer after the other
+        assert pairs[:BUFFER_PAIRS] != TRAIN[:BUFFER_PAIRS]
         assert all(tensor.numel() <= 40 for batch in batches for tensor in batch)
     assert batch_source_ids(passes[0]) != batch_source_ids(passes[1])
 
@@ -159,20 +159,20 @@ def test_several_processes_take_the_batches_of_one_in_turn(n: int, tmp_path: Pat
 
 def test_the_words_of_what_was_read_are_kept(tmp_path: Path, tokenizer: Tokenizer) -> None:
     """Not those of pairs that are left out, nor those of buffers to come; and a resumed stream goes on with them."""
-    first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER]
+    first = [("One", "x"), ("", "blank"), ("long " * 30, "x"), *TRAIN][:BUFFER_PAIRS]
     settings = data_config(write(tmp_path / "corpus", [*first, ("two", "x"), *TRAIN]))
     data = TranslationDataModule(settings, tokenizer, max_len=20, seed=5)
-    assert data.words() == []
+    assert data.source_words() == []
     stream = data.train_dataloader()
     next(iter(stream))
-    assert {*(data.words() or ())} == {"one", *"abcd"}
+    assert {*(data.source_words() or ())} == {"one", *"abcd"}
     n_first = len(first) - 2
     one_pass(stream, n_first + 1)  # type: ignore[arg-type]
-    assert {*(data.words() or ())} == {"one", "two", *"abcd"}
+    assert {*(data.source_words() or ())} == {"one", "two", *"abcd"}
 
     resumed = loader(settings, tokenizer)
     resumed.load_state_dict(json.loads(json.dumps(data.state_dict())))
-    assert {*(resumed.words or ())} == {*(data.words() or ())}
+    assert {*(resumed.words or ())} == {*(data.source_words() or ())}
     resumed.load_state_dict(data.state_dict() | {"words": None})  # they were too many
     next(iter(resumed))
     assert resumed.words is None
@@ -203,7 +203,7 @@ def test_lightning_resumes_with_the_batch_that_would_have_come_next(tmp_path: Pa
 
 
 def test_training_pairs_are_not_kept_on_disk(
-    tmp_path: Path, tokenizer: Tokenizer, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tokenizer: Tokenizer, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "_TOKENIZER_PAIRS", 20)
     settings = data_config(write(tmp_path / "corpus"))
@@ -212,7 +212,7 @@ def test_training_pairs_are_not_kept_on_disk(
     train_tokenizer(corpus["train"], TokenizerConfig(266))
     data = TranslationDataModule(settings, tokenizer, 20, 5, corpus)
     assert len(one_pass(data.train_dataloader(), len(TRAIN))) > 3  # type: ignore[arg-type]
-    kept = [Dataset.from_file(str(path)) for path in cache.glob("*.arrow")]
+    kept = [Dataset.from_file(str(path)) for path in cache_folder.glob("*.arrow")]
     assert sorted(map(len, kept)) == [len(VALID), len(VALID)]  # text and ids
     again = load_corpus(settings)["train"]
     assert again._fingerprint == corpus["train"]._fingerprint  # else the tokenizer were trained anew each time
@@ -223,7 +223,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     good = [*TRAIN, ("c", "d")]
     settings = data_config(write(tmp_path / "corpus", bad + TRAIN), deduplicate=True, max_length_ratio=3, min_length=2)
     stream = loader(settings, tokenizer)
-    got = pairs_in(one_pass(stream, len(good)), tokenizer)
+    got = decode_pairs(one_pass(stream, len(good)), tokenizer)
     assert sorted(got) == sorted(good)
     assert caplog.messages == [
         "left out 1 of 86 first training pairs: one side is empty",
@@ -234,7 +234,7 @@ def test_filters_hold_in_a_stream(tmp_path: Path, tokenizer: Tokenizer, caplog: 
     ]
     caplog.clear()
     plain = loader(replace(settings, deduplicate=False, max_length_ratio=None), tokenizer)
-    got = pairs_in(one_pass(plain, len(good) + 3), tokenizer)
+    got = decode_pairs(one_pass(plain, len(good) + 3), tokenizer)
     assert sorted(got) == sorted([*good, bad[1], ("b", "c"), ("c", "d")])
 
 
@@ -242,8 +242,8 @@ def test_a_stream_without_usable_pairs_ends_in_one_line(tmp_path: Path, tokenize
     settings = data_config(write(tmp_path / "corpus"), min_length=15)
     with pytest.raises(UserError, match=r"corpus: no training pair is left; set other limits in data"):
         next(iter(loader(settings, tokenizer)))
-    first = loader(data_config(write(tmp_path / "first", TRAIN[:3] + [("a", "")] * 2 * BUFFER)), tokenizer)
-    assert sorted(pairs_in(one_pass(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
+    first = loader(data_config(write(tmp_path / "first", TRAIN[:3] + [("a", "")] * 2 * BUFFER_PAIRS)), tokenizer)
+    assert sorted(decode_pairs(one_pass(first, 6), tokenizer)) == sorted(TRAIN[:3] * 2)  # the last buffer has none
 
 
 def test_a_fault_further_on_is_one_line(tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -278,13 +278,13 @@ def test_splits_by_other_names(tmp_path: Path, tokenizer: Tokenizer) -> None:
     for path in folder.glob("train.*"):
         path.rename(folder / f"big{path.suffix}")
     settings = data_config(folder, splits={"train": "big", "valid": "valid"})
-    assert sorted(pairs_in(one_pass(loader(settings, tokenizer), len(TRAIN)), tokenizer)) == sorted(TRAIN)
+    assert sorted(decode_pairs(one_pass(loader(settings, tokenizer), len(TRAIN)), tokenizer)) == sorted(TRAIN)
 
 
 MEMORY_PROGRAM = """
 import sys
 from itertools import pairwise
-from corpora import data_config, most_memory
+from corpora import data_config, peak_memory
 from minitrans.data.stream import StreamLoader
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
 
@@ -295,7 +295,7 @@ def read(n_pairs: int) -> None:
 settings = data_config(sys.argv[1], cache_dir=sys.argv[2], streaming=True, shuffle_buffer=500)
 tokenizer = Tokenizer.train(["0 1 2 3 4 5 6 7 8 9 words"], TokenizerConfig(280))
 batches = iter(StreamLoader(settings, tokenizer, 10_000, 0, {}))
-peaks = [most_memory(read, 5_500) for _ in range(4)]
+peaks = [peak_memory(read, 5_500) for _ in range(4)]
 print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds to each, a busy machine to one
 """
 
@@ -304,4 +304,4 @@ print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds
 def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "corpus", long_pairs(23_100, 29))
     text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
-    assert printed_integer(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 12
+    assert run_program(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 12

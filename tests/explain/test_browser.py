@@ -51,7 +51,7 @@ def page(monitored_page: "Page", saved_page: Path) -> "Page":
     return monitored_page
 
 
-def step_of(page: "Page | Frame") -> int:
+def shown_step(page: "Page | Frame") -> int:
     """Which step is shown; all that shows it agrees."""
     shown: int = page.evaluate("Number(document.getElementById('step').value)")
     assert page.evaluate("document.getElementById('now').textContent").startswith(f"{shown} of ")
@@ -63,21 +63,21 @@ def step_of(page: "Page | Frame") -> int:
 
 
 def test_steps_by_keys_buttons_and_slider(page: "Page") -> None:
-    assert step_of(page) == 1
+    assert shown_step(page) == 1
     page.keyboard.press("ArrowLeft")
-    assert step_of(page) == 1
+    assert shown_step(page) == 1
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert step_of(page) == 3
+    assert shown_step(page) == 3
     page.keyboard.press("ArrowLeft")
-    assert step_of(page) == 2
+    assert shown_step(page) == 2
     page.click("#forward")
-    assert step_of(page) == 3
+    assert shown_step(page) == 3
     page.click("#back")
-    assert step_of(page) == 2
+    assert shown_step(page) == 2
     page.focus("#step")
     page.keyboard.press("ArrowRight")
-    assert step_of(page) == 3
+    assert shown_step(page) == 3
     pieces = page.locator("#growing .chip").count()
     page.click("#forward")
     assert page.locator("#growing .chip").count() == pieces + 1
@@ -92,7 +92,7 @@ def test_play_goes_on_by_itself_to_the_end(page: "Page") -> None:
     page.wait_for_function("() => state.step === sentence.steps.length - 1")
     assert page.text_content("#play") == "Play"
     page.click("#play")
-    assert step_of(page) == 1
+    assert shown_step(page) == 1
     page.click("#play")
     assert page.evaluate("playing") is None
 
@@ -125,7 +125,7 @@ def test_the_large_map_tells_its_numbers(page: "Page") -> None:
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
     assert page.evaluate(weight_text).endswith(f": {page.evaluate('weights.cross[0][0][1][1]'):.3f}")
-    assert step_of(page) == 1
+    assert shown_step(page) == 1
     page.focus("#map .masked")
     assert page.evaluate(weight_text).endswith("PAD: masked (padding)")
 
@@ -134,7 +134,7 @@ def test_another_sentence_can_be_chosen_and_is_text(page: "Page") -> None:
     page.select_option("#sentence", index=1)
     assert page.text_content("#text") == TEXTS[1]
     assert page.locator("b").count() == 0
-    assert step_of(page) == 1
+    assert shown_step(page) == 1
 
 
 def test_every_panel_is_saved_as_svg_and_png(page: "Page") -> None:
@@ -184,5 +184,5 @@ def test_a_notebooks_frame_works_too(monitored_page: "Page", translator: Transla
     _, frame = monitored_page.frames
     frame.wait_for_function("() => drawnFor > 1000 && document.querySelectorAll('.picture svg').length === 11")
     frame.click("#forward")
-    assert step_of(frame) == 2
+    assert shown_step(frame) == 2
     frame.evaluate("savePng('map')")

@@ -29,19 +29,19 @@ def explanation(translator: Translator) -> ExplanationPage:
     return minitrans.explain(translator, TEXTS)
 
 
-def data_of(html: str) -> dict[str, Any]:
+def page_data(html: str) -> dict[str, Any]:
     """The numbers that the page holds."""
     (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
     data: dict[str, Any] = json.loads(text)
     return data
 
 
-def unpacked(packed: str, like: Tensor) -> Tensor:
+def unpack_weights(packed: str, like: Tensor) -> Tensor:
     return torch.from_numpy(np.frombuffer(base64.b64decode(packed), "<f4").copy()).view(like.shape)
 
 
 def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: ExplanationPage) -> None:
-    data = data_of(explanation.html)
+    data = page_data(explanation.html)
     expected = translator.translations(TEXTS, attention=True)
     assert len(data["sentences"]) == 2
     assert (data["layers"], data["heads"]) == ([1], 2)
@@ -51,10 +51,10 @@ def test_the_numbers_of_the_page_are_the_translators(translator: Translator, exp
         assert (one["source"], one["target"]) == (other.attention.source, other.attention.target)
         for kind in ATTENTION_KINDS:
             weights = getattr(other.attention, kind)
-            assert torch.equal(unpacked(one["full"][kind], weights), weights)
+            assert torch.equal(unpack_weights(one["full"][kind], weights), weights)
             assert one["without"][kind] == sentence.head_ablation_log_probs[kind].tolist()
-        assert torch.equal(unpacked(one["cached"]["decoder"], sentence.cached_decoder), sentence.cached_decoder)
-        assert torch.equal(unpacked(one["cached"]["cross"], sentence.cached_cross), sentence.cached_cross)
+        assert torch.equal(unpack_weights(one["cached"]["decoder"], sentence.cached_decoder), sentence.cached_decoder)
+        assert torch.equal(unpack_weights(one["cached"]["cross"], sentence.cached_cross), sentence.cached_cross)
         assert one["log_prob"] == sentence.log_prob
         for step, known in zip(one["steps"], sentence.steps, strict=True):
             assert step == known._asdict() | {"likeliest": [list(each) for each in known.likeliest]}
@@ -78,7 +78,7 @@ def test_what_a_text_holds_is_text(translator: Translator) -> None:
     assert html.count("<script") == html.count("</script") == 2
     assert "<b>" not in html
     assert "<!--" not in html
-    assert data_of(html)["sentences"][0]["text"] == HTML_INJECTION
+    assert page_data(html)["sentences"][0]["text"] == HTML_INJECTION
 
 
 def test_a_notebook_shows_it_in_a_frame_of_its_own(explanation: ExplanationPage) -> None:
@@ -128,12 +128,12 @@ def test_what_is_left_out_is_said_and_the_last_layers_stay(
     html = ExplanationPage([deep, deep]).html
     assert "only the attention of the last 1 of 3 layers is shown." in html
     assert "only the first 1 of 2 sentences are shown." in html
-    data = data_of(html)
+    data = page_data(html)
     assert data["layers"] == [3]
     (shown,) = data["sentences"]
-    assert torch.equal(unpacked(shown["full"]["cross"], cross[2:]), cross[2:])
+    assert torch.equal(unpack_weights(shown["full"]["cross"], cross[2:]), cross[2:])
     for kind, weights in (("decoder", first.cached_decoder), ("cross", first.cached_cross)):
-        assert torch.equal(unpacked(shown["cached"][kind], weights), weights)
+        assert torch.equal(unpack_weights(shown["cached"][kind], weights), weights)
     assert (shown["forbidden"], shown["padded"]) == (0.25, 1)
 
 

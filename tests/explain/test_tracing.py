@@ -48,7 +48,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
         target_ids=[attention.target_ids[0], *attention.source_ids[:1] * n],
     )
     each = _trace(translator.bundle, TEXTS[0], translation, attention)
-    expected = log_prob(translator.bundle, attention)
+    expected = translation_log_prob(translator.bundle, attention)
     assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
 
@@ -150,14 +150,14 @@ def test_without_a_head_is_without_its_columns_of_w_o(translator: Translator, tr
             kept = columns.detach().clone()
             with torch.no_grad():
                 columns.zero_()
-                expected = log_prob(translator.bundle, each.attention)
+                expected = translation_log_prob(translator.bundle, each.attention)
                 columns.copy_(kept)
             assert float(each.head_ablation_log_probs[kind][0, head]) == pytest.approx(expected, abs=1e-4)
             assert expected != pytest.approx(each.log_prob, abs=1e-6)
 
 
 @torch.no_grad()
-def log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
+def translation_log_prob(bundle: Bundle, attention: AttentionWeights) -> float:
     source, target = (list(map(bundle.tokenizer.id_of, pieces)) for pieces in (attention.source, attention.target))
     log_p = bundle.model(torch.tensor([source]), torch.tensor([target[:-1]])).log_softmax(-1)
     return sum(float(log_p[0, t, id_]) for t, id_ in enumerate(target[1:]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import CORPUS, run_readme
+from commands import CORPUS, run_readme_code
 from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_model
 from torch import nn
 from torch.nn import functional as F
@@ -30,12 +30,12 @@ MAX_LEN = 17
 ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00\ud800!"]
 ODD_LINES += ["<s> </s> <unk> <0x41>", "cat " * 99, "机器🤖"]
 SENTENCES = (CORPUS / "test.en").read_text(encoding="utf-8").splitlines()[:300]
-TYPED = ["I don’t “know” – it’s…", "1. HELLO!! How are you ? I’m fine 😀"]  # as people do
-TYPED += ["“Good night”", "— ☂", "Ｈｉ,Tom"]
-LINES = [*ODD_LINES, *TYPED, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
+TYPED_LINES = ["I don’t “know” – it’s…", "1. HELLO!! How are you ? I’m fine 😀"]  # as people do
+TYPED_LINES += ["“Good night”", "— ☂", "Ｈｉ,Tom"]
+LINES = [*ODD_LINES, *TYPED_LINES, *SENTENCES, *(" ".join(SENTENCES[i : i + 9]) for i in range(0, 90, 9))]
 
 
-def engine_of(model: Transformer, folder: Path) -> Any:
+def make_engine(model: Transformer, folder: Path) -> Any:
     save_engine(folder, model, PIECES, unk_id=PAD)
     return load_engine(folder)
 
@@ -58,7 +58,7 @@ def test_loading_leaves_our_threads_alone(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        engine_of(constant_output_model(7), tmp_path)
+        make_engine(constant_output_model(7), tmp_path)
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(threads)
@@ -82,13 +82,13 @@ def test_the_engine_takes_our_tokens_for_every_size_of_model(sizes: dict[str, An
         sources = random_sources(
             seed, [3, 1, 7, MAX_LEN - 1, 2, 5, 5, 9]
         )  # the longest that there may be is among them
-        outputs = engine_decode(engine_of(model, folder), PIECES, MAX_LEN, sources)
+        outputs = engine_decode(make_engine(model, folder), PIECES, MAX_LEN, sources)
         assert outputs == own_greedy_ids(model, sources)
         taken += outputs
     assert len({tuple(ids) for ids in taken}) > 10
 
 
-def with_another_eps() -> Transformer:
+def model_with_other_eps() -> Transformer:
     """A model whose norms all have the epsilon 0.25."""
     model = random_model(3).float()
     for module in model.modules():
@@ -104,20 +104,20 @@ def with_another_eps() -> Transformer:
         (constant_output_model(PAD, BOS, 7), [1], [[7] * 14]),  # which are never written
         (constant_output_model(7), [1, 2, 8], [[7] * 14, [7] * 16, [7] * 17]),  # each has a length limit of its own
         (random_model(2, max_len=1200).float(), [1199], None),  # longer than the engine takes by default
-        (with_another_eps(), [6, 4, 8, 3, 7], None),
+        (model_with_other_eps(), [6, 4, 8, 3, 7], None),
     ],
 )
 def test_the_engine_takes_our_tokens_where_a_model_is_special(
     model: Transformer, lengths: list[int], expected: list[list[int]] | None, tmp_path: Path
 ) -> None:
     sources = random_sources(1, lengths)
-    outputs = engine_decode(engine_of(model, tmp_path), PIECES, model.config.max_len, sources)
+    outputs = engine_decode(make_engine(model, tmp_path), PIECES, model.config.max_len, sources)
     assert outputs == own_greedy_ids(model, sources)
     assert expected is None or outputs == expected
 
 
 def test_nothing_and_empty_sources_are_not_decoded(tmp_path: Path) -> None:
-    engine = engine_of(constant_output_model(7), tmp_path)
+    engine = make_engine(constant_output_model(7), tmp_path)
     assert engine_decode(engine, PIECES, MAX_LEN, []) == []
     assert engine_decode(engine, PIECES, MAX_LEN, [[], [4], []]) == [[], [7] * 14, []]
 
@@ -163,7 +163,7 @@ def test_its_readme_translates_as_we_do(folder: Path, translator: Translator) ->
     shown = "[[tokenizer.encode(text) for line in lines for text, _ in reader.preprocess_line(line)], translate(lines)]"
     reader = translator.bundle.tokenizer.make_reader(translator.bundle.source_words)
     ids = translator.bundle.tokenizer.encode_batch(text for line in LINES for text, _ in reader.preprocess_line(line))
-    assert run_readme(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
+    assert run_readme_code(folder, LINES, "torch", shown) == [ids, translator.translate(LINES)]
 
 
 @pytest.mark.parametrize(("piece", "lengths"), [("</s>", {0, 1}), ("a", {0, 19, 26, 40}), ("<0x0A>", {0, 1})])
@@ -172,7 +172,7 @@ def test_its_readme_ends_where_we_do(piece: str, lengths: set[int], tiny_run: Pa
     force_likeliest_tokens(bundle.model, vocab_pieces(bundle).index(piece))
     export(bundle, tmp_path / "engine")
     expected = Translator(bundle).translate(ODD_LINES)
-    assert run_readme(tmp_path / "engine", ODD_LINES, "torch") == expected
+    assert run_readme_code(tmp_path / "engine", ODD_LINES, "torch") == expected
     assert {len(line) for line in expected} == lengths  # an emoji at the end is put back
 
 
@@ -205,20 +205,20 @@ Capture = pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def argv(tiny_run: Path, tmp_path: Path) -> list[str]:
+def export_argv(tiny_run: Path, tmp_path: Path) -> list[str]:
     """The words that export the tiny run and score it."""
     source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
     return ["export", str(tiny_run), "-o", str(tmp_path / "out"), "--source", source, "--reference", reference]
 
 
-def test_the_command_writes_the_folder_and_says_where(argv: list[str], tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(argv[:4]) == 0
+def test_the_command_writes_the_folder_and_says_where(export_argv: list[str], tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(export_argv[:4]) == 0
     assert capsys.readouterr() == ("", f"engine: {tmp_path / 'out'}\n")
     assert (tmp_path / "out" / "model.bin").is_file()
 
 
-def test_the_command_scores_both_arithmetics_beside_ours(argv: list[str], capsys: Capture) -> None:
-    assert cli.main(argv) == 0
+def test_the_command_scores_both_arithmetics_beside_ours(export_argv: list[str], capsys: Capture) -> None:
+    assert cli.main(export_argv) == 0
     printed = capsys.readouterr().out.splitlines()
     names = ["minitrans float32", "ctranslate2 float32", "ctranslate2 int8"]
     assert [line.split(": BLEU ")[0] for line in printed[:3]] == names
@@ -230,11 +230,11 @@ def test_the_command_scores_both_arithmetics_beside_ours(argv: list[str], capsys
 
 
 def test_a_translation_that_differs_is_counted(
-    argv: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
+    export_argv: list[str], capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def spoilt(engine: Any, bundle: Any, lines: list[str]) -> list[str]:
         return ["x", *engine_translate(engine, bundle, lines)[1:]]
 
     monkeypatch.setattr("minitrans.export.ctranslate2.engine_translate", spoilt)
-    assert cli.main(argv) == 0
+    assert cli.main(export_argv) == 0
     assert "ctranslate2 float32: 1 of 15 translations differ" in capsys.readouterr().out

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from commands import CORPUS, run_readme
+from commands import CORPUS, run_readme_code
 from conftest import force_likeliest_tokens, randomize
 
 pytest.importorskip("transformers", reason="the extra `hf` is not installed")
@@ -35,13 +35,13 @@ from minitrans.translate.translator import Translator
 SENTENCES = [line for name in ("en", "zh") for line in (CORPUS / f"test.{name}").read_text("utf-8").splitlines()[:300]]
 GERMAN = ["Die Katze sitzt auf dem Baum.", "Wo ist der Bahnhof?", "Größe und Straße", "Ich esse zwei Äpfel."] * 9
 ODD_LINES = ["", " \t ", "I  love\u2028you.\r", "Cafe\u0301 \u2581\u2581 a\u200db\x9fc\x00!", "<s> </s> <unk> <0x41>"]
-TYPED = [
+TYPED_LINES = [
     "I don’t “know” – Zoltan’s here…",
     "1. HELLO!! How are you ? I’m fine 😀",
     "☂",
     "B316, 1,250 at 7:30 in New Delhi",
 ]
-LINES = [*ODD_LINES, *TYPED, "cat " * 99, "机器🤖", *SENTENCES[:60], *SENTENCES[300:320]]
+LINES = [*ODD_LINES, *TYPED_LINES, "cat " * 99, "机器🤖", *SENTENCES[:60], *SENTENCES[300:320]]
 
 
 def tokenizer_of(
@@ -50,7 +50,7 @@ def tokenizer_of(
     return Tokenizer.train(lines, TokenizerConfig(size, model_type, 1.0, placeholders=placeholders))
 
 
-def untrained(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> Bundle:
+def untrained_bundle(tokenizer: Tokenizer, source: str, target: str, **sizes: Any) -> Bundle:
     """A bundle of a model with random weights. It writes no bytes: what is no UTF-8 would be read otherwise."""
     ids = {name: getattr(tokenizer, name) for name in ("vocab_size", "pad_id", "bos_id", "eos_id")}
     sizes = {"d_model": 12, "n_heads": 3, "d_ff": 17, "n_layers": 2, "max_len": 30, **sizes}
@@ -65,8 +65,8 @@ def bundle(request: pytest.FixtureRequest, translator: Translator) -> Bundle:
     if request.param.endswith("trained"):
         return translator.bundle
     if request.param.startswith("en"):
-        return untrained(tokenizer_of("bpe", placeholders=True), "en", "zh")
-    return untrained(tokenizer_of("bpe", GERMAN, 400), "no", "de", tie_embeddings=False, n_layers=1, max_len=11)
+        return untrained_bundle(tokenizer_of("bpe", placeholders=True), "en", "zh")
+    return untrained_bundle(tokenizer_of("bpe", GERMAN, 400), "no", "de", tie_embeddings=False, n_layers=1, max_len=11)
 
 
 def front_matter(folder: Path) -> dict[str, Any]:
@@ -146,11 +146,11 @@ def test_its_card_translates_as_we_do_where_our_package_is_not_installed(
     translator: Translator, tmp_path: Path
 ) -> None:
     export(translator.bundle, tmp_path / "engine")
-    assert run_readme(tmp_path / "engine", LINES, "sentencepiece") == translator.translate(LINES)
+    assert run_readme_code(tmp_path / "engine", LINES, "sentencepiece") == translator.translate(LINES)
 
 
 def test_what_a_user_names_stands_in_the_card_as_it_is(tmp_path: Path) -> None:
-    bundle = untrained(tokenizer_of("bpe"), "en", "no")
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "no")
     named, scores = "测试: '🤖' \"<&>\\\u2028# " + "x" * 200, score(["a"], ["a"], "en")
     write_card(tmp_path, bundle, named, {named: scores, "null": scores})
     data = front_matter(tmp_path)
@@ -171,7 +171,7 @@ def nudge_positions(weights: dict[str, Any]) -> dict[str, Any]:
 
 
 # What is broken before the proof: the weights, or a file and a text in it; and what the proof says.
-FAULTS: dict[str, tuple[Any, str]] = {
+EXPORT_FAULTS: dict[str, tuple[Any, str]] = {
     "a swapped layer": (swap_layers, "logits differ by"),
     "other positions": (nudge_positions, "logits differ by"),
     "a billionth": (
@@ -191,10 +191,10 @@ FAULTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", EXPORT_FAULTS)
 def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = untrained(tokenizer_of("bpe"), "en", "zh")
-    broken, message = FAULTS[fault]
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh")
+    broken, message = EXPORT_FAULTS[fault]
     save, weights_of = export_transformers.save_engine, export_transformers.hf_state_dict
 
     def save_broken(folder: Path, bundle: Bundle) -> None:
@@ -219,7 +219,7 @@ def test_what_computes_otherwise_is_refused(fault: str, tmp_path: Path, monkeypa
 
 
 def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> None:
-    bundle = untrained(tokenizer_of("bpe"), "en", "zh", d_head=5)
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", d_head=5)
     with pytest.raises(
         UserError, match=r"^transformers cannot compute this model: its heads .* model.d_head is 5; tra"
     ):
@@ -228,7 +228,7 @@ def test_sizes_that_the_class_has_no_setting_for_are_refused(tmp_path: Path) -> 
 
 
 def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
-    bundle = untrained(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
+    bundle = untrained_bundle(tokenizer_of("bpe"), "en", "zh", tie_embeddings=False)
     force_likeliest_tokens(bundle.model, bundle.tokenizer.pad_id, bundle.tokenizer.bos_id, 300)
     export(bundle, tmp_path / "engine")
     ids = engine_decode(load_engine(tmp_path / "engine"), bundle, torch.tensor([[7, bundle.tokenizer.eos_id]]))

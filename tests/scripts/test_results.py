@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import results
 import yaml
-from commands import tiny_settings
+from commands import tiny_flags
 
 from minitrans import cli
 from minitrans.text.lines import read_lines
@@ -26,7 +26,7 @@ def arguments(sixty_pair_corpus: Path, tmp_path: Path, capsys: Capture, monkeypa
     """Two short runs on few sentences, with a teacher of each direction and a student."""
     monkeypatch.setattr(distillation, "SEEDS", (1,))
     with pytest.raises(SystemExit):
-        cli.main(["train", *tiny_settings(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600", "--print-config"])
+        cli.main(["train", *tiny_flags(sixty_pair_corpus, 4), "--tokenizer.vocab_size", "600", "--print-config"])
     config = yaml.safe_load(capsys.readouterr().out)
     config["data"]["path"] = "nowhere/at-all"
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")

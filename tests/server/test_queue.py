@@ -40,9 +40,9 @@ async def test_equal_work_is_done_together_and_every_request_gets_its_own_lines(
     answers = [queue.put(work, lines) for work, lines in ((one, ["a", "b"]), (other, ["c"]), (one, []), (one, ["d"]))]
     gone = queue.put(one, ["gone"])
     gone.cancel()
-    assert len(queue.waiting()) == 4
+    assert len(queue.waiting_requests()) == 4
     assert await asyncio.gather(*answers) == [["A", "B"], ["C"], [], ["D"]]
-    assert queue.waiting() == []
+    assert queue.waiting_requests() == []
     assert one.given == [["a", "b", "d"]]
     assert other.given == [["c"]]
 

@@ -23,11 +23,11 @@ from commands import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
 
-from minitrans.cli.serve import listen
+from minitrans.cli.serve import open_socket
 from minitrans.server.app import Api
 from minitrans.translate.translator import Translator
 
-EN_ZH = {"source": "en", "target": "zh"}
+EN_ZH_PARAMETERS = {"source": "en", "target": "zh"}
 JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
 BODIES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
@@ -41,7 +41,7 @@ def request_arguments(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {{"application/json": "json", "": "params"}.get(kind, "data"): parameters}
 
 
-def statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
+def answer_statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
     """The status of each message to a client that sends these to /translate."""
     left, answered = iter(messages), list[Any]()
 
@@ -69,7 +69,7 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     right = translator.translate(LINES)
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
-        question = {"q": q, **EN_ZH, "format": "text"}
+        question = {"q": q, **EN_ZH_PARAMETERS, "format": "text"}
         for kind in BODIES:
             answer = client.post("/translate", **request_arguments(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
@@ -91,7 +91,7 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
     splitting = Translator(translator.bundle)
     splitting.split_sentences = True
     with TestClient(Api([splitting], 5000, 0, 9)) as server:
-        answer = server.post("/translate", json={"q": "\n".join(lines), **EN_ZH})
+        answer = server.post("/translate", json={"q": "\n".join(lines), **EN_ZH_PARAMETERS})
     translated = answer.json()["translatedText"]
     assert translated.replace(" ", "").split("\n") == [
         "".join(translator.translate([*each])).replace(" ", "") for each in (sentences, [""], ["I love you."])
@@ -101,7 +101,7 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
 
 
 def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
-    question = {"q": ["\n".join(LINES), "", LINES[0]], **EN_ZH}
+    question = {"q": ["\n".join(LINES), "", LINES[0]], **EN_ZH_PARAMETERS}
     answer = client.post("/translate", json={**question, "unsure": True}).json()
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
@@ -111,7 +111,7 @@ def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Tran
 
 def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Translator, "translate", lambda _, lines: [f"<{line}>" if line else "" for line in lines])
-    question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH, "format": "html"}
+    question = {"q": ["<p>I &amp; you</p>", "a\nb", "<hr>"], **EN_ZH_PARAMETERS, "format": "html"}
     answer = client.post("/translate", json={**question, "source": "auto"}).json()
     assert answer["translatedText"] == ["<p>&lt;I &amp; you&gt;</p>", "&lt;a\nb&gt;", "<hr>"]
     assert answer["detectedLanguage"][0]["confidence"] == 75  # b is unknown, and p no word
@@ -119,7 +119,7 @@ def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_it_says_of_itself_is_so(client: TestClient) -> None:
     """Each path of the description takes its parameters in each kind of body, and no other method."""
-    example = {"q": "I love you.", **EN_ZH, "format": "text", "unsure": "true"}
+    example = {"q": "I love you.", **EN_ZH_PARAMETERS, "format": "text", "unsure": "true"}
     for path, operations in client.get("/spec").json()["paths"].items():
         ((method, operation),) = operations.items()
         assert client.request({"get": "POST", "post": "GET"}[method], path).status_code == 405
@@ -176,19 +176,19 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({**EN_ZH}, "Invalid request: missing q parameter"),
+        ({**EN_ZH_PARAMETERS}, "Invalid request: missing q parameter"),
         ({"q": "a", "target": "zh"}, "Invalid request: missing source parameter"),
         ({"q": "a", "source": "en"}, "Invalid request: missing target parameter"),
         ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
         ({"q": "a", "source": "en", "target": "zh-TW"}, "zh-TW is not supported"),
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
-        ({"q": "a", **EN_ZH, "format": "rtf"}, "rtf format is not supported"),
-        ({"q": "<![<>", **EN_ZH, "format": "html"}, "q is no HTML"),
-        ({"q": ["a", 1], **EN_ZH}, "what is no text"),
+        ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
+        ({"q": "<![<>", **EN_ZH_PARAMETERS, "format": "html"}, "q is no HTML"),
+        ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "what is no text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
-        ({"q": ["a" * 150] * 2, **EN_ZH}, "q has 301 characters, the limit is 300"),
-        ({"q": "\na b" + " cat" * 60, **EN_ZH}, "line 2 of q has "),
+        ({"q": ["a" * 150] * 2, **EN_ZH_PARAMETERS}, "q has 301 characters, the limit is 300"),
+        ({"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS}, "line 2 of q has "),
         ([], "neither a form nor a JSON object"),
     ],
 )
@@ -208,15 +208,15 @@ def test_no_body_is_too_odd(client: TestClient, body: bytes) -> None:
 
 def test_limits(client: TestClient, translator: Translator) -> None:
     for n, status in ((39, 200), (40, 400)):  # the model's max_len is 40, with the end of the sentence
-        question = {"q": " ".join(["a"] * n), **EN_ZH}
+        question = {"q": " ".join(["a"] * n), **EN_ZH_PARAMETERS}
         assert translator.longest_sentence_length(question["q"]) == n
         assert client.post("/translate", json=question).status_code == status
     assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
     assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
-    assert statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
+    assert answer_statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:
-        answer = server.post("/translate", json={"q": "a", **EN_ZH})
+        answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
         assert (answer.status_code, "too many requests wait" in answer.json()["error"]) == (429, True)
         api.is_stopping = lambda: True
         assert [server.post("/detect").status_code, server.get("/health").status_code] == [503, 503]
@@ -239,7 +239,7 @@ def test_a_failure_is_told_and_the_server_goes_on(client: TestClient, monkeypatc
         with monkeypatch.context() as patch:
             if failing:
                 patch.setattr(Translator, "translate", lambda *_: 1 / 0)
-            answer = client.post("/translate", json={"q": "a", **EN_ZH})
+            answer = client.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
         assert (answer.status_code, "error" in answer.json()) == (status, failing)
 
 
@@ -247,7 +247,7 @@ def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> N
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
     parts = {"body": b"q=a&source", "more_body": True}, {"body": b"=en&target=zh"}, {"type": "http.disconnect"}
     for _ in range(2):  # the second has room, for the first waits no longer
-        assert statuses(api, *parts) == [499, None]
+        assert answer_statuses(api, *parts) == [499, None]
     assert "minitrans_waiting_requests 0\n" in TestClient(api).get("/metrics").text
 
 
@@ -258,9 +258,9 @@ def test_no_file_is_served_and_every_answer_has_a_policy(client: TestClient) -> 
         own = "'self'" if path == "/" else "'none'"
         assert f"frame-ancestors {own}" in client.get(path).headers["Content-Security-Policy"]
     assert client.get("/translate").headers["Allow"] == "POST"
-    long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH})
+    long = client.get("/explain", params={"q": "\n".join(["", " ", *["a"] * 9]), **EN_ZH_PARAMETERS})
     assert long.text.count('"log_prob"') == 5
-    assert client.get("/explain", params={"q": " ", **EN_ZH}).status_code == 400
+    assert client.get("/explain", params={"q": " ", **EN_ZH_PARAMETERS}).status_code == 400
 
 
 @pytest.mark.parametrize(("origins", "allowed"), [((), None), (["https://a.org"], "https://a.org"), (["*"], "*")])
@@ -268,7 +268,7 @@ def test_scripts_of_other_sites(translator: Translator, origins: Sequence[str], 
     asking = {"Origin": "https://a.org", "Access-Control-Request-Method": "POST"}
     asking["Access-Control-Request-Headers"] = "Content-Type"
     with TestClient(Api([translator], 300, 0, 9, origins)) as server:
-        answer = server.post("/translate", json={"q": "a", **EN_ZH}, headers={"Origin": "https://a.org"})
+        answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS}, headers={"Origin": "https://a.org"})
         assert (answer.status_code, answer.headers.get("Access-Control-Allow-Origin")) == (200, allowed)
         before = server.options("/translate", headers=asking)
         assert (before.status_code, before.headers.get("Access-Control-Allow-Origin")) == (
@@ -287,7 +287,7 @@ def test_what_the_command_refuses(tiny_run: Path) -> None:
         port = str(taken.getsockname()[1])
         in_use = f"cannot listen on 127.0.0.1, port {port}: Address already in use"
         assert in_use in refusal_message("serve", tiny_run, "--port", port)
-        with listen("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
+        with open_socket("127.0.0.1", 0) as listening:  # else bodies wait for an ACK, 40 ms
             assert listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         patch.setitem(sys.modules, "uvicorn", None)
         patch.delitem(sys.modules, "minitrans.server.app", raising=False)

@@ -22,7 +22,7 @@ from minitrans.text.reading import clean
 any_text = st.text(st.characters(exclude_categories=()))  # lone surrogates included
 
 
-def lines_of(content: bytes) -> list[str]:
+def decode_lines(content: bytes) -> list[str]:
     return list(iter_lines(io.BytesIO(content), "input"))
 
 
@@ -42,13 +42,13 @@ def lines_of(content: bytes) -> list[str]:
     ],
 )
 def test_lines(content: bytes, lines: list[str]) -> None:
-    assert lines_of(content) == lines
+    assert decode_lines(content) == lines
 
 
 @given(st.lists(st.text().filter(lambda line: "\n" not in line and not line.endswith("\r"))))
 def test_only_a_newline_ends_a_line(lines: list[str]) -> None:
     content = "".join(f"{line}\n" for line in lines).encode()
-    assert lines_of(b"\xef\xbb\xbf" + content) == lines
+    assert decode_lines(b"\xef\xbb\xbf" + content) == lines
 
 
 def test_lines_come_as_they_arrive() -> None:
@@ -60,13 +60,13 @@ def test_lines_come_as_they_arrive() -> None:
 
 
 # No end, no line, lines without text, carriage returns, one line, one that is longer than a part, byte-order marks.
-HOSTILE = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
-HOSTILE += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
-pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
+HOSTILE_FILES = [b"a\nb\nc", b"", b"\n\n\na\n\n", b"a\r\n\r\nb\r\n", b"one\n", b"a\n" + b"long " * 50 + b"\nb\n"]
+HOSTILE_FILES += [b"\xef\xbb\xbfa\n\xef\xbb\xbfb\n", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n", b"\n"]
+byte_pieces = st.lists(st.sampled_from([b"\n", b"\r\n", b"a", b"\xef\xbb\xbf", b"long " * 9]))
 
 
 @example(b"a\nb\nc", 2)  # the last line begins with the byte that remains
-@given(st.sampled_from(HOSTILE) | pieces.map(b"".join), st.integers(1, 7))
+@given(st.sampled_from(HOSTILE_FILES) | byte_pieces.map(b"".join), st.integers(1, 7))
 def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> None:
     dealt: list[list[bytes]] = [[] for _ in range(n)]
     for line in re.finditer(rb"[^\n]*\n|[^\n]+", content):
@@ -81,11 +81,11 @@ def test_a_line_is_in_the_part_in_which_it_begins(content: bytes, n: int) -> Non
         stream.seek(start)
         lines += list(iter_lines(stream, "input", numbers))
         before += len(want)
-    assert lines == lines_of(content)
+    assert lines == decode_lines(content)
 
 
 @pytest.mark.skipif(not shutil.which("split"), reason="no split here")
-@pytest.mark.parametrize("content", HOSTILE)
+@pytest.mark.parametrize("content", HOSTILE_FILES)
 def test_parts_are_those_of_split(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     for n in range(1, 8):
@@ -103,7 +103,7 @@ def test_a_fault_in_a_part_is_told_by_the_number_of_its_line_in_the_file() -> No
         list(iter_lines(stream, "input", numbers))
 
 
-def pipe() -> tuple[BinaryIO, BinaryIO]:
+def open_pipe() -> tuple[BinaryIO, BinaryIO]:
     """Where to read, and where to write without a buffer; what nobody closes is closed after a minute."""
     reader, writer = os.pipe()
     stream = os.fdopen(writer, "wb", buffering=0)
@@ -134,7 +134,7 @@ def test_a_slow_file_gives_full_lists_too(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_pipe_gives_each_line_when_it_is_there() -> None:
-    reader, writer = pipe()
+    reader, writer = open_pipe()
     lists = read_ahead(reader, "pipe", 100)
     writer.write(b"one\ntw")
     assert next(lists) == ["one"]  # the end of what was written is no line yet
@@ -149,7 +149,7 @@ def test_a_pipe_gives_each_line_when_it_is_there() -> None:
 
 
 def test_lines_that_come_fast_are_taken_together() -> None:
-    reader, writer = pipe()
+    reader, writer = open_pipe()
     lines = [str(i) for i in range(10_000)]
 
     def write() -> None:
@@ -172,7 +172,7 @@ def test_no_more_is_read_than_one_list_ahead(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", count)
     taken = 0
-    for lines in read_ahead(pipe()[0], "pipe", 10):
+    for lines in read_ahead(open_pipe()[0], "pipe", 10):
         taken += len(lines)
         if taken < 200:
             time.sleep(0.01)  # in which a reader that nothing holds reads on
@@ -200,7 +200,7 @@ def test_a_stream_that_cannot_be_read_is_told(
         raise fault
 
     monkeypatch.setattr("minitrans.text.lines.iter_lines", fail)
-    lists = read_ahead(pipe()[0], "pipe", 4)
+    lists = read_ahead(open_pipe()[0], "pipe", 4)
     assert next(lists) == ["a"]
     with pytest.raises(told):
         next(lists)

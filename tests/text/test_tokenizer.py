@@ -28,8 +28,8 @@ SENTENCES = [
     )
 ]
 CONFIG = TokenizerConfig(vocab_size=300)
-AWKWARD = ["", " ", "\x00", "👨\u200d👩\u200d👧 ok", "Ελληνικά العربية ไทย", "，？！"]
-AWKWARD += ["cat " * 10_000, "鱼" * 10_000, "𓀀" * 2_500]
+AWKWARD_LINES = ["", " ", "\x00", "👨\u200d👩\u200d👧 ok", "Ελληνικά العربية ไทย", "，？！"]
+AWKWARD_LINES += ["cat " * 10_000, "鱼" * 10_000, "𓀀" * 2_500]
 
 texts = st.one_of(
     st.text(),
@@ -62,7 +62,7 @@ def test_decode_undoes_encode(tokenizer: Tokenizer) -> None:
         assert bool(ids) == bool(clean(text))
         assert not set(ids) & set(special_ids(tokenizer))
 
-    for text in AWKWARD:
+    for text in AWKWARD_LINES:
         check(text)
     given(texts)(check)()
     assert tokenizer.decode(tokenizer.encode("a\u2581\u2581cat\u2581")) == "a cat"  # the mark for a space is one

@@ -16,7 +16,7 @@ from minitrans.training import precision, run
 from minitrans.training.module import TranslationModule
 
 
-def fail(self: TranslationModule, *arguments: Any) -> Tensor:
+def fail_on_rank_1(self: TranslationModule, *arguments: Any) -> Tensor:
     if rank() == 1:
         raise UserError("the second process has a fault of its own")
     return original_training_step(self, *arguments)
@@ -28,7 +28,7 @@ if __name__ == "__main__":
     way, *flags = sys.argv[1:]
     precision.TRAINER_PRECISIONS["fp32"] = "64-true"  # type: ignore[assignment]
     if way == "fail":
-        TranslationModule.training_step = fail  # type: ignore[method-assign, assignment]
+        TranslationModule.training_step = fail_on_rank_1  # type: ignore[method-assign, assignment]
         run.GRACE_SECONDS = 0.0 if "LOCAL_RANK" in os.environ else 60.0  # the second fails at once; the first waits
     else:
         flags += ["--compiled", way]

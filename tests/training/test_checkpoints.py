@@ -28,7 +28,7 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import run
 from minitrans.training.checkpoints import CheckpointWriter, DamagedCheckpointError, newest_checkpoint, read_checkpoint
 from minitrans.training.config import parse_config
-from minitrans.training.module import TranslationModule, rng_states, set_rng_states
+from minitrans.training.module import TranslationModule, get_rng_states, set_rng_states
 
 Capture = pytest.CaptureFixture[str]
 Patch = pytest.MonkeyPatch
@@ -215,7 +215,7 @@ def test_all_generators_go_back() -> None:
     def draw() -> tuple[float, float, float]:
         return torch.rand(()).item(), float(np.random.rand()), random.random()
 
-    states = rng_states()
+    states = get_rng_states()
     first = draw()
     assert all(one != other for one, other in zip(first, draw(), strict=True))
     set_rng_states(states)
@@ -258,7 +258,7 @@ def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus:
     assert saved_steps(tiny_run_copy) == [196, 200]
 
 
-class Evil:
+class EvilPickle:
     """Creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_run_that_would_run_code_is_refused(
         path.write_text(f"model: !!python/object/apply:os.mkdir [{evil}]\n")
         said = rf"{path} is damaged \(.*\); train again with --overwrite"
     else:
-        torch.save(read_checkpoint(path) | {"more": Evil(evil)}, path)
+        torch.save(read_checkpoint(path) | {"more": EvilPickle(evil)}, path)
         torch.load(path, weights_only=False)  # control: it holds what it is said to hold
         evil.rmdir()
         said = f"{path} holds more than numbers and text, and might run code: it is not read"
@@ -295,7 +295,7 @@ def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
             read_checkpoint(path)
     with pytest.raises(UserError, match="holds no checkpoint to resume from"):
         newest_checkpoint(tmp_path)
-    path.write_bytes(pickle.dumps(Evil(tmp_path / "evil")))
+    path.write_bytes(pickle.dumps(EvilPickle(tmp_path / "evil")))
     with pytest.raises(DamagedCheckpointError):
         read_checkpoint(path)
     assert not (tmp_path / "evil").exists()

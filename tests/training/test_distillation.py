@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from trainings import finish, last_line, read_pairs, run_flags, spawn
+from trainings import finish_process, last_line, read_pairs, run_flags, spawn
 
 from minitrans import cli
 from minitrans.training import distillation
@@ -32,7 +32,7 @@ def load_config(run: Path) -> dict[str, Any]:
     return config
 
 
-class Distilled(NamedTuple):
+class DistilledRun(NamedTuple):
     """A finished run, beside its teachers, and what its translators were asked for and compiled_options with."""
 
     run: Path
@@ -50,9 +50,9 @@ def two_seeds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> Distilled:
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> DistilledRun:
     """Made once; tests copy what they change."""
-    noted = Distilled(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
+    noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
 
     def noting(self: Translator, lines: list[str], **options: Any) -> Any:
@@ -71,7 +71,7 @@ def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory,
 
 
 def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
-    distilled: Distilled, sixty_pair_corpus: Path
+    distilled: DistilledRun, sixty_pair_corpus: Path
 ) -> None:
     # Validations and scores are those of plain translations.
     assert distilled.searches == {("zh", None, None), ("en", None, None), ("zh", 5, 3.0), ("en", 5, 1.0)}
@@ -132,14 +132,14 @@ def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, m
 
 
 @pytest.fixture
-def float32_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+def float32_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distillation, "choose_precision", lambda *_: ("fp32", "for the test"))
 
 
 SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
 
 
-@pytest.mark.usefixtures("float32_scores")
+@pytest.mark.usefixtures("float32_scoring")
 def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> None:
     translator = Translator.load(tiny_run)
     pairs = [
@@ -192,7 +192,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
 
 
 @pytest.fixture
-def distilled_copy(distilled: Distilled, tmp_path: Path) -> Path:
+def distilled_copy(distilled: DistilledRun, tmp_path: Path) -> Path:
     """A copy of the run, beside one of its teachers, that a test may break; it knows where it is now."""
     shutil.copytree(distilled.run.parent, tmp_path, dirs_exist_ok=True)
     for path in tmp_path.rglob("config.yaml"):
@@ -247,7 +247,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
 
 
-def test_compiled_code_is_used_by_none_or_by_all(distilled: Distilled) -> None:
+def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:
     assert len(distilled.compiled_options) >= 7
     assert set(distilled.compiled_options) == {"off"}
     for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
@@ -263,6 +263,6 @@ def test_two_devices_train_each_model_and_one_process_does_the_rest(sixty_pair_c
     )
     two = ("--trainer.accelerator", "cpu", "--trainer.devices", "2", "--trainer.strategy", "ddp")
     flags = run_flags(sixty_pair_corpus, tmp_path / "run", *DISTILL_FLAGS, *two, max_steps=STEPS)
-    out, _ = finish(spawn(script, "distill", *flags))
+    out, _ = finish_process(spawn(script, "distill", *flags))
     assert out.count("run folder: ") == 4  # a teacher of each direction, a student, the model
     assert (tmp_path / "run/model.json").is_file()

@@ -11,14 +11,14 @@ from subprocess import Popen
 
 import pytest
 from commands import wait_for_group_exit
-from trainings import assert_same_run, finish, run_flags, spawn, wait_for_checkpoint
+from trainings import assert_same_run, finish_process, run_flags, spawn, wait_for_checkpoint
 
 needs_namespaces = pytest.mark.skipif(
     not shutil.which("ip") or not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root makes namespaces"
 )
 PORT = "29500"
 MACHINES = {f"minitrans-{os.getpid()}-{rank}": f"mt{os.getpid()}-{rank}" for rank in "01"}  # and their network cards
-TWO_MACHINES = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
+TWO_MACHINE_FLAGS = "--trainer.accelerator cpu --trainer.devices 2 --trainer.num_nodes 2 --trainer.strategy ddp"
 STREAM_FLAGS = "--data.streaming true --data.shuffle_buffer 150"
 
 
@@ -51,7 +51,7 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
         "-m",
         "minitrans",
         "train",
-        *run_flags(corpus, run_dir, *TWO_MACHINES.split(), *STREAM_FLAGS.split(), max_steps=60),
+        *run_flags(corpus, run_dir, *TWO_MACHINE_FLAGS.split(), *STREAM_FLAGS.split(), max_steps=60),
     )
     meet = {"MASTER_ADDR": "10.77.0.1", "MASTER_PORT": PORT}
     return [
@@ -65,7 +65,7 @@ def start_trainings(corpus: Path, run_dir: Path, *flags: str) -> "list[Popen[str
 def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path: Path) -> None:
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for process in start_trainings(corpus, whole):
-        _, err = finish(process)
+        _, err = finish_process(process)
         assert "Warning" not in err  # PyTorch has hints for those who chose what we chose
 
     one, other = start_trainings(corpus, broken)
@@ -79,9 +79,9 @@ def test_a_cut_cable_and_a_machine_that_dies(cable: str, corpus: Path, tmp_path:
     os.killpg(other.pid, signal.SIGKILL)
     other.communicate()
     wait_for_group_exit(other.pid)
-    _, err = finish(one, 2)
+    _, err = finish_process(one, 2)
     assert "minitrans: error: a process of this training has ended, or the network" in err  # by either of the two
 
     for process in start_trainings(corpus, broken, "--resume"):
-        finish(process)
+        finish_process(process)
     assert_same_run(whole, broken)

@@ -14,11 +14,11 @@ from minitrans.data.distributed import sum_over_processes
 from minitrans.model.loss import label_smoothed_cross_entropy
 from minitrans.model.transformer import Transformer
 from minitrans.training.config import TrainingConfig
-from minitrans.training.module import TranslationModule, rng_states, warmup_cosine
+from minitrans.training.module import TranslationModule, get_rng_states, warmup_cosine
 from minitrans.translate.backend import CompiledMode
 
-LENGTHS = [4, 7, 1]
-BATCH = Batch(random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7))
+ROW_LENGTHS = [4, 7, 1]
+BATCH = Batch(random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7))
 N_TOKENS = 12
 with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
@@ -84,7 +84,7 @@ def test_each_process_draws_other_random_numbers_and_goes_on_with_its_own(monkey
         module.setup("fit")
         if len(states) >= 8:  # resumed
             module.on_load_checkpoint({"rng_states": states[:8]})
-        states.append(rng_states())
+        states.append(get_rng_states())
         seeds.append(torch.initial_seed())
     assert len({*seeds[:8]}) == 8
     assert seeds[8:] == seeds[:8]

@@ -14,7 +14,7 @@ from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress
 from minitrans.training.precision import PrecisionSetting, choose_precision
 
-SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
+PRECISION_SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 
 
 Capture = pytest.CaptureFixture[str]
@@ -40,22 +40,23 @@ def fake_devices(monkeypatch: pytest.MonkeyPatch) -> Faker:
     return fake_devices
 
 
-MULTIPLIES = "precision: bf16 (this processor multiplies bfloat16: {})"
-UNKNOWN = "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
-ON_GPU, EMULATED = "precision: bf16 (this GPU computes in bfloat16)", "precision: fp16 (this GPU has no bfloat16)"
+CPU_BF16_MESSAGE = "precision: bf16 (this processor multiplies bfloat16: {})"
+CPU_FP32_MESSAGE = "precision: fp32 (this processor is not known to multiply bfloat16: no amx_bf16 or avx512_bf16)"
+GPU_BF16_MESSAGE = "precision: bf16 (this GPU computes in bfloat16)"
+GPU_FP16_MESSAGE = "precision: fp16 (this GPU has no bfloat16)"
 
 
 @pytest.mark.parametrize(
     ("setting", "accelerators", "units", "devices", "said"),
     [
-        ("auto", "auto cpu", "avx512_bf16", {}, MULTIPLIES.format("avx512_bf16")),
-        ("auto", "auto cpu", "avx512_bf16 amx_bf16", {}, MULTIPLIES.format("amx_bf16")),
-        ("auto", "auto cpu", "", {}, UNKNOWN),
-        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True, "bf16": True}, ON_GPU),
-        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True}, EMULATED),
+        ("auto", "auto cpu", "avx512_bf16", {}, CPU_BF16_MESSAGE.format("avx512_bf16")),
+        ("auto", "auto cpu", "avx512_bf16 amx_bf16", {}, CPU_BF16_MESSAGE.format("amx_bf16")),
+        ("auto", "auto cpu", "", {}, CPU_FP32_MESSAGE),
+        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True, "bf16": True}, GPU_BF16_MESSAGE),
+        ("auto", "auto gpu cuda", "amx_bf16", {"cuda": True}, GPU_FP16_MESSAGE),
         ("auto", "auto gpu mps", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on mps)"),
         ("auto", "tpu", "amx_bf16", {"mps": True}, "precision: fp32 (the safe one on tpu)"),
-        ("auto", "cpu", "", {"cuda": True, "bf16": True}, UNKNOWN),  # what is asked for, not the best there is
+        ("auto", "cpu", "", {"cuda": True, "bf16": True}, CPU_FP32_MESSAGE),  # what is asked for, not the best there is
         ("bf16", "cpu", "", {}, "precision: bf16 (as set)"),
         ("fp32", "cpu", "amx_bf16", {}, "precision: fp32 (as set)"),
         ("fp16", "auto", "", {"cuda": True, "bf16": True}, "precision: fp16 (as set)"),
@@ -112,4 +113,4 @@ def test_torch_is_asked_what_it_can_answer() -> None:
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(torch.cpu.get_capabilities().get(unit, False), bool)
-    assert choose_precision("auto", "cpu")[0] in SETTINGS
+    assert choose_precision("auto", "cpu")[0] in PRECISION_SETTINGS

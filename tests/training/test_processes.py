@@ -13,7 +13,7 @@ from commands import wait_for_group_exit
 from conftest import needs_compiled
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from loss_cases import make_loss
-from trainings import finish, interrupt, metrics, run_flags, spawn, train
+from trainings import finish_process, interrupt, read_metrics, run_flags, spawn, train
 
 from minitrans.data import batching, loader
 from minitrans.data.batching import IntArray, collate
@@ -71,7 +71,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
     planned = patch_global_batches(monkeypatch, n)
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     assert train(corpus, one, *flags, "--compiled", way, max_steps=steps) == 0
-    out, err = ("".join(texts) for texts in zip(*map(finish, processes), strict=True))
+    out, err = ("".join(texts) for texts in zip(*map(finish_process, processes), strict=True))
     assert any(length % n for length in planned), (
         "the last step of an epoch or a buffer has to leave a process without rows"
     )
@@ -80,7 +80,7 @@ def test_several_processes_train_as_one_with_the_same_global_batches(
         of_one, of_all = load_newest_checkpoint(one)[kind], load_newest_checkpoint(several)[kind]
         for name, tensor in of_one.items():
             assert (tensor - of_all[name]).abs().max() < atol, name
-    for of_one, of_all in zip(metrics(one), metrics(several), strict=True):
+    for of_one, of_all in zip(read_metrics(one), read_metrics(several), strict=True):
         for name, value in of_one.items():
             if value:
                 assert float(value) == pytest.approx(float(of_all[name]), rel=1e-6), name
@@ -115,19 +115,19 @@ def test_ctrl_c_stops_all_and_the_run_goes_on_as_if_it_had_not(corpus: Path, tmp
     def begin(run_dir: Path, *flags: str) -> "Popen[str]":
         return spawn("-m", "minitrans", "train", *run_flags(corpus, run_dir, *flags, max_steps=60))
 
-    finish(begin(whole, *TWO_PROCESSES))
+    finish_process(begin(whole, *TWO_PROCESSES))
     stopped = interrupt(begin(broken, *TWO_PROCESSES), signal.SIGINT, broken)
     saved = load_newest_checkpoint(broken)
     assert saved["global_step"] == stopped
     assert not torch.equal(*(states["torch"] for states in saved["rng_states"]))
 
     # One process cannot take over from two.
-    _, err = finish(begin(broken, "--resume"), 2)
+    _, err = finish_process(begin(broken, "--resume"), 2)
     assert err.splitlines()[-1].startswith(
         "minitrans: error: the checkpoint was written by 2 processes, and these are 1"
     )
 
-    finish(begin(broken, *TWO_PROCESSES, "--resume"))
+    finish_process(begin(broken, *TWO_PROCESSES, "--resume"))
     one, other = load_newest_checkpoint(whole), load_newest_checkpoint(broken)
     for states, states_of_other in zip(one["rng_states"], other["rng_states"], strict=True):
         assert torch.equal(states.pop("torch"), states_of_other.pop("torch"))
@@ -157,13 +157,13 @@ def test_no_process_waits_for_a_first_that_is_gone(corpus: Path, tmp_path: Path)
 @pytest.mark.slow
 def test_what_all_processes_fail_of_is_told_once(tiny_run: Path, corpus: Path, tmp_path: Path) -> None:
     flags = run_flags(corpus, shutil.copytree(tiny_run, tmp_path / "run"), "--resume", *TWO_PROCESSES, max_steps=300)
-    _, err = finish(spawn("-m", "minitrans", "train", *flags), 2)
+    _, err = finish_process(spawn("-m", "minitrans", "train", *flags), 2)
     assert err.count("minitrans: error: the checkpoint was written by 1 processes, and these are 2") == 1
 
 
 @pytest.mark.slow
 def test_a_fault_of_one_process_ends_all(corpus: Path, tmp_path: Path) -> None:
-    _, err = finish(spawn(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
+    _, err = finish_process(spawn(FLOAT64_RUN, "fail", *run_flags(corpus, tmp_path / "run"), *TWO_PROCESSES), 2)
     errors = [line for line in err.splitlines() if line.startswith("minitrans: error: ")]
     assert errors == [
         "minitrans: error: the second process has a fault of its own",

@@ -16,12 +16,12 @@ import torch
 import yaml
 from commands import refusal_message
 from fake_processes import run_as_processes
-from trainings import metrics, read_pairs, run_flags, train, weights
+from trainings import load_weights, read_metrics, read_pairs, run_flags, train
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
 from minitrans.errors import UserError
-from minitrans.files import lock
+from minitrans.files import lock_file
 from minitrans.text.reading import split_words
 from minitrans.training.callbacks import ValidationScorer
 from minitrans.training.module import TranslationModule
@@ -32,7 +32,7 @@ from minitrans.translate.translator import Translator
 from minitrans.translate.unsure_threshold import choose_threshold
 
 Capture = pytest.CaptureFixture[str]
-IN_USE = "is in use by another process; wait for its end"
+IN_USE_MESSAGE = "is in use by another process; wait for its end"
 
 
 # -- The folder -----------------------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_a_run_folder_holds_what_the_contract_says(tiny_run: Path) -> None:
 
 
 def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
-    rows = metrics(tiny_run)
+    rows = read_metrics(tiny_run)
     losses = [float(row["train_loss"]) for row in rows if row["train_loss"]]
     assert len(losses) == 40  # 200 steps, every 5th
     assert losses[-1] < 0.8 * losses[0]
@@ -95,7 +95,7 @@ def test_the_last_step_is_validated_wherever_it_falls(
     max_steps: int, validated: list[int], corpus: Path, tmp_path: Path
 ) -> None:
     assert train(corpus, tmp_path / "run", max_steps=max_steps) == 0
-    assert [int(row["step"]) for row in metrics(tmp_path / "run") if row["val_bleu"]] == validated
+    assert [int(row["step"]) for row in read_metrics(tmp_path / "run") if row["val_bleu"]] == validated
 
 
 # -- Where there is no terminal ---------------------------------------------------------------------------------------
@@ -153,8 +153,8 @@ def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
     run_dir = tmp_path / "run"
     still = ("--training.learning_rate", "1e-30", "--model.dropout", "0.3", "--tokenizer.vocab_size", "500")
     assert train(corpus, run_dir, "--training.init_from", str(tiny_run), *still, max_steps=1) == 0
-    for name, tensor in weights(tiny_run).items():
-        assert torch.equal(tensor, weights(run_dir)[name]), name
+    for name, tensor in load_weights(tiny_run).items():
+        assert torch.equal(tensor, load_weights(run_dir)[name]), name
     assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()
 
 
@@ -187,10 +187,10 @@ def test_overwrite_replaces_a_run_and_removes_only_what_a_training_wrote(
     for name in theirs:
         (run_dir / name).write_text("years of work")
     (run_dir / "model.json.123.tmp").write_text("half of it")
-    before = weights(run_dir)["encoder.norm.weight"]
+    before = load_weights(run_dir)["encoder.norm.weight"]
     assert train(corpus, run_dir, "--overwrite", "--seed", "3", max_steps=5) == 0
     assert yaml.safe_load((run_dir / "config.yaml").read_text())["seed"] == 3
-    assert not torch.equal(weights(run_dir)["encoder.norm.weight"], before)
+    assert not torch.equal(load_weights(run_dir)["encoder.norm.weight"], before)
     for name in theirs:
         assert (run_dir / name).read_text() == "years of work"
     checkpoints = sorted(path.name for path in (run_dir / "checkpoints").iterdir())
@@ -205,8 +205,8 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
     new.mkdir()
     begun = mock.Mock(run_dir=new, yaml_text=""), False, ExitStack(), mock.Mock(), None
     code = (
-        "import pathlib, sys, time; from minitrans.files import lock\n"
-        "with lock(pathlib.Path(sys.argv[1])), lock(pathlib.Path(sys.argv[2])):\n"
+        "import pathlib, sys, time; from minitrans.files import lock_file\n"
+        "with lock_file(pathlib.Path(sys.argv[1])), lock_file(pathlib.Path(sys.argv[2])):\n"
         "    print('held', flush=True); time.sleep(100)"
     )
     marks = [str(folder / ".minitrans") for folder in (run_dir, new)]
@@ -214,8 +214,8 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE in refusal_message("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
-        with pytest.raises(UserError, match=IN_USE):
+            assert IN_USE_MESSAGE in refusal_message("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
+        with pytest.raises(UserError, match=IN_USE_MESSAGE):
             begin_run(*begun)  # after the other has looked
         process.kill()
     begin_run(*begun)
@@ -227,12 +227,12 @@ def test_a_training_holds_its_folder(corpus: Path, tmp_path: Path, monkeypatch: 
     mark, tried = tmp_path / "run/.minitrans", []
 
     def tries(*_: object) -> None:
-        with pytest.raises(UserError, match=IN_USE), lock(mark):
+        with pytest.raises(UserError, match=IN_USE_MESSAGE), lock_file(mark):
             pass
         tried.append(True)
 
     monkeypatch.setattr(ValidationScorer, "on_validation_start", tries)
     assert train(corpus, mark.parent, max_steps=2) == 0
     assert tried
-    with lock(mark):
+    with lock_file(mark):
         pass

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from commands import tiny_settings
+from commands import tiny_flags
 from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
@@ -31,7 +31,7 @@ Patch = pytest.MonkeyPatch
 Weights = dict[str, Tensor]
 
 
-class Run(NamedTuple):
+class RecordedRun(NamedTuple):
     """A run, the weights that it has begun with, and the batches that it has been given."""
 
     folder: Path
@@ -45,13 +45,13 @@ class Run(NamedTuple):
         now, average = ({name.removeprefix("model."): tensor for name, tensor in state.items()} for state in states)
         return now, average
 
-    def column(self, name: str) -> list[float]:
+    def metrics_column(self, name: str) -> list[float]:
         """Of metrics.csv."""
         with open(self.folder / "metrics.csv", newline="") as file:
             return [float(row[name]) for row in csv.DictReader(file) if row[name]]
 
 
-Train = Callable[..., Run]
+Train = Callable[..., RecordedRun]
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
     monkeypatch.setitem(precision.TRAINER_PRECISIONS, "fp32", "64-true")
     training_step = TranslationModule.training_step
 
-    def train(*flags: str, name: str = "run", corpus: Path = corpus, max_steps: int = 6) -> Run:
-        run = Run(tmp_path / name, {}, [])
+    def train(*flags: str, name: str = "run", corpus: Path = corpus, max_steps: int = 6) -> RecordedRun:
+        run = RecordedRun(tmp_path / name, {}, [])
 
         def watched(self: TranslationModule, batch: Batch, batch_idx: int) -> Tensor:
             if not run.batches:
@@ -70,7 +70,7 @@ def train(corpus: Path, tmp_path: Path, monkeypatch: Patch) -> Train:
             return training_step(self, batch, batch_idx)
 
         monkeypatch.setattr(TranslationModule, "training_step", watched)
-        settings = [*tiny_settings(corpus, max_steps), "--model.dropout", "0"]
+        settings = [*tiny_flags(corpus, max_steps), "--model.dropout", "0"]
         assert cli.main(["train", *settings, "--run-dir", str(run.folder), *flags]) == 0
         return run
 
@@ -97,7 +97,7 @@ def loss_of(model: Transformer, batch: Batch, smoothing: float = 0.0) -> Tensor:
     return F.cross_entropy(logits, target, ignore_index=model.config.pad_id, label_smoothing=smoothing)
 
 
-def train_by_formula(run: Run, s: OptimizerSettings, steps: int = 6) -> tuple[Transformer, Transformer]:
+def train_by_formula(run: RecordedRun, s: OptimizerSettings, steps: int = 6) -> tuple[Transformer, Transformer]:
     """AdamW (Loshchilov and Hutter 2019) word for word: the weights after the run's batches, and their average."""
     model, average = (Transformer(load_bundle(run.folder).model.config).double() for _ in range(2))
     model.load_state_dict(run.initial_weights)
@@ -125,7 +125,7 @@ def train_by_formula(run: Run, s: OptimizerSettings, steps: int = 6) -> tuple[Tr
     return model, average
 
 
-def deviation(weights: Weights, model: Transformer) -> float:
+def weight_deviation(weights: Weights, model: Transformer) -> float:
     parameters = dict(model.named_parameters())
     return worst_deviation([weights[name] for name in parameters], [p.detach() for p in parameters.values()])
 
@@ -152,17 +152,17 @@ def test_a_few_steps_are_those_of_the_formulas(train: Train, setting: dict[str, 
     run = train(*(word for flag in flags for word in flag))
     model, average = train_by_formula(run, settings)
     now, averaged = run.weights(6)
-    assert deviation(now, model) < 1e-7
-    assert deviation(averaged, average) < 1e-6  # it is kept in float32
+    assert weight_deviation(now, model) < 1e-7
+    assert weight_deviation(averaged, average) < 1e-6  # it is kept in float32
     if setting:  # control: without it they would be others
         model, average = train_by_formula(run, OptimizerSettings())
-        assert max(deviation(now, model), deviation(averaged, average)) > 1e-4
+        assert max(weight_deviation(now, model), weight_deviation(averaged, average)) > 1e-4
 
 
 def test_the_logged_rate_is_that_of_the_step(train: Train) -> None:
     run = train("--training.warmup_steps", "2", "--trainer.log_every_n_steps", "1")
     shares = [0.5, 1, 1, *((1 + math.cos(math.pi * k / 4)) / 2 for k in (1, 2, 3))]
-    assert run.column("lr-AdamW") == pytest.approx([0.01 * factor for factor in shares])
+    assert run.metrics_column("lr-AdamW") == pytest.approx([0.01 * factor for factor in shares])
 
 
 def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
@@ -188,13 +188,13 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
         with torch.no_grad():
             total += len(rows[2]) * loss_of(model, Batch(*(torch.tensor([row]) for row in rows))).item()
         n_tokens += len(rows[2])
-    assert run.column("val_loss") == [pytest.approx(total / n_tokens)]
+    assert run.metrics_column("val_loss") == [pytest.approx(total / n_tokens)]
 
 
 # -- The seed -------------------------------------------------------------------------------------------------------
 
 
-def source_ids_by_batch(run: Run) -> list[list[int]]:
+def source_ids_by_batch(run: RecordedRun) -> list[list[int]]:
     return [batch.src_ids.tolist() for batch in run.batches]
 
 
@@ -245,13 +245,13 @@ def test_every_size_is_that_of_its_flag(train: Train) -> None:
         assert config[name] == getattr(bundle.tokenizer, name)
 
 
-def widths(run: Run) -> list[int]:
+def batch_widths(run: RecordedRun) -> list[int]:
     return [max(ids.size(1) for ids in batch) for batch in run.batches]
 
 
 def test_what_is_too_long_for_the_model_is_left_out(train: Train) -> None:
-    assert max(widths(train(name="all", max_steps=30))) > 12
-    assert max(widths(train("--model.max_len", "12", name="short", max_steps=30))) == 12
+    assert max(batch_widths(train(name="all", max_steps=30))) > 12
+    assert max(batch_widths(train("--model.max_len", "12", name="short", max_steps=30))) == 12
 
 
 def test_batches_are_as_large_as_is_said(train: Train) -> None:
@@ -276,7 +276,7 @@ def script_validation_scores(patch: Patch, bleus: Sequence[float]) -> None:
 EVERY_2 = ("--trainer.val_check_interval", "2", "--training.checkpoint_every", "2", "--training.keep_checkpoints", "9")
 
 
-def assert_best_step(run: Run, step: int) -> None:
+def assert_best_step(run: RecordedRun, step: int) -> None:
     """The best weights, in the checkpoint, the model and the card, are the averaged ones of a step."""
     best = read_checkpoint(run.folder / "checkpoints/best.ckpt")
     assert best["global_step"] == step

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import tiny_settings, wait_for_group_exit
+from commands import tiny_flags, wait_for_group_exit
 from safetensors.torch import load_file
 
 from minitrans import cli
@@ -22,7 +22,7 @@ from minitrans.text.lines import read_lines
 
 def run_flags(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> list[str]:
     """Flags of a short run."""
-    return [*tiny_settings(corpus, max_steps), "--run-dir", str(run_dir), *flags]
+    return [*tiny_flags(corpus, max_steps), "--run-dir", str(run_dir), *flags]
 
 
 def train(corpus: Path, run_dir: Path, *flags: str, max_steps: int = 25) -> int:
@@ -46,7 +46,7 @@ def spawn(*command: str | Path, machine: str | None = None, **environment: str) 
     )
 
 
-def finish(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
+def finish_process(process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
     """What it writes until it has ended with this code, and all that it has started."""
     with process:
         out, err = process.communicate(timeout=300)
@@ -66,7 +66,7 @@ def interrupt(process: "subprocess.Popen[str]", number: int, run_dir: Path) -> i
     """Send a training a signal when it has written a checkpoint; the step at which it says that it has stopped."""
     wait_for_checkpoint(run_dir, "*", process)
     os.killpg(process.pid, number)
-    out, err = finish(process, 130)
+    out, err = finish_process(process, 130)
     assert out == ""
     assert err.count("stopping after this step") == err.count("minitrans: interrupted") == 1
     stopped = re.search(r"minitrans: interrupted: stopped at step (\d+); the same command with --resume continues", err)
@@ -94,12 +94,12 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err.splitlines()[-1]
 
 
-def metrics(run_dir: Path) -> list[dict[str, str]]:
+def read_metrics(run_dir: Path) -> list[dict[str, str]]:
     with open(run_dir / "metrics.csv", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def weights(run_dir: Path) -> dict[str, torch.Tensor]:
+def load_weights(run_dir: Path) -> dict[str, torch.Tensor]:
     """Those of the finished model."""
     return load_file(run_dir / "model.safetensors")
 

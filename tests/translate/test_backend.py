@@ -33,14 +33,14 @@ Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
 MODES: list[CompiledMode] = ["auto", "off", "require"]
 SLOWER = "takes the plain and slower path"
-LENGTHS = [4, 7, 1]
-IDS = random_ids(1, LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, LENGTHS, 7)
+ROW_LENGTHS = [4, 7, 1]
+BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
 LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
 
 
 def training_backend(model: Transformer, mode: CompiledMode = "auto") -> str:
     """Who computes the loss of a batch."""
-    loss = make_loss(model, mode)(*IDS, 0.1)
+    loss = make_loss(model, mode)(*BATCH_IDS, 0.1)
     assert loss.grad_fn is not None
     return "compiled" if loss.grad_fn.name() == "_LinearCrossEntropyBackward" else "plain"
 
@@ -60,7 +60,7 @@ def loss_and_gradients(model: Transformer, mode: CompiledMode) -> list[Tensor]:
     """With the same dropout every time."""
     of_batch = make_loss(model, mode)
     torch.manual_seed(7)
-    loss = of_batch(*IDS, 0.1)
+    loss = of_batch(*BATCH_IDS, 0.1)
     return [loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))]
 
 
@@ -96,7 +96,7 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[
     monkeypatch.setattr(backend, "_backend_by_work", {})
     model = hooked_model()
     for _ in range(3):
-        assert torch.equal(make_loss(model)(*IDS, 0.1), batch_loss(model, *IDS, 0.1))
+        assert torch.equal(make_loss(model)(*BATCH_IDS, 0.1), batch_loss(model, *BATCH_IDS, 0.1))
         assert training_backend(model) == decoding_backend(model) == "plain"
     assert backend.describe_backends() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
@@ -128,7 +128,7 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
     of_batch = make_loss(model, "require")
     model.float()
     with pytest.raises(RuntimeError, match=r"which was torch\.float64 on cpu, has been converted or moved since"):
-        of_batch(*IDS, 0.1)
+        of_batch(*BATCH_IDS, 0.1)
 
 
 @needs_compiled
@@ -224,7 +224,7 @@ def test_parameters_in_bfloat16_are_trained_by_the_plain_model(autocast: bool, c
     losses = []
     for mode in MODES[:2]:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-            losses.append(make_loss(model, mode)(*IDS, 0.1))
+            losses.append(make_loss(model, mode)(*BATCH_IDS, 0.1))
     assert torch.equal(*losses)
     assert losses[0].isfinite()
     assert caplog.messages == []
@@ -254,7 +254,7 @@ def test_the_loss_is_the_plain_one_in_both_modes(training: bool, p: float) -> No
     model.train(training)
     with torch.no_grad():
         torch.manual_seed(7)
-        assert torch.equal(of_batch(*IDS, 0.1), compiled[0])
+        assert torch.equal(of_batch(*BATCH_IDS, 0.1), compiled[0])
     assert all(module.training == training for module in model.modules())
 
 
@@ -286,13 +286,13 @@ def test_the_probe_finds_no_difference_whatever_is_around(around: str) -> None:
     with SURROUNDING_CONTEXTS[around]():
         stepper = make_stepper(model, "require")
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else torch.float32
-        compiled, plain = (make_loss(model, mode, dtype)(*IDS, 0.1) for mode in MODES[1:])
+        compiled, plain = (make_loss(model, mode, dtype)(*BATCH_IDS, 0.1) for mode in MODES[1:])
     assert compiled.item() == pytest.approx(plain.item(), rel=0.02 if around == "autocast" else 1e-5)
-    state = stepper.begin(IDS[0], 1)
+    state = stepper.begin(BATCH_IDS[0], 1)
     plain_stepper = CachedStepper(model)
     with torch.no_grad():
-        want, ids = plain_stepper.next_tokens(IDS[1][:, 0], plain_stepper.begin(IDS[0], 1), 3)
-    log_p, same = stepper.next_tokens(IDS[1][:, 0], state, 3)
+        want, ids = plain_stepper.next_tokens(BATCH_IDS[1][:, 0], plain_stepper.begin(BATCH_IDS[0], 1), 3)
+    log_p, same = stepper.next_tokens(BATCH_IDS[1][:, 0], state, 3)
     assert torch.equal(ids, same)
     assert worst_deviation([log_p], [want]) < 1e-5
 
@@ -330,41 +330,41 @@ def test_translations_are_the_same_in_every_mode(bundle: Bundle) -> None:
     assert outputs[0] == translators[0].translate(LINES, use_cache=False)
 
 
-def gelu(self: FeedForward, x: Tensor) -> Tensor:
+def gelu_feed_forward(self: FeedForward, x: Tensor) -> Tensor:
     return self.w_2(self.dropout(F.gelu(self.w_1(x))))
 
 
-def no_weight(model: Transformer, monkeypatch: Patch) -> None:
+def zero_norm_weight(model: Transformer, monkeypatch: Patch) -> None:
     with torch.no_grad():
         model.decoder.norm.weight.zero_()
 
 
-CHANGES: dict[str, Callable[[Transformer, Patch], object]] = {
-    "weight": no_weight,
+MODEL_CHANGES: dict[str, Callable[[Transformer, Patch], object]] = {
+    "weight": zero_norm_weight,
     "hook": lambda model, _: model.encoder.norm.register_forward_hook(lambda module, inputs, output: -output),
     "module": lambda model, _: setattr(model.decoder, "norm", nn.RMSNorm(12).double()),
-    "function": lambda _, monkeypatch: monkeypatch.setattr(FeedForward, "forward", gelu),
+    "function": lambda _, monkeypatch: monkeypatch.setattr(FeedForward, "forward", gelu_feed_forward),
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", MODEL_CHANGES)
 def test_what_changes_after_loading_changes_the_next_translation(
     change: str, bundle: Bundle, monkeypatch: Patch
 ) -> None:
     translator = Translator(bundle)
     before = translator.translate(LINES)
-    CHANGES[change](bundle.model, monkeypatch)
+    MODEL_CHANGES[change](bundle.model, monkeypatch)
     assert translator.translate(LINES) == translator.translate(LINES, use_cache=False) != before
 
 
 @needs_compiled
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", MODEL_CHANGES)
 def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
     change: str, bundle: Bundle, monkeypatch: Patch, caplog: Log, fallbacks: list[str]
 ) -> None:
     translator = Translator(bundle, "require")
     before = translator.translate(LINES)
-    CHANGES[change](bundle.model, monkeypatch)
+    MODEL_CHANGES[change](bundle.model, monkeypatch)
     assert translator.translate(LINES) == before
     assert Translator(bundle, "auto").compiled == (change == "weight")
     if change == "weight":

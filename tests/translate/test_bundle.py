@@ -117,7 +117,7 @@ def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run_dir: Path, m
         load_bundle(run_dir)
 
 
-class Evil:
+class EvilPickle:
     """Creates a folder when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
@@ -131,5 +131,5 @@ class Evil:
 def test_a_pickle_in_the_place_of_a_file_is_not_run(name: str, run_dir: Path) -> None:
     for dump in (pickle.dump, torch.save):
         with open(run_dir / name, "wb") as file:
-            dump(Evil(run_dir / "evil"), file)
+            dump(EvilPickle(run_dir / "evil"), file)
         assert name in refusal_message("translate", run_dir, "I love you.", within=run_dir)

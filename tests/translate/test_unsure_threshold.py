@@ -5,7 +5,7 @@ from minitrans.translate.translator import Translation
 from minitrans.translate.unsure_threshold import MIN_CORRECT_CHRF, UnsureScores, choose_threshold, score_unsure
 
 
-def translations(*scores: float, wrong: str) -> list[Translation]:
+def make_translations(*scores: float, wrong: str) -> list[Translation]:
     """One for each score; `wrong` says which are, by a letter w."""
     marks = wrong.ljust(len(scores))
     return [Translation("x" if mark == "w" else "right", s) for s, mark in zip(scores, marks, strict=True)]
@@ -31,7 +31,7 @@ def threshold_of(outputs: list[Translation]) -> Threshold | None:
 def test_the_threshold_is_the_score_that_tells_wrong_from_right_best(
     scores: list[float], wrong: str, want: float
 ) -> None:
-    assert threshold_of(translations(*scores, wrong=wrong)) == Threshold(want, None)
+    assert threshold_of(make_translations(*scores, wrong=wrong)) == Threshold(want, None)
 
 
 def test_any_reference_is_right() -> None:
@@ -40,7 +40,7 @@ def test_any_reference_is_right() -> None:
 
 
 def test_unknown_words_are_marked_whatever_the_score() -> None:
-    known = translations(-3.0, -2.0, -1.0, -0.5, wrong="w")
+    known = make_translations(-3.0, -2.0, -1.0, -0.5, wrong="w")
     assert threshold_of(known) == Threshold(-2.0, None)
     assert threshold_of([*known, Translation("x", -0.1, unknown=("y",))]) == Threshold(-2.0, None)
     assert threshold_of([Translation("x", -0.1, unknown=("y",))]) is None

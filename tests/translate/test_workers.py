@@ -37,11 +37,11 @@ def number_lines(translator: Translator, lines: Sequence[str], first_line: int) 
     return [f"{i} {line}" for i, line in enumerate(lines, start=first_line)]
 
 
-def own_process(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
+def process_ids(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
     return [os.getpid()] * len(lines)
 
 
-def own_threads(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
+def thread_counts(translator: Translator, lines: Sequence[str], first_line: int) -> list[int]:
     return [torch.get_num_threads()] * len(lines)
 
 
@@ -49,13 +49,13 @@ def translate(translator: Translator, lines: Sequence[str], first_line: int) -> 
     return translator.translate(lines)
 
 
-def fail(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+def fail_on_line_6(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
     if "line 6" in lines:
         raise UserError("line 6 is too much")
     return []
 
 
-def die(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
+def kill_worker(translator: Translator, lines: Sequence[str], first_line: int) -> list[str]:
     os.kill(os.getpid(), signal.SIGKILL)
     return []
 
@@ -69,11 +69,11 @@ def test_every_line_goes_to_one_process_and_comes_back_in_its_place(three_worker
     for n in (0, 1, 2, 4, 7):  # fewer than processes, and more
         assert three_workers.run(number_lines, LINES[:n], first_line=5) == [f"{i + 5} line {i}" for i in range(n)]
     assert three_workers.run(number_lines, LINES[:1]) == ["1 line 0"]
-    processes = three_workers.run(own_process, LINES)
+    processes = three_workers.run(process_ids, LINES)
     assert len(set(processes)) == 3
     assert os.getpid() not in processes
-    assert processes == three_workers.run(own_process, LINES)
-    assert three_workers.run(own_threads, LINES) == [2] * 7  # a third of the seven there were
+    assert processes == three_workers.run(process_ids, LINES)
+    assert three_workers.run(thread_counts, LINES) == [2] * 7  # a third of the seven there were
 
 
 def test_the_translations_are_those_of_one_process(three_workers: Workers) -> None:
@@ -83,18 +83,18 @@ def test_the_translations_are_those_of_one_process(three_workers: Workers) -> No
 
 def test_one_process_is_this_one(tiny_run: Path) -> None:
     with Workers(1, partial(Translator.load, tiny_run)) as workers:
-        assert workers.run(own_process, LINES) == [os.getpid()] * 7
+        assert workers.run(process_ids, LINES) == [os.getpid()] * 7
         assert workers.run(number_lines, LINES, first_line=5) == [f"{i + 5} line {i}" for i in range(7)]
 
 
 def test_an_error_of_one_is_raised_here_and_says_where_and_a_death_is_told(tiny_run: Path) -> None:
     with Workers(2, partial(Translator.load, tiny_run)) as workers:
         with pytest.raises(UserError, match="line 6 is too much") as error:
-            workers.run(fail, LINES)
+            workers.run(fail_on_line_6, LINES)
         assert str(error.value) == "line 6 is too much"
         assert "in fail" in "".join(traceback.format_exception(error.value))
         with pytest.raises(UserError, match="a worker process has died"):
-            workers.run(die, LINES)
+            workers.run(kill_worker, LINES)
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
-from minitrans.data.batching import Rows
+from minitrans.data.batching import IdRows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import ModelAndPairs
@@ -82,7 +82,7 @@ def loss_deviation(subject: ModelAndPairs, loss_of: Callable[[Tensor, Tensor, Te
 def resuming_keeps_batches(subject: ModelAndPairs) -> float:
     """A run that is interrupted and resumed sees the batches of an unbroken one: none is replayed, none skipped."""
     rng = np.random.default_rng(0)
-    src, tgt = (Rows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))
+    src, tgt = (IdRows(np.repeat(np.arange(100), lengths), lengths) for lengths in rng.integers(1, 20, (2, 100)))
 
     def loader() -> EpochLoader:
         return EpochLoader(src, tgt, special_ids=(100, 101, 102), batch_tokens=80, seed=0)
