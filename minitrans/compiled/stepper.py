@@ -105,12 +105,9 @@ class CompiledStepper:
             return copies[key].data_ptr()
 
         sublayers = [SublayerParameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
-        structs = (SublayerParameters * len(sublayers))(*sublayers)
+        array = (SublayerParameters * len(sublayers))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
-        tables = (
-            *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)),
-            addressof(structs),
-        )
+        tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
         norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again

@@ -173,7 +173,7 @@ class _Tape:
         """Make the pass; write the hidden states."""
         self.model = model
         self.address = _call_function("forward", hidden.dtype, model, batch, hidden)
-        weakref.finalize(self, _call, "release", hidden.dtype, self.address)
+        weakref.finalize(self, _call_function, "release", hidden.dtype, self.address)
 
 
 class _HiddenStates(torch.autograd.Function):
