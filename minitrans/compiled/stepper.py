@@ -105,14 +105,14 @@ class CompiledStepper:
             return copies[key].data_ptr()
 
         sublayers = [SublayerParameters(*map(pointer, x.parameters), x.eps) for x in (*plan.encoder, *plan.decoder)]
-        structs = (SublayerParameters * len(sublayers))(*sublayers)
+        array = (SublayerParameters * len(sublayers))(*sublayers)
         first, last = plan.encoder_norm, plan.decoder_norm
-        tables = map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions))
+        tables = *map(pointer, (plan.src_embedding, plan.tgt_embedding, plan.output, plan.positions)), addressof(array)
         norms = map(pointer, (first.weight, first.bias, last.weight, last.bias))
         sizes = _Sizes(c.d_model, c.n_heads, c.head_size, c.d_ff, c.n_layers, c.vocab_size, c.pad_id, c.bos_id)
         self._tensors = copies  # the library reads some of them again
         self._call = partial(call_function, load_library(CPP_SOURCE, _ARGUMENT_TYPES, {"make": c_void_p}), self.dtype)
-        self._stepper: int = self._call("make", sizes, _Model(*tables, addressof(structs), *norms, first.eps, last.eps))
+        self._stepper: int = self._call("make", sizes, _Model(*tables, *norms, first.eps, last.eps))
         weakref.finalize(self, self._call, "free", self._stepper)
 
     @property

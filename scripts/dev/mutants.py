@@ -297,7 +297,7 @@ EQUIVALENT_MUTANTS = {
     "compiled.stepper.CompiledStepper.next_tokens": {
         "n = min(c.vocab_size - 2, n)": "the minimum does not depend on order",
     },
-    "compiled.library.call": {
+    "compiled.library.call_function": {
         f"assert {condition}": "all that gets here is contiguous"
         for condition in ("(a.is_contiguous() for a in arguments if isinstance(a, Tensor))",
                           "all((a.is_contiguous() for a in () if isinstance(a, Tensor)))")
