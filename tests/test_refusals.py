@@ -332,7 +332,7 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (make_link(name), f"{REDO} run {flag}", f"run/{name} is a link, and nothing is written where links lead")
+        (make_link(name), f"{REDO} run {flag}", f"run/{name} is a link, ... written where links lead; remove it")
         for name in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
