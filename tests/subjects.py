@@ -8,7 +8,7 @@ from conftest import BOS, EOS, PAD, generator, random_model
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
+from minitrans.verify.subject import ModelAndPairs, model_and_id_pairs
 
 
 @st.composite
@@ -40,7 +40,7 @@ def subjects(draw: st.DrawFn) -> ModelAndPairs:
         tie_embeddings=draw(st.booleans()),
     )
     sources, targets = random_sentences(seed + 1, src_lengths), random_sentences(seed + 2, tgt_lengths)
-    subject = make_model_and_pairs(model, sources, targets, [sources, sources[:1]])
+    subject = model_and_id_pairs(model, sources, targets, [sources, sources[:1]])
     src_ids, tgt_in, tgt_out = (
         F.pad(ids, (0, width - ids.size(1)), value=PAD)
         for ids, width in ((subject.src_ids, src_len), (subject.tgt_in, tgt_len), (subject.tgt_out, tgt_len))

@@ -173,25 +173,25 @@ def _continues_reordered(case: ModelAndTokens[Any], stay: bool = False) -> bool:
     return _allclose(case.feed(new, cache)[0][:, -1], want[:, -1])
 
 
-def _with_one_source(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
+def _with_equal_sources(case: ModelAndTokens[Any]) -> ModelAndTokens[Any]:
     """Every row has the first one's source."""
     first = torch.zeros(len(case.tokens), dtype=torch.int64)
     return case.with_rows(first).with_tokens(case.tokens)
 
 
-def no_rows_selected(case: ModelAndTokens[Any]) -> bool:
+def rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """All of the cache stays where it was."""
     return _continues_reordered(case, stay=True)
 
 
 def target_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, the cache stays where it was."""
-    return _continues_reordered(_with_one_source(case), stay=True)
+    return _continues_reordered(_with_equal_sources(case), stay=True)
 
 
 def source_rows_not_selected(case: ModelAndTokens[Any]) -> bool:
     """Where all rows have one source, nothing is wrong."""
-    return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_one_source(case))
+    return case.model.has_source and not _continues_reordered(case) and _continues_reordered(_with_equal_sources(case))
 
 
 def _logits_after_draft(case: ModelAndTokens[Any], draft: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ PATTERNS = [
     Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),
     Pattern("a later chunk is wrong alone: its mask is aligned to the wrong corner, or a state is forgotten before it",
             (*STEP_IDS, *PADDING_IDS), only_later_chunks_wrong),
-    Pattern("no rows are selected at all", ("rows",), no_rows_selected),
+    Pattern("no rows are selected at all", ("rows",), rows_not_selected),
     Pattern("keys and values of the target are not selected", ("rows",), target_rows_not_selected),
     Pattern("keys and values of the source are not selected", ("rows",), source_rows_not_selected),
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),

@@ -85,7 +85,7 @@ def rows_swapped(model: CachedModel[Any]) -> ChangedMethods:
     return {"select_rows": lambda cache, rows: model.select_rows(cache, rows.flip(0))}
 
 
-def copy_shared(model: CachedModel[Any]) -> ChangedMethods:
+def copy_is_original(model: CachedModel[Any]) -> ChangedMethods:
     """A copy of a cache is the cache itself."""
     return {"copy_cache": lambda cache: cache}
 
@@ -169,7 +169,7 @@ FAULTS = [
         ("mask.late", mask_late, ("causal.prefix",)),
         ("cache.cut", cache_cut, ("steps",)),
         ("rows.swapped", rows_swapped, ("rows",)),
-        ("copy.shared", copy_shared, ("fork",)),
+        ("copy.shared", copy_is_original, ("fork",)),
         ("draft.kept", draft_kept, ("rollback",)),
         ("padding.seen", padding_seen, ("source.padding", "padding.left", "generate.ragged")),
         ("generated.last", generated_wrong, ("generate.greedy",)),

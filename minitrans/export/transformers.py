@@ -35,7 +35,7 @@ transformers.utils.logging.disable_progress_bar()  # there is one for each file,
 
 BATCH_LINES = 64  # lines that are translated at once
 LOGIT_TOLERANCE = 1e-12  # of logits in float64, absolute or as a share of the logit, whichever is larger
-MAX_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
+N_VERIFIED_WORDS = 20_000  # of the words that training showed, how many the proof tokenizes
 
 # What `text.reading.clean` turns into one space, with SentencePiece's mark for a space. (Regular expressions of other
 # libraries have other ideas of white space.)
@@ -250,7 +250,7 @@ def verify_engine(engine: Engine, bundle: Bundle) -> None:
             _raise_mismatch(
                 f"piece {i} is {escape_controls(repr(other))} there and {escape_controls(repr(piece))} here"
             )
-    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.source_words or ())[:MAX_VERIFIED_WORDS]]
+    lines = [*HOSTILE_LINES, *pieces, *sorted(bundle.source_words or ())[:N_VERIFIED_WORDS]]
     encoded = tokenizer.encode_batch(map(with_keyboard_marks, lines) if tokenizer.reader.plain else lines)
     for line, ids, hf_ids in zip(lines, encoded, engine.tokenizer(lines, verbose=False).input_ids, strict=True):
         if [*ids, tokenizer.eos_id] != hf_ids:

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from minitrans.errors import UserError
 
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 MAX_LINE_BYTES = 1 << 22  # a longer line is not text, and may be a few kilobytes that unpack to gigabytes
 ALL_LINE_NUMBERS = range(1, sys.maxsize)  # numbers of the lines of a whole file
 
@@ -147,4 +147,4 @@ def read_lines(path: str | Path) -> list[str]:
 
 def escape_controls(text: str) -> str:
     r"""Escape, as `\x1b`, what moves a cursor, breaks the line or reverses it; for messages and labels."""
-    return _INVISIBLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)

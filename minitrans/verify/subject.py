@@ -108,7 +108,7 @@ def model_and_random_pairs(model: Transformer, seed: int = 1) -> ModelAndPairs:
         return ordinary[torch.randint(len(ordinary), (n,), generator=generator)].tolist()
 
     sources, targets = [ids(n) for n in (7, 3, 6, 1, 4)], [ids(n) for n in (4, 8, 5, 9, 2)]
-    return make_model_and_pairs(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
+    return model_and_id_pairs(model, sources, targets, [sources, [ids(n) for n in (2, 7, 5, 5, 1, 6, 4)]])
 
 
 def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
@@ -155,7 +155,7 @@ def model_and_text_pairs(
     lines = sorted((ids[:longest] for ids in tokenizer.encode_batch(read)), key=len)
     lines = lines[:: max(1, math.ceil(len(lines) / MAX_DECODE_LINES))]
     batches = [lines[i : i + DECODE_BATCH_SIZE] for i in range(0, len(lines), DECODE_BATCH_SIZE)]
-    subject = make_model_and_pairs(bundle.model, sources, targets, batches)
+    subject = model_and_id_pairs(bundle.model, sources, targets, batches)
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
     if src_ids.size(1) <= longest:  # all sentences may be equally long, and there must be padding
         src_ids = F.pad(src_ids, (0, 1), value=pad_id)
@@ -168,7 +168,7 @@ def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> lis
     return list(zip(*map(tokenizer.encode_batch, sides), strict=True))
 
 
-def make_model_and_pairs(
+def model_and_id_pairs(
     model: Transformer,
     sources: Sequence[list[int]],
     targets: Sequence[list[int]],

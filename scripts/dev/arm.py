@@ -47,7 +47,7 @@ exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \
     "$arm/root/usr/bin/python{PYTHON_VERSION}" "$@"
 """,
 }
-EXCERPT_LINES = {"everyday": 100, "train": 1000, "valid": 10}  # lines of each
+EXCERPT_SIZES = {"everyday": 100, "train": 1000, "valid": 10}  # lines of each file
 TRAIN_ARGUMENTS = "-m minitrans train --config configs/en-zh.yaml --data.path {made} --run-dir {made}/run"
 TRAIN_ARGUMENTS += " --tokenizer.vocab_size 2000 --data.batch_tokens 256 --model.n_layers 1 --trainer.max_steps 20"
 TRAIN_ARGUMENTS += " --trainer.val_check_interval 20 --compiled "
@@ -94,7 +94,7 @@ def make_arm_environment() -> None:
 def run_check(check: str, run: Path) -> bool:
     """Run one of the checks, and show what it says."""
     with tempfile.TemporaryDirectory() as made:
-        for name, lines in ((f"{split}.{lang}", n) for split, n in EXCERPT_LINES.items() for lang in ("en", "zh")):
+        for name, lines in ((f"{split}.{lang}", n) for split, n in EXCERPT_SIZES.items() for lang in ("en", "zh")):
             with open(ROOT / "data" / "en-zh" / name, encoding="utf-8") as whole:
                 Path(made, name).write_text("".join(islice(whole, lines)), encoding="utf-8")
         arguments = [word.format(run=run, made=made) for word in CHECKS[check].split()]

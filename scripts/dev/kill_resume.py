@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     different = kills = 0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        wait_for_run(start_run(folder / "unbroken", args.steps, args.flags))
+        wait_for_success(start_run(folder / "unbroken", args.steps, args.flags))
         unbroken = file_digests(folder / "unbroken")
         for number in range(1, args.runs + 1):
             run_dir = folder / str(number)
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 process.communicate()
                 if process.returncode:
                     killed.append(str(newest_step(run_dir)))
-            wait_for_run(start_run(run_dir, args.steps, args.flags))
+            wait_for_success(start_run(run_dir, args.steps, args.flags))
             same = file_digests(run_dir) == unbroken
             print(f"run {number}: killed after step {', '.join(killed)}: {'same' if same else 'DIFFERENT'}", flush=True)
             different += not same
@@ -106,7 +106,7 @@ def newest_step(run_dir: Path) -> int:
     return max(steps, default=0 if (run_dir / "config.yaml").is_file() else -1)
 
 
-def wait_for_run(process: "subprocess.Popen[str]") -> None:
+def wait_for_success(process: "subprocess.Popen[str]") -> None:
     """Wait for the end of a run, which has to be a good one."""
     _, err = process.communicate()
     if process.returncode:

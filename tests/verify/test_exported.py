@@ -13,7 +13,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans.export.ctranslate2 import engine_decode
 from minitrans.verify.checks import CHECKS, exported
-from minitrans.verify.subject import ModelAndPairs, fresh_model, make_model_and_pairs, model_and_random_pairs
+from minitrans.verify.subject import ModelAndPairs, fresh_model, model_and_id_pairs, model_and_random_pairs
 
 SCORE_CHECK, GREEDY_CHECK = (
     next(check for check in CHECKS if check.id == f"export.{name}") for name in ("score", "greedy")
@@ -72,13 +72,13 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
 def test_without_sentences_nothing_is_shown() -> None:
     subject = model_and_random_pairs(fresh_model())
     assert GREEDY_CHECK.measure(replace(subject, decode_batches=[])) == math.inf
-    blank = make_model_and_pairs(fresh_model(), [[]], [[]], [[[]]])
+    blank = model_and_id_pairs(fresh_model(), [[]], [[]], [[[]]])
     assert SCORE_CHECK.measure(blank) == GREEDY_CHECK.measure(blank) == math.inf
 
 
 def test_blank_sentences_are_left_out() -> None:
     model = fresh_model()
-    subject = make_model_and_pairs(model, [[], [5, 7], [9]], [[4], [6, 8], []], [[[], [5, 7]], [[]]])
+    subject = model_and_id_pairs(model, [[], [5, 7], [9]], [[4], [6, 8], []], [[[], [5, 7]], [[]]])
     assert SCORE_CHECK.measure(subject) <= SCORE_CHECK.tolerance
     assert GREEDY_CHECK.measure(subject) == 0.0
 

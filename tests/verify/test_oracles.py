@@ -19,7 +19,7 @@ from minitrans.verify.oracles import (
     torch_transformer,
 )
 from minitrans.verify.sabotage import SABOTAGES
-from minitrans.verify.subject import ModelAndPairs, make_model_and_pairs
+from minitrans.verify.subject import ModelAndPairs, model_and_id_pairs
 
 MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than rounding does
 
@@ -27,7 +27,7 @@ MIN_WEIGHT_EFFECT = 1e-6  # a changed weight moves the numbers by far more than 
 def make_subject() -> ModelAndPairs:
     """H*Dh = D, as PyTorch has it; B = 3, S = 6, T = 5."""
     model = random_model(0, d_model=8, n_heads=2, d_head=None, tie_embeddings=False)
-    return make_model_and_pairs(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
+    return model_and_id_pairs(model, [[4, 6, 7, 0, 8], [9], [2, 2, 10]], [[7, 4], [6], [0, 9, 8, 2]], [])
 
 
 @torch.no_grad()

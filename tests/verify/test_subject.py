@@ -18,7 +18,7 @@ from minitrans.verify.subject import (
     RUNNING_EXAMPLE,
     fresh_model,
     load_run_and_pairs,
-    make_model_and_pairs,
+    model_and_id_pairs,
     model_and_random_pairs,
     model_and_text_pairs,
 )
@@ -94,7 +94,7 @@ def test_the_model_is_copied_as_float64_in_eval_mode() -> None:
 
 
 def test_padding_is_left_out_of_the_pairs() -> None:
-    subject = make_model_and_pairs(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
+    subject = model_and_id_pairs(fresh_model(), [[7, 8, 9], []], [[5], [6, 7]], [])
     assert subject.pairs() == [([7, 8, 9, 2], [1, 5]), ([2], [1, 6, 7])]
     assert subject.src_ids.tolist() == [[7, 8, 9, 2], [2, 0, 0, 0]]
     assert subject.tgt_out.tolist() == [[5, 2, 0], [6, 7, 2]]
