@@ -332,8 +332,8 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
         "planted/config.yaml names data.cache_dir; remove that line, and give it as a flag",
     ),
     *(
-        (make_link(name), f"{REDO} run {flag}", f"run/{name} is a link, ... written where links lead; remove it")
-        for name in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
+        (make_link(n), f"{REDO} run {flag}", f"run/{n} is a link, and nothing is written where links lead; remove it")
+        for n in ("checkpoints", "tensorboard", "metrics.csv", "tensorboard/hparams.yaml", ".minitrans")
         for flag in ("--resume", "--overwrite")
     ),
     ({}, f"{INIT_FROM} gone", "gone is not a folder; give the run folder that `minitrans train` wrote"),
@@ -396,7 +396,7 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
     *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
-    *((resize_file(name, 2**40), f"{name} is damaged (1099511627776 bytes") for name in (METADATA, TOKENIZER, WORDS)),
+    *((resize_file(n, 2**40), f"{n} is damaged (1099511627776 bytes, more") for n in (METADATA, TOKENIZER, WORDS)),
     (remove_file(WORDS), NO_WORDS),
     ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
@@ -413,7 +413,10 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     (edit_sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
     (edit_sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
     (edit_sizes(d_head="16"), f"{DAMAGED} ... '<'"),
-    (edit_sizes(vocab_size=7), "vocab_size is 7 in the model, ... in the tokenizer; the files come from different"),
+    (
+        edit_sizes(vocab_size=7),
+        "vocab_size is 7 in the model, ... in the tokenizer; the files come from different runs",
+    ),
     (edit_sizes(pad_id=9), "pad_id is 9 in the model, 0 in the tokenizer"),
     (edit_sizes(bos_id=9), "bos_id is 9 in the model, 1 in the tokenizer"),
     (edit_sizes(eos_id=9), "eos_id is 9 in the model, 2 in the tokenizer"),

@@ -231,14 +231,16 @@ NUMERIC_IDS = (*STEP_IDS, *CAUSAL_IDS, *SOURCE_IDS, *PADDING_IDS)
 VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone": "mask alone", "rollback": "rollback"}
 # The first that fits is named, so that what explains more comes before what explains less.
 PATTERNS = [
-    Pattern("random numbers are drawn, as by dropout out of eval mode", (*NUMERIC_IDS, "random"), draws_random_numbers),
+    Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMERIC_IDS, "random"),
+            draws_random_numbers),
     Pattern("something inside is computed in float32", NUMERIC_IDS, computes_in_float32,
             dtype_tolerance(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS), sees_next_tokens),
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS), sees_all_later_tokens),
     Pattern("padding is attended to", SOURCE_IDS, attends_to_source_padding),
     Pattern("padding is attended to", PADDING_IDS, attends_to_padding),
-    Pattern("padding is not attended to, but counted: positions begin where padding does", PADDING_IDS, counts_padding),
+    Pattern("padding is not attended to, but counted: positions begin where the padding does", PADDING_IDS,
+            counts_padding),
     Pattern("positions start at 0 again at every step", STEP_IDS, positions_restart),
     Pattern("each step is fed the previous token", STEP_IDS, feeds_the_token_before),
     Pattern("the cache forgets its first tokens", STEP_IDS, forgets_first_tokens),

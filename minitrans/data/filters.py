@@ -60,7 +60,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
     """Tell which of the N pairs have a side that `clean` leaves empty."""
     sides = pairs["source"], pairs["target"]
     # A character that is no separator, control, format or U+2581 is enough; where there is none, `clean` decides.
-    full = pc.and_(*(pc.match_substring_regex(side, r"[^\pZ\pC▁]") for side in sides)).to_numpy().copy()
+    full = pc.and_(*(pc.match_substring_regex(side, r"[^\pZ\pC\x{2581}]") for side in sides)).to_numpy().copy()
     for row in np.flatnonzero(~full):
         full[row] = all(clean(side[row].as_py()) for side in sides)
     return ~full

@@ -141,8 +141,8 @@ class Api:
         lines = [line for pieces in split for line in pieces[1::2]]
         detected = self._detected_languages("\n".join(lines))[0]
         translator = self._find_translator(detected["language"] if source == "auto" else source, target)
-        # For our page: LibreTranslate has no such thing.
-        doubting = str(params.get("unsure", "")).lower() not in ("", "0", "false")
+        unsure = params.get("unsure")  # for our page: LibreTranslate has no such thing
+        doubting = bool(unsure) and str(unsure).lower() not in ("0", "false")
         work: BatchFunction = translator.translations if doubting else translator.translate
         translations = iter(await self._queued_results(request, translator, work, lines))
         self._counts["minitrans_lines_total"] += len(lines)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
+_MAX_MENDED_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -277,19 +278,20 @@ class Reader:
 
     def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; one that only lacks its ' comes first."""
-        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) < 30 else []
+        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_MENDED_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        ranks, short = self._ranks or {}, self.add_apostrophe(word)
+        ranks, short = self._ranks or {}, self.apostrophe_forms(word)
         return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
 
-    def add_apostrophe(self, word: str) -> list[str]:
+    def apostrophe_forms(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as because it lacks an apostrophe: of `dont`, `don't`."""
-        known = self._ranks if self._ranks and self.uses_placeholders else {}
-        return [form for i in range(1, len(word)) if (form := f"{word[:i]}'{word[i:]}") in known]
+        if not self.uses_placeholders or len(word) > _MAX_MENDED_LENGTH:
+            return []
+        return [form for i in range(1, len(word)) if (form := f"{word[:i]}'{word[i:]}") in (self._ranks or {})]
 
 
 def load_reader(folder: str | Path) -> Reader:

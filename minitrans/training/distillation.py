@@ -41,8 +41,7 @@ from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
-# Of `trainer.max_steps`: a teacher need not be perfect.
-TEACHER_STEPS_FACTOR, STUDENT_STEPS_FACTOR, MODEL_STEPS_FACTOR = 2 / 3, 2, 2 / 3
+TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
 MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
@@ -81,7 +80,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     for seed in SEEDS:
         for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
             run = folder / f"{direction}{seed}"
-            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS_FACTOR, seed=seed)
+            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
             copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
@@ -90,7 +89,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
     texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
     for seed in SEEDS:
         yield from train_unless_done(
-            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS_FACTOR, seed=seed)
+            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
 
     copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
@@ -114,7 +113,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
         learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
-    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS_FACTOR, seed=config.seed)
+    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
 
 
@@ -133,16 +132,14 @@ def rerank_candidates(students: Sequence[Translator], teacher: Translator, sourc
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
-    likes += BACKWARD_WEIGHT * sentence_log_probs(teacher, targets, given)
+    likes += BACKWARD_WEIGHT * pair_log_probs(teacher, targets, given)
     likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
 
 
 @torch.inference_mode()
-def sentence_log_probs(
-    translator: Translator, sources: Sequence[str], targets: Sequence[str]
-) -> npt.NDArray[np.float64]:
+def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> npt.NDArray[np.float64]:
     """The log-probability of each target, EOS included, as the translation of its source; what is too long is cut."""
     model, tokenizer = translator.bundle.model, translator.bundle.tokenizer
     longest = model.config.max_len - 1
@@ -212,14 +209,12 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     yield config, scores
 
 
-def translate_unless_done(
-    teacher: RunConfig, sentences: Path, output: Path, work: Callable[..., Iterable[str]]
-) -> None:
+def translate_unless_done(teacher: RunConfig, file: Path, output: Path, work: Callable[..., Iterable[str]]) -> None:
     """Have a teacher translate a file, as `work` does, unless that has been done."""
     if output.is_file():
         return
     translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
-    write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(sentences))))
+    write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(file))))
 
 
 def copy_unless_done(file: Path, other: Path) -> None:

@@ -245,10 +245,10 @@ class Translator:
         known = self.bundle.source_words
         if known is None:
             return ()
-        names = () if line.isupper() else re.findall(r"\S*[A-Z]\S*", line)
+        names = [] if line.isupper() else [word for word in line.split() if re.search("[A-Z]", word)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
         words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.add_apostrophe(word))
+        unknown = dict.fromkeys(word for word in words if not self._reader.apostrophe_forms(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 

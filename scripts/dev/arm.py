@@ -43,7 +43,7 @@ exec aarch64-linux-gnu-g++ "$@"
 unset CXX
 arm='{ARM_DIR}'
 export PATH="$arm/bin:$PATH" XDG_CACHE_HOME="$arm/cache" OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}"
-exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \
+exec qemu-aarch64-static -cpu neoverse-n1 -L "$arm/root" -0 "$arm/bin/python" \\
     "$arm/root/usr/bin/python{PYTHON_VERSION}" "$@"
 """,
 }

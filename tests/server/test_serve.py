@@ -106,7 +106,8 @@ def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Tran
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
     assert answer == client.post("/translate", json=question).json()
-    assert answer == client.post("/translate", data={**question, "unsure": "false"}).json()
+    for no in ({"data": {**question, "unsure": "false"}}, {"json": {**question, "unsure": None}}):
+        assert answer == client.post("/translate", **no).json()
 
 
 def test_html(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,7 +125,8 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
     assert shown(COPIER.preprocess(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
-    assert (READER.add_apostrophe("hes"), Reader(True, None, KNOWN).add_apostrophe("hes")) == (["he's"], [])
+    assert (READER.apostrophe_forms("hes"), Reader(True, None, KNOWN).apostrophe_forms("hes")) == (["he's"], [])
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).apostrophe_forms("x" * 15 + "y" * 15) == []  # soon answered
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))

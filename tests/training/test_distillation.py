@@ -33,7 +33,7 @@ def load_config(run: Path) -> dict[str, Any]:
 
 
 class DistilledRun(NamedTuple):
-    """A finished run, beside its teachers, and what its translators were asked for and compiled_options with."""
+    """A finished run, beside its teachers, and what its translators were asked for and loaded with."""
 
     run: Path
     searches: set[tuple[Any, ...]]
@@ -148,7 +148,7 @@ def test_the_log_probability_of_a_translation_is_its_score(tiny_run: Path) -> No
         for translation in translations
         if source
     ]
-    scores = distillation.sentence_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
+    scores = distillation.pair_log_probs(translator, [source for source, _ in pairs], [t.text for _, t in pairs])
     near = np.isclose(scores, [t.score for _, t in pairs], rtol=1e-4)
     assert near.mean() > 0.7  # pieces that spell the same are others now and then
 
@@ -174,7 +174,7 @@ def test_students_agree_on_the_candidate_that_they_and_the_teacher_like(
     students[0].n_best_list[0].append(Translation("x", -9.0))  # once more, in other pieces
     backward = {"x": -5.0, "y": -9.0, "z": -9.0, "": 0.0}
     monkeypatch.setattr(
-        distillation, "sentence_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])
+        distillation, "pair_log_probs", lambda _, targets, sources: np.array([backward[t] for t in targets])
     )
 
     def agreed(vote: float, backward: float, length: float) -> str:
