@@ -54,6 +54,19 @@ def write_file(path: str | Path, content: bytes | str) -> None:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def make_folder(path: Path, advice: str) -> Path:
+    """Make a folder, unless it is there, and return its path.
+
+    Raises:
+        UserError: It cannot be made; the message ends with the advice.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; {advice}") from error
+    return path
+
+
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Make a folder beside `path`; it takes that name when the block ends, and vanishes if the block fails.

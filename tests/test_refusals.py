@@ -94,7 +94,7 @@ BAD_COMMANDS = [
     ("explain RUN a -o one/page.html", "cannot write one/page.html: Not a directory"),
     ("explain RUN --input .", "cannot read .: Is a directory; give the path of a readable text file"),
     ("explain RUN --input gone", "cannot read gone: No such file or directory; give the path of a readable text file"),
-    ("verify RUN --report one/proof", "cannot make the folder one/proof: Not a directory; name another one"),
+    ("verify RUN --report one/proof", "cannot write one/proof: Not a directory; name another folder"),
     ("verify --sabotage position.restart", "no sabotage position.restart (see --list); the nearest is positions.resta"),
     ("verify --sabotage mask.leak run", "--sabotage breaks a fresh model: give no RUN, --data or --self-test with it"),
     ("verify --sabotage mask.leak --self-test", "--sabotage breaks a fresh model: give no RUN, --data or --self-test "),

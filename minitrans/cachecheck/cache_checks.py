@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.measure import (
-    Check,
     Deviation,
     NotOfferedError,
     check_registrar,
@@ -34,12 +33,8 @@ GENERATION_LENGTH = 16  # tokens of a prompt and what is generated after it
 DRAFT_LENGTH = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
-CHECKS: list[Check] = []
 
-
-# -- Steps and the full pass ------------------------------------------------------------------------------------------
-
-claim = check_registrar("Steps and the full pass", CHECKS)
+claim, STEP_CHECKS = check_registrar("Steps and the full pass")
 
 
 def concat_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
@@ -47,18 +42,18 @@ def concat_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
 
-def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int], spare: int = 0) -> list[Tensor]:
-    """What the tokens give in chunks, through a cache with `spare` slots too many."""
-    cache = case.new_cache(case.tokens.size(1) + spare)
+def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int]) -> list[Tensor]:
+    """What the tokens give in chunks, through a cache."""
+    cache = case.new_cache()
     return concat_chunks([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
 
 
 def chunk_deviation(
-    case: ModelAndTokens[Any], chunks: Sequence[int], spare: int = 0, passing: CachedModel[Any] | None = None
+    case: ModelAndTokens[Any], chunks: Sequence[int], passing: CachedModel[Any] | None = None
 ) -> Deviation:
     """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
     want = (case if passing is None else replace(case, model=passing)).full_pass()
-    return compare(feed_in_chunks(case, chunks, spare), want).named(f"fed in chunks of {_format_chunks(chunks)}")
+    return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {_format_chunks(chunks)}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
@@ -192,9 +187,7 @@ def attention_weights_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return difference
 
 
-# -- What may be seen -------------------------------------------------------------------------------------------------
-
-claim = check_registrar("What may be seen", CHECKS)
+claim, VISIBILITY_CHECKS = check_registrar("What may be seen")
 
 
 @claim("causal.prefix", "logits of every prefix, against those of the whole")
@@ -264,19 +257,16 @@ def count_ineffective_tokens(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(n_without)
 
 
-# -- Padding and other rows -------------------------------------------------------------------------------------------
-
-claim = check_registrar("Padding and other rows", CHECKS)
+claim, PADDING_CHECKS = check_registrar("Padding and other rows")
 
 
 @claim("source.padding", "logits of each row alone without padding, in steps too, and of the batch with more padding")
-def source_padding_deviation(case: ModelAndTokens[Any], more: int = 3) -> Deviation:
+def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """A source's padding changes nothing."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
     whole, deviations = case.full_pass()[:1], []
-    if case.model.max_len:
-        more = min(more, case.model.max_len - case.src_ids.size(1))
+    more = min(3, (case.model.max_len or sys.maxsize) - case.src_ids.size(1))
     padding = case.src_ids[~case.src_mask].tolist() or case.model.ordinary
     padded = replace(
         case, src_ids=F.pad(case.src_ids, (0, more), value=padding[0]), src_mask=F.pad(case.src_mask, (0, more))
@@ -372,9 +362,7 @@ def batch_deviation(case: ModelAndTokens[Any]) -> Deviation:
     return worst(deviations)
 
 
-# -- Rows and caches --------------------------------------------------------------------------------------------------
-
-claim = check_registrar("Rows and caches", CHECKS)
+claim, ROW_CHECKS = check_registrar("Rows and caches")
 
 
 @claim("rows", "logits after each of four selections, against full passes on the selected rows")
@@ -383,32 +371,18 @@ def reordering_deviation(case: ModelAndTokens[Any]) -> Deviation:
     rows, length = case.tokens.shape
     selections = [[*range(1, rows), 0], [1, 0, *range(rows), 1], [rows, 0, 1], [2], [0]][:length]
     size, others = length // len(selections), len(selections) - 1
-    return selection_deviation(case, [length - others * size, *[size] * others], selections)
-
-
-def selection_deviation(
-    case: ModelAndTokens[Any], chunks: Sequence[int], selections: Sequence[Sequence[int]]
-) -> Deviation:
-    """Select rows after every chunk, and compare the next with a full pass over what the selected rows have been fed.
-
-    Rows that a selection repeats go different ways from then on: each is fed the tokens of another row.
-
-    Args:
-        case: What to measure.
-        chunks: Sizes that sum to T.
-        selections: For each chunk the rows to keep after it, indices into those that are left by then.
-    """
+    chunks = case.tokens.split([length - others * size, *[size] * others], 1)
     cache, deviations = case.new_cache(), []
     kept = case.with_tokens(case.tokens[:, :0])
-    for piece, rows in zip(case.tokens.split(list(chunks), 1), selections, strict=True):
+    for piece, selected in zip(chunks, selections, strict=True):  # a row that stands twice is fed two rows' tokens
         new = piece[torch.arange(len(kept.tokens)) % len(piece)]
         start = kept.tokens.size(1)
         kept = kept.with_tokens(torch.cat([kept.tokens, new], 1))
         got = case.feed(new, cache)
         want = [x.narrow(-2, start, new.size(1)) for x in kept.full_pass()]
-        deviations.append(compare(got, want).named(f"after selections of rows up to {list(rows)}", start))
-        cache = case.select_rows(cache, torch.tensor(rows))
-        kept = kept.with_rows(torch.tensor(rows))
+        deviations.append(compare(got, want).named(f"after selections of rows up to {selected}", start))
+        cache = case.select_rows(cache, torch.tensor(selected))
+        kept = kept.with_rows(torch.tensor(selected))
     return worst(deviations)
 
 
@@ -459,25 +433,24 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("caches.two", "logits of two decodes that take turns, against full passes")
-def interleaved_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
+def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Two caches in use at once on one model do not mix."""
-    chunks = [1] * case.tokens.size(1) if chunks is None else chunks
     reverse = case.with_rows(torch.arange(len(case.tokens)).flip(0))
     both = [case, reverse.with_tokens(case.tokens.flip(0, 1))]
     caches = [each.new_cache() for each in both]
     steps: list[list[list[Tensor]]] = [[], []]
-    for pieces in zip(*(each.tokens.split(list(chunks), 1) for each in both), strict=True):
+    for pieces in zip(*(each.tokens.split(1, 1) for each in both), strict=True):
         for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
             mine.append(each.feed(piece, cache))
     return worst([compare(concat_chunks(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
 @claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
-def alternating_deviation(case: ModelAndTokens[Any], chunks: Sequence[int] | None = None) -> Deviation:
+def alternating_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, cache = case.full_pass(), case.new_cache()
     steps, deviations = [], []
-    for piece in case.tokens.split(2 if chunks is None else list(chunks), 1):
+    for piece in case.tokens.split(2, 1):
         steps.append(case.feed(piece, cache))
         deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
     return worst([*deviations, compare(concat_chunks(steps), want)])
@@ -500,9 +473,7 @@ def random_numbers_drawn(case: ModelAndTokens[Any]) -> Deviation:
     return Deviation(moved)
 
 
-# -- Generating -------------------------------------------------------------------------------------------------------
-
-claim = check_registrar("Generating", CHECKS)
+claim, GENERATION_CHECKS = check_registrar("Generating")
 SHORTFALL_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
@@ -583,3 +554,6 @@ def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
             scores.append(log_p[:, row.tokens.size(1) - 1 :].mean(1))
         deviations.append(deviation(*scores).named(f"prompt {b}"))
     return worst(deviations)
+
+
+CHECKS = [*STEP_CHECKS, *VISIBILITY_CHECKS, *PADDING_CHECKS, *ROW_CHECKS, *GENERATION_CHECKS]

@@ -367,12 +367,11 @@ def architectures() -> dict[str, tuple[str, type[HFModel]]]:
     }
 
 
-def small_model(architecture: str, seed: int = 0, **settings: object) -> HFModel:
+def small_model(architecture: str, **settings: object) -> HFModel:
     """A small model of an architecture, in which every parameter is random, norms and biases too.
 
     Args:
         architecture: Such as "marian", "MarianMTModel" or "gpt2".
-        seed: Of the numbers.
         settings: Settings of its own, in place of those of SMALL_SIZES, FIXED_SETTINGS and ARCHITECTURE_SETTINGS.
 
     Raises:
@@ -381,12 +380,12 @@ def small_model(architecture: str, seed: int = 0, **settings: object) -> HFModel
     if architecture not in architectures():
         raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
-        return call_model(_random_model, architecture, seed, settings)  # a configuration may refuse in any way
+        return call_model(_random_model, architecture, settings)  # a configuration may refuse in any way
     except NotOfferedError as error:
         raise LoadError(f"no small {architecture} can be made, give a folder with a model: {error}") from error
 
 
-def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> HFModel:
+def _random_model(architecture: str, settings: dict[str, object]) -> HFModel:
     name, kind = architectures()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
@@ -395,7 +394,7 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
         tried = {**_small_settings(config_class, **attempt), **own}
         for _ in range(n_dropped + 1):
             try:
-                return _model_from_settings(name, kind, seed, tried)
+                return _model_from_settings(name, kind, tried)
             except Exception as error:
                 first = first or error
                 tried = _drop_settings(tried, set(re.findall(r"\w+", str(error))) - settings.keys())
@@ -403,7 +402,7 @@ def _random_model(architecture: str, seed: int, settings: dict[str, object]) -> 
     raise first
 
 
-def _model_from_settings(name: str, kind: type[HFModel], seed: int, settings: dict[str, object]) -> HFModel:
+def _model_from_settings(name: str, kind: type[HFModel], settings: dict[str, object]) -> HFModel:
     config = transformers.CONFIG_MAPPING[name](**settings)
     for setting in ("is_decoder", "causal"):
         if kind is DecoderOnly and hasattr(config, setting):
@@ -413,7 +412,7 @@ def _model_from_settings(name: str, kind: type[HFModel], seed: int, settings: di
     if size > MAX_PARAMETERS:
         raise NotOfferedError(f"even when it is small it has {size:,} parameters")
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         model = kind.auto_class.from_config(config, dtype=torch.float32)
         with torch.no_grad():
             for parameter in model.parameters():

@@ -171,24 +171,25 @@ class Check:
             return math.inf
 
 
-def check_registrar(title: str, registry: list[Check]) -> Callable[..., Callable[[AnyMeasure], AnyMeasure]]:
-    """Begin a chapter of a table: returns the decorator that adds its checks to the registry.
+def check_registrar(title: str) -> tuple[Callable[..., Callable[[AnyMeasure], AnyMeasure]], list[Check]]:
+    """Begin a chapter of a table: returns the decorator that adds checks to it, and the list of its checks.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
     measured in too. The docstring of what it decorates is the claim, one sentence. Gradients are off, unless it turns
     them on.
     """
+    checks: list[Check] = []
 
     def check(
         id_: str, what: str, tolerance: float = TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
     ) -> Callable[[AnyMeasure], AnyMeasure]:
         def register(measure: AnyMeasure) -> AnyMeasure:
-            registry.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
+            checks.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
             return measure
 
         return register
 
-    return check
+    return check, checks
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,9 @@ def verify_command(args: Namespace) -> int:
     """Measure every claim about attention and cached decoding, on a fresh model, a trained run or another model."""
     from rich.console import Console
 
-    from minitrans.files import write_file
+    from minitrans.files import make_folder, write_file
     from minitrans.translate.backend import describe_backends
-    from minitrans.verify.page import make_folder, page_html
+    from minitrans.verify.page import page_html
     from minitrans.verify.report import as_json, print_report
 
     if args.list:
@@ -59,7 +59,7 @@ def verify_command(args: Namespace) -> int:
     is_issue = bool(args.model and args.report) and args.report.endswith(".md")
     path = Path(args.report or "", "" if is_issue else "index.html")
     if args.report:
-        make_folder(path.parent)  # now, and not after minutes of measuring
+        make_folder(path.parent, "name another folder")  # now, and not after minutes of measuring
     measure: Callable[..., tuple[Report, Any]] = measure_hugging_face if args.model else measure_minitrans
     report, subject = measure(args, Console(stderr=True))
     if args.report:

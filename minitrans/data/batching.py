@@ -135,11 +135,6 @@ class IdRows:
         return torch.from_numpy(padded)
 
 
-def pad_sequences(rows: Sequence[Sequence[int]], pad_id: int) -> Tensor:
-    """Stack rows of ids into one tensor (B, longest row), int64, filled up with `pad_id` on the right."""
-    return IdRows.from_lists(rows).to_padded_tensor(pad_id)
-
-
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
     return collate_rows(IdRows.from_lists(src), IdRows.from_lists(tgt), pad_id, bos_id, eos_id)

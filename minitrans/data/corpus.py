@@ -31,7 +31,7 @@ from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_
 from minitrans.data.settings import DataConfig
 from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
-from minitrans.files import atomic_open
+from minitrans.files import atomic_open, make_folder
 from minitrans.text import reading
 from minitrans.text.reading import Reader, clean, find_signs
 from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
@@ -232,11 +232,7 @@ def _n_cores() -> int:
 
 def _cache_folder(cache_dir: str | None) -> Path:
     folder = Path(cache_dir or datasets.config.HF_DATASETS_CACHE) / "minitrans"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}; set data.cache_dir to another folder") from error
-    return folder
+    return make_folder(folder, "set data.cache_dir to another folder")
 
 
 def _reader_code() -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from minitrans.errors import UserError
-from minitrans.files import lock_file, write_file
+from minitrans.files import lock_file, make_folder, write_file
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training.config import CONFIG_FILE, RunConfig, saved_settings
 from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, save_words
@@ -81,10 +81,7 @@ def begin_run(
     """
     run_dir = config.run_dir
     if not is_there:
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write {run_dir}: {error.strerror}; give another --run-dir") from error
+        make_folder(run_dir, "give another --run-dir")
         held.enter_context(lock_file(run_dir / MARK_FILE))
         if (run_dir / CONFIG_FILE).exists():
             raise UserError(f"{run_dir} is not empty; give --resume, --overwrite or another --run-dir")

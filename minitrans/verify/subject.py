@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from minitrans.cachecheck.protocol import ModelAndTokens
-from minitrans.data.batching import collate, pad_sequences
+from minitrans.data.batching import IdRows, collate
 from minitrans.model.cache import DecoderCache
 from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.text.tokenizer import Tokenizer
@@ -183,7 +183,7 @@ def model_and_id_pairs(
         tgt_in=batch.tgt_in,
         tgt_out=batch.tgt_out,
         decode_batches=[
-            pad_sequences([[*ids, config.eos_id] for ids in rows], config.pad_id) for rows in decode_batches
+            IdRows.from_lists(rows).to_padded_tensor(config.pad_id, eos_id=config.eos_id) for rows in decode_batches
         ],
         examples=[],
         piece=str,

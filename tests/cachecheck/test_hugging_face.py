@@ -83,10 +83,9 @@ def test_every_fault_put_around_it_is_caught(name: str) -> None:
     assert [each.id for each in caught if not each.caught_by] == []
 
 
-def test_no_parameter_is_zero_or_one_and_the_seed_decides() -> None:
-    one, same, other = (dict(hugging_face.small_model("bart", seed).model.named_parameters()) for seed in (0, 0, 1))
+def test_no_parameter_is_zero_or_one_and_they_are_the_same_each_time() -> None:
+    one, same = (dict(hugging_face.small_model("bart").model.named_parameters()) for _ in range(2))
     assert all(torch.equal(one[name], same[name]) for name in one)
-    assert not any(torch.equal(one[name], other[name]) for name in one)
     assert not any(((p == 0) | (p == 1)).any() for p in one.values())
 
 

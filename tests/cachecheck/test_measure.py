@@ -180,8 +180,7 @@ def test_a_check_draws_the_same_random_numbers_every_time() -> None:
 
 
 def test_a_chapter_registers_its_checks_in_order() -> None:
-    registry: list[Check] = []
-    chapter = check_registrar("A chapter", registry)
+    chapter, checks = check_registrar("A chapter")
 
     @chapter("a", "one")
     def measure(subject: object) -> float:
@@ -189,7 +188,7 @@ def test_a_chapter_registers_its_checks_in_order() -> None:
         return float(torch.is_grad_enabled())
 
     chapter("b", "two", tolerance=0.5, lower=())(torch.enable_grad()(measure))
-    first, second = registry
+    first, second = checks
     assert first == Check("a", "A chapter", "A claim.", "one", TOLERANCE, LOWER_DTYPES, first.measure)
     assert second == Check("b", "A chapter", "A claim.", "two", 0.5, (), second.measure)
     assert (first.measure(None), second.measure(None)) == (0.0, 1.0)

@@ -13,7 +13,6 @@ from minitrans.data.batching import (
     IdRows,
     collate,
     collate_rows,
-    pad_sequences,
     plan_batches,
 )
 from minitrans.data.loader import EpochLoader
@@ -144,11 +143,11 @@ def test_several_processes_see_every_row_once_in_as_many_batches_of_the_same_pla
         assert not any(in_turn[len(plan) :])
 
 
-def test_pad_sequences() -> None:
+def test_rows_are_padded_to_the_longest() -> None:
     for rows, padded in (([[5, 6], [], [7]], [[5, 6], [9, 9], [7, 9]]), ([[], []], [[], []])):
-        ids = pad_sequences(rows, pad_id=9)
+        ids = IdRows.from_lists(rows).to_padded_tensor(pad_id=9)
         assert (ids.dtype, ids.tolist()) == (torch.int64, padded)
-    assert pad_sequences([], pad_id=9).shape == (0, 0)
+    assert IdRows.from_lists([]).to_padded_tensor(pad_id=9).shape == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,14 @@ import math
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 import torch
 from test_pictures import elements_of_class, parse_svg
 
 from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
-from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.page import make_folder, page_html
+from minitrans.verify.page import page_html
 from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_pair
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
@@ -158,13 +156,3 @@ def test_the_page_stays_small_whatever_the_model(n_layers: int, n_heads: int, ma
     assert len(html.encode()) < 2_000_000
     assert ("To keep the page small" in html) == (shown is not None)
     assert shown is None or shown in html
-
-
-def test_a_folder_is_made_or_it_is_the_users_error(tmp_path: Path) -> None:
-    make_folder(tmp_path / "a" / "b")
-    make_folder(tmp_path / "a" / "b")  # it may be there
-    (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^cannot make the folder .*/file: File exists; name another one$"):
-        make_folder(tmp_path / "file")
-    with pytest.raises(UserError, match=r"^cannot make the folder .*/file/sub: Not a directory"):
-        make_folder(tmp_path / "file" / "sub")

@@ -7,7 +7,7 @@ from unittest import mock
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import check_registrar, deviation, worst
 from minitrans.cachecheck.protocol import N_BEAMS
 from minitrans.compiled import probe
 from minitrans.compiled import training as compiled
@@ -22,8 +22,7 @@ from minitrans.model.transformer import Transformer
 from minitrans.verify.checks.training import loss_deviation
 from minitrans.verify.subject import ModelAndPairs
 
-CHECKS: list[Check] = []
-claim = check_registrar("Compiled code", CHECKS)
+claim, CHECKS = check_registrar("Compiled code")
 
 
 @claim(

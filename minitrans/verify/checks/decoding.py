@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional as F
 
 from minitrans.cachecheck import cache_checks
-from minitrans.cachecheck.measure import Check, MeasureFn, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import MeasureFn, check_registrar, deviation, worst
 from minitrans.cachecheck.protocol import N_BEAMS
-from minitrans.data.batching import collate, pad_sequences
+from minitrans.data.batching import IdRows, collate
 from minitrans.model.decoding import (
     CachedStepper,
     UncachedStepper,
@@ -26,9 +26,8 @@ from minitrans.model.transformer import Transformer, TransformerConfig
 from minitrans.verify.adapter import TransformerAdapter, model_and_tokens
 from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 
-CHECKS: list[Check] = []
 GROUP_TITLE = "Decoding step by step"
-claim = check_registrar(GROUP_TITLE, CHECKS)
+claim, CHECKS = check_registrar(GROUP_TITLE)
 
 TENSORS_TEXT = "logits, outputs of all layers, all attention weights"
 
@@ -169,7 +168,7 @@ def greedy_follows_full_pass(subject: ModelAndPairs) -> float:
     for src_ids in subject.decode_batches:
         cached = [hypothesis.ids for hypothesis in greedy_decode(CachedStepper(model), src_ids)]
         uncached = [hypothesis.ids for hypothesis in greedy_decode(UncachedStepper(model), src_ids)]
-        tgt_in = pad_sequences([[config.bos_id, *ids] for ids in cached], config.pad_id)
+        tgt_in = IdRows.from_lists(cached).to_padded_tensor(config.pad_id, bos_id=config.bos_id)
         logits = model(src_ids, tgt_in[:, : config.max_len])
         chosen = torch.stack([likeliest_token(logits[:, t], config) for t in range(logits.size(1))], dim=1).tolist()
         for b, ids in enumerate(cached):

@@ -8,13 +8,12 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, check_registrar, deviation, dtype_tolerance, worst
+from minitrans.cachecheck.measure import check_registrar, deviation, dtype_tolerance, worst
 from minitrans.export.ctranslate2 import engine_decode, load_engine, save_engine
 from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_probs
 from minitrans.verify.subject import ModelAndPairs
 
-CHECKS: list[Check] = []
-claim = check_registrar("Another engine", CHECKS)
+claim, CHECKS = check_registrar("Another engine")
 
 
 def vocabulary_pieces(subject: ModelAndPairs) -> list[str]:

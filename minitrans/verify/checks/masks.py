@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
-from minitrans.cachecheck.measure import MIN_FAULT, Check, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
 from minitrans.pages.pictures import heat_map
@@ -16,8 +16,7 @@ from minitrans.verify import wrong_formulas
 from minitrans.verify.checks.heads import attention_modules
 from minitrans.verify.subject import ModelAndPairs
 
-CHECKS: list[Check] = []
-claim = check_registrar("Masks", CHECKS)
+claim, CHECKS = check_registrar("Masks")
 
 
 def mask_and_attention_weights(subject: ModelAndPairs) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:

@@ -6,7 +6,7 @@ from typing import cast
 
 import torch
 
-from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import check_registrar, deviation, worst
 from minitrans.model import reference
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.loss import batch_loss
@@ -17,8 +17,7 @@ from minitrans.verify.checks.heads import torch_compatible_model
 from minitrans.verify.oracles import numpy_weights, torch_layer, torch_transformer
 from minitrans.verify.subject import ModelAndPairs
 
-CHECKS: list[Check] = []
-claim = check_registrar("The whole model", CHECKS)
+claim, CHECKS = check_registrar("The whole model")
 
 
 @claim(

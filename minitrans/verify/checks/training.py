@@ -8,14 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from minitrans.cachecheck.measure import Check, check_registrar, deviation, worst
+from minitrans.cachecheck.measure import check_registrar, deviation, worst
 from minitrans.data.batching import IdRows
 from minitrans.data.loader import EpochLoader
 from minitrans.model.loss import CHUNK_ROWS, batch_loss, label_smoothed_cross_entropy, linear_cross_entropy
 from minitrans.verify.subject import ModelAndPairs
 
-CHECKS: list[Check] = []
-claim = check_registrar("Training", CHECKS)
+claim, CHECKS = check_registrar("Training")
 
 
 @claim(

@@ -1,28 +1,14 @@
 """The report as one self-contained page: it opens from disk and loads nothing from anywhere."""
 
 from itertools import groupby
-from pathlib import Path
 
 from minitrans.cachecheck.measure import LOWER_DTYPES, Report, dtype_name, to_str
-from minitrans.errors import UserError
 from minitrans.pages.pictures import catch_matrix
 from minitrans.pages.render import template_renderer
 from minitrans.verify.page import figures
 from minitrans.verify.subject import ModelAndPairs
 
 render_template = template_renderer("minitrans.verify.page", number=to_str)
-
-
-def make_folder(folder: Path) -> None:
-    """Make the folder for the page, if need be.
-
-    Raises:
-        UserError: It cannot be made.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}; name another one") from error
 
 
 def page_html(report: Report, subject: ModelAndPairs | str) -> str:
