@@ -126,6 +126,16 @@ def tiny_flags(data: Path, max_steps: int = 200) -> list[str]:
     return [word for name, value in settings.items() for word in (f"--{name}", str(value))]
 
 
+class EvilPickle:
+    """Creates a folder when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
 def wait_for_group_exit(group: int) -> None:
     """Wait for the last process of a group, half a minute at most."""
     with contextlib.suppress(ProcessLookupError):

@@ -130,11 +130,6 @@ def test_translate_writes_a_line_for_each_line_or_one_error(
         assert source or not translation
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_run: Path) -> Translator:
-    return Translator.load(tiny_run)
-
-
 # -- the corpus reader ----------------------------------------------------------------------------------------------
 
 

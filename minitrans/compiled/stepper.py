@@ -139,17 +139,7 @@ class CompiledStepper:
         return CompiledState(cross, offsets, capacity)
 
     def next_tokens(self, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:
-        """Feed each row's next token, and see what comes after it.
-
-        Args:
-            tokens: int64 (R,), the first one BOS.
-            state: From `begin`; gains the tokens.
-            n: How many continuations of each row to return.
-
-        Returns:
-            The n likeliest, or all that there are, best first and among equals in the order of their ids:
-            log-probabilities, float32 or float64, and int64 ids, both (R, n). PAD and BOS are not among them; but where
-            the model's numbers are not finite, all is PAD.
+        """Feed each row's next token, and see what comes after it, as `Stepper` says.
 
         Raises:
             ValueError: More tokens than `begin` was told, or not one for each row.

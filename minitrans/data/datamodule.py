@@ -50,9 +50,8 @@ class TranslationDataModule(LightningDataModule):
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
             self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
-            self._train = EpochLoader(
-                *_pair_rows(self._train_ids), tokenizer.special_ids, config.batch_tokens, seed, noise
-            )
+            sides, special_ids = _pair_rows(self._train_ids), tokenizer.special_ids
+            self._train = EpochLoader(*sides, special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
 
     def train_dataloader(self) -> EpochLoader | StreamLoader:
         """Return a loader of `Batch`es, shuffled again in every epoch; a stream has no end."""
@@ -99,7 +98,7 @@ class TranslationDataModule(LightningDataModule):
         return None if counts is None else sorted(counts, key=lambda word: (-counts[word], word))
 
     def find_line_numbers(self, batch: Batch) -> list[int]:
-        """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that noise has not changed."""
+        """Return the lines, as `find_pair_numbers` counts them, of the pairs of a batch that are as in the corpus."""
         sides = (self.tokenizer.decode_batch(ids.tolist()) for ids in (batch.src_ids, batch.tgt_out))
         return find_pair_numbers(self.config, self.tokenizer.reader, {*zip(*sides, strict=True)})
 

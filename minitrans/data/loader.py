@@ -46,16 +46,24 @@ class BatchLoader(ABC):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         noise: Changes some of the pairs.
+        reversed_epochs: In so many epochs at first, every second batch has sources and targets exchanged.
         begin: What is saved to resume where the first buffer begins.
     """
 
     def __init__(
-        self, special_ids: SpecialIds, batch_tokens: int, seed: int, noise: Noise | None, begin: dict[str, Any]
+        self,
+        special_ids: SpecialIds,
+        batch_tokens: int,
+        seed: int,
+        noise: Noise | None,
+        reversed_epochs: int,
+        begin: dict[str, Any],
     ) -> None:
         self._special_ids = special_ids
         self._batch_tokens = batch_tokens
         self._seed = seed
         self._noise = noise
+        self._reversed_epochs = reversed_epochs
         self._place: dict[str, Any] = {"buffer": 0, "position": 0} | begin
 
     @abstractmethod
@@ -87,6 +95,8 @@ class BatchLoader(ABC):
                 sides = buffer.src.take(rows), buffer.tgt.take(rows)
                 if self._noise is not None:
                     sides = self._noise(*sides, buffer.epoch, buffer.first_pair_number + rows)
+                if buffer.epoch < self._reversed_epochs and taken % 2 == 0:
+                    sides = sides[::-1]
                 yield collate_rows(*sides, *self._special_ids)
             number, position = number + 1, 0
 
@@ -115,8 +125,9 @@ class EpochLoader(BatchLoader):
         batch_tokens: int,
         seed: int,
         noise: Noise | None = None,
+        reversed_epochs: int = 0,
     ) -> None:
-        super().__init__(special_ids, batch_tokens, seed, noise, begin={})
+        super().__init__(special_ids, batch_tokens, seed, noise, reversed_epochs, begin={})
         self._sides = src, tgt
         self._n_batches = len(plan_batches(src.lengths + 1, tgt.lengths + 1, batch_tokens, None))
 

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from minitrans.data.noise import NOISES
-from minitrans.data.settings_file import Count, Ratio, Share
+from minitrans.data.settings_file import Count, CountFromZero, Ratio, Share
 from minitrans.errors import UserError, nearest_name_error
 
 
@@ -34,6 +34,8 @@ class DataConfig:
         noise: Shares of the training pairs that get noise, as people type, drawn again in each epoch, such as
             {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,
             blank_before_end, no_apostrophes, no_blanks, typo, emoji, item, quotes; null: none.
+        reversed_epochs: In so many epochs at first, every second batch is reversed, to be translated from target to
+            source: from a small corpus the model learns more in both directions (Ding et al. 2021).
     """
 
     path: str
@@ -52,6 +54,7 @@ class DataConfig:
     streaming: bool = False
     shuffle_buffer: Count = 100_000
     noise: dict[str, Share] | None = None
+    reversed_epochs: CountFromZero = 0
 
     def __post_init__(self) -> None:
         """Check the values."""

@@ -57,7 +57,7 @@ class StreamLoader(BatchLoader):
         self._beginning = self._split.rows.state_dict()
         self.words: Counter[str] | None = Counter()
         begin = {"pairs": self._beginning, "epoch": 0, "first": 0}
-        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, begin)
+        super().__init__(tokenizer.special_ids, config.batch_tokens, seed, noise, config.reversed_epochs, begin)
 
     def __len__(self) -> int:
         """A number that is never reached: without one, Lightning would fetch a batch ahead of the training."""

@@ -20,6 +20,13 @@ _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
 _UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+# What people text in English, and what it is short for.
+SHORT_FORMS = {
+    "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
+    "ppl": "people", "tmr": "tomorrow", "rly": "really", "msg": "message", "tho": "though", "gonna": "going to",
+    "wanna": "want to", "gotta": "have to", "gimme": "give me", "lemme": "let me", "idk": "i don't know",
+    "np": "no problem", "btw": "by the way",
+}  # fmt: skip
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
@@ -259,8 +266,10 @@ class Reader:
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
+            capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im, Ive
             forms = (split_words(form) for form in (word, word.removesuffix("'s")))
-            if len(word) < 2 or any(all(each in self._ranks for each in form) for form in forms):
+            one_letter = len(word) < 2 and (capital or not self.full_forms(word.lower()))
+            if one_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
                 read.append((meant, False))
@@ -277,21 +286,23 @@ class Reader:
         return " ".join(out)
 
     def _correct_typo(self, word: str) -> str | None:
-        """The commonest known word that is one typing error away, if any; one that only lacks its ' comes first."""
+        """The commonest known word that is one typing error away, if any; what it is short for comes first."""
         cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_MENDED_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
             edits += [a + letter + b for a, b in cuts for letter in "abcdefghijklmnopqrstuvwxyz"]  # left out
             edits += [a + letter + b[1:] for a, b in cuts if b for letter in neighbouring_keys(b[0])]
-        ranks, short = self._ranks or {}, self.apostrophe_forms(word)
-        return min(short or (each for each in edits if each in ranks), key=lambda each: ranks[each], default=None)
+        ranks = self._ranks or {}
+        meant = self.full_forms(word) or (each for each in edits if each in ranks)
+        return min(meant, key=lambda each: ranks.get(each, 0), default=None)
 
-    def apostrophe_forms(self, word: str) -> list[str]:
-        """The known words that a word in lower case is read as because it lacks an apostrophe: of `dont`, `don't`."""
+    def full_forms(self, word: str) -> list[str]:
+        """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
         if not self.uses_placeholders or len(word) > _MAX_MENDED_LENGTH:
             return []
-        return [form for i in range(1, len(word)) if (form := f"{word[:i]}'{word[i:]}") in (self._ranks or {})]
+        forms = SHORT_FORMS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
+        return [form for form in forms if all(each in (self._ranks or {}) for each in form.split(" "))]
 
 
 def load_reader(folder: str | Path) -> Reader:

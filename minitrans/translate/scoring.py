@@ -95,12 +95,7 @@ def score_systems(
     Intervals and p-values come from sacreBLEU's paired bootstrap with 1,000 resamples (Koehn 2004). They are the same
     every time: its seed is fixed, by the environment variable SACREBLEU_SEED if that is set.
 
-    Args:
-        systems: What each of them wrote.
-        references: What they should have written; as many.
-        target: As for `score`.
-        tokenize: As for `score`.
-        others: As for `score`.
+    All but `systems`, which is what each of them wrote, is as for `score`.
 
     Raises:
         ValueError: There is nothing to score, or the counts differ.

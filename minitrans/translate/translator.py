@@ -239,8 +239,8 @@ class Translator:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
 
         Words that the translation has too are left out if they have a digit or are names, written with a capital: they
-        are to be copied. A word that is read with the apostrophe that it lacks, as `dont` is, is left out, too. There
-        are none for a run whose training showed too many words to list.
+        are to be copied. So are those that are read as known ones, such as `dont` and `u`. There are none for a run
+        whose training showed too many words to list.
         """
         known = self.bundle.source_words
         if known is None:
@@ -248,7 +248,7 @@ class Translator:
         names = [] if line.isupper() else [word for word in line.split() if re.search("[A-Z]", word)]
         named = {word for name in names if self._reader.uses_placeholders for word in split_words(name)}
         words = (word for word in split_words(line) if word not in known)
-        unknown = dict.fromkeys(word for word in words if not self._reader.apostrophe_forms(word))
+        unknown = dict.fromkeys(word for word in words if not self._reader.full_forms(word))
         copied = translation.lower()
         return tuple(w for w in unknown if not (w in copied and (re.search(r"\d", w) or w in named)))
 

@@ -29,7 +29,7 @@ from random import Random
 from typing import NamedTuple
 
 from minitrans.text.lines import read_lines
-from minitrans.text.reading import split_words
+from minitrans.text.reading import SHORT_FORMS, split_words
 from minitrans.translate.translator import Translator
 
 CORPUS_DIR = Path(__file__).resolve().parents[2] / "data" / "en-zh"
@@ -39,6 +39,7 @@ KEYS_AND_NEIGHBOURS = (  # each letter key of a QWERTY keyboard, and those aroun
     "qwa wqeas ewrsd retdf tryfg ytugh uyihj iuojk oipkl pol aqwsz sawedzx dsferxc fdgrtcv gfhtyvb hgjyubn jhkuinm"
     " kjliom lkop zasx xzcsd cxvdf vcbfg bvngh nbmhj mnjk"
 )
+SHORT = {form: short for short, form in SHORT_FORMS.items()}
 NEIGHBOURS_BY_KEY = {keys[0]: keys[1:] for keys in f"{KEYS_AND_NEIGHBOURS} {KEYS_AND_NEIGHBOURS.upper()}".split()}
 
 
@@ -123,6 +124,7 @@ SENTENCE_NOISES: dict[str, TypingNoise] = {
     "three stops": lambda line, _: with_end_mark(line, "..."),
     "curly apostrophes": lambda line, _: TypedLine(line.replace("'", "’")),
     "no apostrophes": lambda line, _: TypedLine(line.replace("'", "")),
+    "short forms": lambda line, _: TypedLine(re.sub(r"[\w']+", lambda word: SHORT.get(word[0].lower(), word[0]), line)),
     "number before": lambda line, rng: TypedLine(f"{(n := rng.randint(1, 9))}. {line}", output_prefix=str(n)),
     "more blanks": lambda line, rng: TypedLine(rng.choice((f" {line} ", line.replace(" ", "  ", 1)))),
     "no blank after comma": lambda line, _: TypedLine(line.replace(", ", ",")),

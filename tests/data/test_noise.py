@@ -123,6 +123,23 @@ def test_the_rest_is_as_without_noise(tmp_path: Path, way: dict[str, Any]) -> No
     assert without.source_words() == noisy.source_words() != []
 
 
+@both_loaders
+def test_every_second_batch_of_the_first_epochs_is_reversed(tmp_path: Path, way: dict[str, Any]) -> None:
+    def first_batches(n_epochs: int) -> list[tuple[int, IdPairs]]:
+        stopped, resumed = (make_data(tmp_path, None, reversed_epochs=n_epochs, **way) for _ in range(2))
+        first = [*islice(epoch_batches(stopped), 3)]
+        resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+        return [*first, *islice(epoch_batches(resumed), 60)]
+
+    are_reversed: dict[int, list[bool]] = {}
+    for (epoch, pairs), other in zip(first_batches(0), first_batches(2), strict=True):
+        assert other in ((epoch, pairs), (epoch, [pair[::-1] for pair in pairs]))
+        are_reversed.setdefault(epoch, []).append(other[1] != pairs)
+    assert len(are_reversed) > 3
+    for epoch, flags in are_reversed.items():
+        assert flags == [epoch < 2 and i % 2 == 1 for i in range(len(flags))] or (way and epoch < 2 and any(flags))
+
+
 def test_shares_are_those_of_the_pairs() -> None:
     """Changed pairs are changed again: a kind comes before the end as often as its share is of both."""
     for shares, lowered, listed in (({"lower": 0.3}, 0.3, 0), ({"lower": 0.1, "item": 0.3}, 0.1 / 0.7, 0.3 / 0.9)):

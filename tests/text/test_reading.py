@@ -14,6 +14,7 @@ KIND_LETTERS = (
 SIGNS = ",.!?'\"-:;%()，。"
 WORDS = (
     "the i in he see there three their don't new york was at of is my cat book house because yes he's from form tom's"
+    " you are know i'm"
 )
 KNOWN = WORDS.split()
 PLAIN_READER, COPIER, READER = Reader(True), Reader(True, SIGNS), Reader(True, SIGNS, KNOWN)
@@ -39,6 +40,7 @@ COPIED_CASES = {
     "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]", "SEE MARIA": "see [N1]",
 }  # fmt: skip
 TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
+    "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
     "He is thier cat": "he is their cat", "he is Becasue": "he is because", "Teh cat": "the cat", "becase": "because",
     "my boook": "my book", "my hpuse": "my house", "hquse": "[N1]", "Hes yex": "he's yes", "thre frm": "there from",
 }  # fmt: skip
@@ -125,8 +127,8 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
     assert shown(COPIER.preprocess(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
-    assert (READER.apostrophe_forms("hes"), Reader(True, None, KNOWN).apostrophe_forms("hes")) == (["he's"], [])
-    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).apostrophe_forms("x" * 15 + "y" * 15) == []  # soon answered
+    assert (READER.full_forms("hes"), Reader(True, None, KNOWN).full_forms("hes")) == (["he's"], [])
+    assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_forms("x" * 15 + "y" * 15) == []  # soon answered
 
 
 @given(st.lists(st.sampled_from(KNOWN).flatmap(lambda word: st.sampled_from([word, word.capitalize(), word.upper()]))))

@@ -18,6 +18,7 @@ import kill_resume
 import numpy as np
 import pytest
 import torch
+from commands import EvilPickle
 from lightning.pytorch import Trainer
 from torch import Tensor
 from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, saved_steps, spawn, train
@@ -256,16 +257,6 @@ def test_a_later_checkpoint_that_is_damaged_does_not_push_out_a_good_one(corpus:
     (tiny_run_copy / "checkpoints/step-900.ckpt").write_bytes(b"PK")
     assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 0
     assert saved_steps(tiny_run_copy) == [196, 200]
-
-
-class EvilPickle:
-    """Creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Any, tuple[str]]:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("name", ["checkpoints/step-200.ckpt", "checkpoints/best.ckpt", "config.yaml"])

@@ -1,7 +1,6 @@
 """A run folder: what is saved is what is loaded, and no code in it is run."""
 
 import io
-import os
 import pickle
 import shutil
 from dataclasses import replace
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 import sentencepiece
 import torch
-from commands import refusal_message
+from commands import EvilPickle, refusal_message
 from conftest import randomize
 from safetensors.torch import load_file, save_file
 
@@ -115,16 +114,6 @@ def test_shapes_that_disagree_are_found_before_a_tensor_is_read(run_dir: Path, m
     monkeypatch.setattr(torch.Tensor, "isfinite", None)
     with pytest.raises(UserError, match=f"does not fit model.json: {bias} differs"):
         load_bundle(run_dir)
-
-
-class EvilPickle:
-    """Creates a folder when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.mkdir, (str(self.path),)
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
