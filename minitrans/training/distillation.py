@@ -82,7 +82,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
             run = folder / f"{direction}{seed}"
             teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
             yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
-            copy_unless_done(corpus / f"train.{given}", corpus / f"{run.name}.{given}")
+            write_file(corpus / f"{run.name}.{given}", (corpus / f"train.{given}").read_bytes())
             search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
             translate_unless_done(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
 
@@ -92,7 +92,7 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
             derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
 
-    copy_unless_done(corpus / f"train.{source}", corpus / f"agreed0.{source}")
+    write_file(corpus / f"agreed0.{source}", (corpus / f"train.{source}").read_bytes())
     for seed in SEEDS:
         teacher = replace(config, run_dir=folder / f"backward{seed}")
         sample = partial(Translator.sample, top=SAMPLING_TOP_K, seed=seed)
@@ -165,6 +165,8 @@ def derive_run_config(
     """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""
     splits = {"train": "+".join(texts), "valid": "valid"}
     data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
+    if texts != ["train"]:  # the teachers have shown both directions
+        data = replace(data, reversed_epochs=0)
     steps = config.trainer["max_steps"]
     trainer = config.trainer | ({"max_steps": max(1, round(steps * fraction))} if steps > 0 else {})
     return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
@@ -215,9 +217,3 @@ def translate_unless_done(teacher: RunConfig, file: Path, output: Path, work: Ca
         return
     translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
     write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(file))))
-
-
-def copy_unless_done(file: Path, other: Path) -> None:
-    """Copy a file, unless that has been done."""
-    if not other.is_file():
-        write_file(other, file.read_bytes())

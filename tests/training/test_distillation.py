@@ -20,7 +20,7 @@ from minitrans.translate.translator import Translation, Translator
 
 Capture = pytest.CaptureFixture[str]
 STEPS = 6
-DISTILL_FLAGS = ("--tokenizer.vocab_size", "600", "--compiled", "off")
+DISTILL_FLAGS = ("--tokenizer.vocab_size", "600", "--compiled", "off", "--data.reversed_epochs", "1")
 
 
 def distill(corpus: Path, run_dir: Path, *flags: str) -> int:
@@ -95,6 +95,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
         for name in (forward, backward):
             assert load_config(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
             assert load_config(folder / name)["seed"] == seed
+            assert load_config(folder / name)["data"]["reversed_epochs"] == 1
             names.append(name)
 
     for seed in (1, 2):
@@ -118,6 +119,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert model["training"]["init_from"] == str(folder / "student1")  # 7 is 1 modulo 2
     assert model["seed"] == 7
     assert model["data"]["path"] == str(corpus)
+    assert model["data"]["reversed_epochs"] == student["data"]["reversed_epochs"] == 0
     assert model["data"]["splits"] == {"train": "train+backward1+backward2+agreed0+agreed1+agreed2", "valid": "valid"}
     assert (Translator.load(distilled.run).bundle.source, model["data"]["target"]) == ("en", "zh")
 
