@@ -552,7 +552,7 @@ def test_evaluate_prints_scores_with_intervals_and_signatures(tiny_run: Path, re
     assert bleu.startswith("BLEU nrefs:1|bs:1000|seed:12345|case:mixed|eff:no|tok:zh|")
     assert chrf.startswith("chrF nrefs:1|bs:1000|seed:12345|")
     assert re.fullmatch(
-        r"test.en: unsure of \d+.\d%; of these 0.0% wrong \(precision\), of the wrong none among them \(recall\); "
+        r"test.en: unsure of \d+.\d%; 0.0% of these wrong \(precision\), none of the wrong marked \(recall\); "
         r"wrong: equal to no reference, chrF below 40",
         marks,
     )
@@ -582,7 +582,7 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
         assert marks["unsure_precision"] == pytest.approx(100 * both_and / sum(unsure))
         assert marks["unsure_recall"] == (None if more else pytest.approx(100 * both / 5))
         assert marks["unsure_wrong"] == "equal to no reference"
-    told_of = f"of these {100 * both / sum(unsure):.1f}% wrong (precision), of the wrong {20 * both:.1f}% among"
+    told_of = f"{100 * both / sum(unsure):.1f}% of these wrong (precision), {20 * both:.1f}% of the wrong"
     assert told_of in command_output(*evaluate)
     (run / "model.json").write_text(json.dumps({name: sizes[name] for name in sizes if name != "threshold"}))
     assert "unsure" not in command_output(*evaluate, "--json")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def add_decoding(parser: Parser) -> None:
     """How to translate."""
     parser.add_argument("--batch-tokens", type=positive_int, default=4096, help="source tokens in a batch")
-    beams = bounded_number(int, 1, 200, "more take time and memory by the square, and find nothing better")
+    beams = bounded_number(int, 1, 200, "more take time and memory quadratically, and find nothing better")
     parser.add_argument("--beam", type=beams, default=1, metavar="K", help="beams to search with; 1 is greedy")
     parser.add_argument(
         "--length-penalty",

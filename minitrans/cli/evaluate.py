@@ -93,6 +93,6 @@ def print_unsure_scores(name: str, marks: "UnsureScores") -> None:
         "none" if percent is None else f"{percent:.1f}%" for percent in (marks.unsure_precision, marks.unsure_recall)
     )
     print(
-        f"{name}: unsure of {marks.unsure:.1f}%; of these {precision} wrong (precision), of the wrong {recall} among "
-        f"them (recall); wrong: {marks.unsure_wrong}"
+        f"{name}: unsure of {marks.unsure:.1f}%; {precision} of these wrong (precision), {recall} of the wrong "
+        f"marked (recall); wrong: {marks.unsure_wrong}"
     )

@@ -15,7 +15,7 @@ EXTRA_BY_FORMAT = {"ctranslate2": "export", "transformers": "hf"}  # the extra t
 def add_export_flags(parser: Parser) -> None:
     """Where to write it, for which engine, and what to score it on."""
     parser.add_argument("run", metavar="RUN", help="run folder")
-    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="folder to write, a new one")
+    parser.add_argument("-o", "--output", metavar="DIR", required=True, help="new folder to write")
     parser.add_argument("--format", choices=EXTRA_BY_FORMAT, default="ctranslate2", help="the engine to write for")
     parser.add_argument("--license", metavar="L", help="for the model card of transformers' format, such as apache-2.0")
     add_test_set_flags(parser, required=False)

@@ -18,7 +18,7 @@ def add_serve_flags(parser: Parser) -> None:
     chars, requests = bounded_number(int, 1, 100_000, "all wait for a long one"), bounded_number(int, 0, 2**31 - 1)
     parser.add_argument("--char-limit", type=chars, default=5000, metavar="N", help="most characters in a request")
     parser.add_argument(
-        "--rate-limit", type=requests, default=0, metavar="N", help="most requests of a client in a minute; 0: no limit"
+        "--rate-limit", type=requests, default=0, metavar="N", help="most requests per client and minute; 0: no limit"
     )
     parser.add_argument("--queue", type=positive_int, default=256, metavar="N", help="most requests that may wait")
     sites = "site whose scripts may send requests, such as https://example.org; * is any; may be given several times"
@@ -70,7 +70,7 @@ def open_socket(host: str, port: int) -> socket.socket:
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or "it is no host's name"
+        why = (isinstance(error, OSError) and error.strerror) or "not a host name"
         raise UserError(f"cannot listen on {host}, port {port}: {why}; give another --host or --port") from error
     # Connections inherit it. asyncio sets it on none whose protocol number is 0; a body would wait 40 ms for an ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

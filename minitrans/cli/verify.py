@@ -34,7 +34,7 @@ def add_verify_flags(parser: Parser) -> None:
     parser.add_argument(
         "--report",
         metavar="PATH",
-        help="write the same as a page with pictures, PATH/index.html; with --model, a PATH that ends with .md becomes "
+        help="also write a page with pictures, PATH/index.html; with --model, a PATH that ends with .md becomes "
         "an issue for the model's library, with a short program that shows what fails",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -46,7 +46,7 @@ class BatchLoader(ABC):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         noise: Changes some of the pairs.
-        reversed_epochs: In so many epochs at first, every second batch has sources and targets exchanged.
+        reversed_epochs: For that many epochs at first, every second batch has sources and targets exchanged.
         begin: What is saved to resume where the first buffer begins.
     """
 

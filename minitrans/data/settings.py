@@ -31,11 +31,11 @@ class DataConfig:
         deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
         streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
+        reversed_epochs: For that many epochs at first, every second batch is reversed, to be translated from target to
+            source: from a small corpus the model learns more in both directions (Ding et al. 2021).
         noise: Shares of the training pairs that get noise, as people type, drawn again in each epoch, such as
             {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,
             blank_before_end, no_apostrophes, no_blanks, typo, emoji, item, quotes; null: none.
-        reversed_epochs: In so many epochs at first, every second batch is reversed, to be translated from target to
-            source: from a small corpus the model learns more in both directions (Ding et al. 2021).
     """
 
     path: str
@@ -53,8 +53,8 @@ class DataConfig:
     deduplicate: bool = False
     streaming: bool = False
     shuffle_buffer: Count = 100_000
-    noise: dict[str, Share] | None = None
     reversed_epochs: CountFromZero = 0
+    noise: dict[str, Share] | None = None
 
     def __post_init__(self) -> None:
         """Check the values."""

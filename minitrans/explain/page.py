@@ -45,7 +45,7 @@ class ExplanationPage:
         data = {
             "layers": list(range(config.n_layers - n_layers + 1, config.n_layers + 1)),
             "heads": config.n_heads,
-            "sentences": [_as_json(sentence, n_layers) for sentence in sentences[:n_sentences]],
+            "sentences": [_json_dict(sentence, n_layers) for sentence in sentences[:n_sentences]],
         }
         page = render_template(
             "explain.html",
@@ -95,7 +95,7 @@ def _layer_bytes(sentence: TracedTranslation) -> int:
     return sum(weights[0].numel() for weights in numbers) * 16 // 3
 
 
-def _as_json(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
+def _json_dict(sentence: TracedTranslation, n_layers: int) -> dict[str, object]:
     """What the script needs to know, for the last `n_layers` layers."""
     attention, translation = sentence.attention, sentence.translation
     return {

@@ -28,7 +28,7 @@ def dropout_byte_threshold(p: float) -> int:
 
 
 def dropout(x: Tensor, p: float, training: bool) -> Tensor:
-    """Set each element to 0 with probability p, and scale up the others so that the mean stays.
+    """Set each element to 0 with probability p, and scale up the others to keep the mean.
 
     A random byte decides for each element; p is therefore rounded to a multiple of 1/256. Which ones are dropped
     depends only on a seed drawn from PyTorch's generator. PyTorch's own dropout draws a number for each element, which

@@ -17,7 +17,7 @@ def sample(stepper: Stepper[AnyState], src_ids: Tensor, top: int, seed: int) -> 
         stepper: What computes the steps.
         src_ids: int64 (B, S), padded on the right.
         top: How many tokens one is drawn from; 1 is greedy decoding.
-        seed: With the tokens of its source it decides what is drawn for a row, whatever rows are beside it.
+        seed: This and a row's source tokens decide what is drawn for the row, whatever rows are beside it.
 
     Returns:
         For each row its target tokens, without BOS and EOS.

@@ -226,7 +226,7 @@ class Api:
         q = params.get("q") or ""
         texts = q if isinstance(q, list) else [q]
         if not all(isinstance(text, str) for text in texts):
-            _refuse("q holds what is no text; give a text, or a list of texts")
+            _refuse("q is not text; give a text, or a list of texts")
         if (n := len("\n".join(texts))) > self._char_limit:
             _refuse(f"q has {n} characters, the limit is {self._char_limit}; send less at once")
         return params

@@ -49,7 +49,7 @@ _AFTER_SENTENCE = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
 _SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
 _NO_SPACE_AFTER = "。？！…，；：”’」』）"  # after these no blank is written
-_SURPLUS_CHARACTERS = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
+_SURPLUS_PUNCTUATION = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
@@ -202,7 +202,7 @@ class Reader:
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
-                return self._replace_unknown_words(unit, places)
+                return self._mark_names_fix_typos(unit, places)
             return ",".join(places.assign(part, kind) for part, kind in _unit_parts(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
@@ -251,13 +251,13 @@ class Reader:
 
     def normalize(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
-        return _MISSING_SPACE.sub(" ", _SURPLUS_CHARACTERS.sub("", with_keyboard_marks(text))) if self.plain else text
+        return _MISSING_SPACE.sub(" ", _SURPLUS_PUNCTUATION.sub("", with_keyboard_marks(text))) if self.plain else text
 
     def lowered(self, source: str) -> str:
         """A source in lower case, because people often type no capitals, and capitals say little."""
         return source.lower() if self.plain else source
 
-    def _replace_unknown_words(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
+    def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
         """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
         if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
             return run[0]

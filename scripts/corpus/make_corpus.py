@@ -211,7 +211,7 @@ def word_set(en: str) -> set[str]:
     return set(variant_key(en).split())
 
 
-def numeric_words(en: str) -> set[str]:
+def digit_words(en: str) -> set[str]:
     """List the words of a text that have digits, without the days of dates."""
     return set(re.findall(r"\S*\d(?:\S*\w)?%?", re.sub(r"\d+(?=, \d{4})", "", en)))
 
@@ -341,7 +341,7 @@ def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], f
     not_shown = {pair.line: pair.words for pair in compositional}
     base: PairsByLine = collections.defaultdict(list)
     for pair in chain.from_iterable(map(filler.fill_often, lines)):
-        parts = sentence_keys(pair.en) | numeric_words(pair.en)
+        parts = sentence_keys(pair.en) | digit_words(pair.en)
         if pair.words.isdisjoint(not_shown.get(pair.line, ())) and left_out.isdisjoint(parts):
             base[pair.line].append(pair)
     shown = frozenset().union(*(pair.words for pairs in base.values() for pair in pairs))
@@ -388,7 +388,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 name: (CORPUS_DIR / f"{name}.en").read_text(encoding="utf-8").splitlines() for name in HAND_WRITTEN_SETS
             }
             *kept_out, formulas = (set(map(variant_key, each)) for each in texts.values())
-            kept_out.append(numeric_words(" ".join(texts["values"])))
+            kept_out.append(digit_words(" ".join(texts["values"])))
             write_corpus(arguments.out, make_corpus(lines, kinds, set().union(*kept_out), formulas, arguments.seed))
     except TableError as error:
         print(f"make_corpus: {error}", file=sys.stderr)

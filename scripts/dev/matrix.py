@@ -30,7 +30,7 @@ PYTEST_ARGUMENTS += ["-p", "no:faulthandler"]  # it would take the signal that t
 TRAIN_ARGUMENTS = ["train", "--config", "configs/en-zh.yaml", "--trainer.max_steps", "20"]
 TRAIN_ARGUMENTS += ["--trainer.val_check_interval", "20"]
 TRAIN_ARGUMENTS += ["--trainer.limit_val_batches", "1", "--data.batch_tokens", "256", "--model.n_layers", "1"]
-BFLOAT16_COMPILER = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
+SOFT_BFLOAT16_CXX = f"g++ -O1 --include={ROOT}/tests/compiled/bfloat16.h"  # the processor's own, if it has it
 SANITIZER_FLAGS = "-fsanitize=address,undefined,float-cast-overflow -fno-sanitize-recover=all"
 
 
@@ -43,8 +43,8 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "clang++": ("", {"CXX": "clang++"}),
     "clang++ -O1": ("", {"CXX": "clang++ -O1"}),
     **INSTRUCTION_SETS,
-    "bfloat16 in software": ("avx512bw", {"CXX": BFLOAT16_COMPILER}),
-    "amx in software": ("avx512bw", {"CXX": f"{BFLOAT16_COMPILER} -mamx-tile -mamx-bf16"}),
+    "bfloat16 in software": ("avx512bw", {"CXX": SOFT_BFLOAT16_CXX}),
+    "amx in software": ("avx512bw", {"CXX": f"{SOFT_BFLOAT16_CXX} -mamx-tile -mamx-bf16"}),
     "sanitizers": ("", {"CXX": f"g++ -O1 {SANITIZER_FLAGS}", "ASAN_OPTIONS": "detect_leaks=0"}),
 }
 

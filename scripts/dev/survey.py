@@ -182,7 +182,7 @@ def join_names(rows: Iterable[Finding]) -> str:
     return ", ".join(names) + "."
 
 
-def reason_table(rows: Iterable[Finding]) -> Iterator[str]:
+def unoffered_table(rows: Iterable[Finding]) -> Iterator[str]:
     """A line for each reason why something is not offered, the commonest first: the checks, and who says so."""
     by_reason: defaultdict[str, tuple[set[str], list[str]]] = defaultdict(lambda: (set(), []))
     for row in rows:
@@ -213,7 +213,7 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     lines += ["", "## Exact but for what is computed in float32", "", join_names(rounded)]
     lines += ["", "## Different", "", *failure_table(differing, notes)]
     lines += ["", "## Not offered", "", "What a model cannot do is not checked; it says why in its own words.", ""]
-    lines += [*reason_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
+    lines += [*unoffered_table(measured), "", "## Without a small model", "", "| name | why |", "|---|---|"]
     lines += [f"| {row.entry.name} | {row.no_model_reason.replace('|', '/')} |" for row in rows if row.no_model_reason]
     lines += ["", "## Notes", "", "Each program below shows what its note says, without our code. They begin with", ""]
     lines += ["```python", PROGRAM_PREAMBLE.strip(), "```", ""]

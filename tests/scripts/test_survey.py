@@ -110,7 +110,7 @@ def test_a_dtype_that_is_not_float64_is_named() -> None:
 
 def test_many_who_cannot_do_the_same_are_counted() -> None:
     rows = [Finding(Entry(f"n{i}", "", {}, False), [new_result("rows", 0.0, offered=False)]) for i in range(6)]
-    assert [*survey.reason_table(rows)][-1] == "| it cannot | `rows` | 6 |"
+    assert [*survey.unoffered_table(rows)][-1] == "| it cannot | `rows` | 6 |"
 
 
 def test_a_program_sees_what_stands_before_it() -> None:

@@ -186,7 +186,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
         ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
         ({"q": "<![<>", **EN_ZH_PARAMETERS, "format": "html"}, "q is no HTML"),
-        ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "what is no text"),
+        ({"q": ["a", 1], **EN_ZH_PARAMETERS}, "q is not text"),
         ({"q": "a", "source": ["en"], "target": "zh"}, "missing source parameter"),
         ({"q": ["a" * 150] * 2, **EN_ZH_PARAMETERS}, "q has 301 characters, the limit is 300"),
         ({"q": "\na b" + " cat" * 60, **EN_ZH_PARAMETERS}, "line 2 of q has "),

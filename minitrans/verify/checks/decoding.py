@@ -29,7 +29,7 @@ from minitrans.verify.subject import RUNNING_EXAMPLE, ModelAndPairs
 GROUP_TITLE = "Decoding step by step"
 claim, CHECKS = check_registrar(GROUP_TITLE)
 
-TENSORS_TEXT = "logits, outputs of all layers, all attention weights"
+MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
 
 def cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
@@ -43,7 +43,7 @@ def cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn],
     (known,) = (each for each in cache_checks.CHECKS if each.id == general)
 
     def register(measure: MeasureFn) -> MeasureFn:
-        what = known.what.replace("logits", TENSORS_TEXT) + more
+        what = known.what.replace("logits", MODEL_OUTPUTS) + more
         CHECKS.append(replace(known, id=id_, group=GROUP_TITLE, what=what, measure=torch.no_grad()(measure)))
         return measure
 
@@ -61,7 +61,7 @@ def steps_are_full_pass(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.shapes",
-    f"{TENSORS_TEXT}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
+    f"{MODEL_OUTPUTS}, one token at a time, for S > T, for S < T, and for every sentence by itself without padding",
 )
 def steps_match_in_all_shapes(subject: ModelAndPairs) -> float:
     """Steps equal the full pass for sources longer or shorter than targets, for one sentence and for many."""
@@ -131,7 +131,7 @@ cache_claim("cache.alternating", "caches.alternating")(
 cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
-@claim("cache.saved", f"{TENSORS_TEXT}, single steps of the loaded model, against the full pass of the saved one")
+@claim("cache.saved", f"{MODEL_OUTPUTS}, single steps of the loaded model, against the full pass of the saved one")
 def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     """A model that was saved and loaded gives in single steps what the original gives in a full pass."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -145,7 +145,7 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
 
 @claim(
     "cache.training",
-    f"{TENSORS_TEXT}, single steps in training mode, against the full pass in eval mode, and the other way round",
+    f"{MODEL_OUTPUTS}, single steps in training mode, against the full pass in eval mode, and the other way round",
 )
 def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-import cache_bugs
+import hf_bugs
 import pytest
-from cache_bugs import PAGE_FILE, Bug, Outcome, catching_checks, read_bugs, render_page, table_row, unexpected_outcomes
+from hf_bugs import PAGE_FILE, Bug, Outcome, catching_checks, read_bugs, render_page, table_row, unexpected_outcomes
 
 from minitrans.cachecheck.cache_checks import CHECKS
 
@@ -81,7 +81,7 @@ def test_it_measures_any_release_alike(monkeypatch: pytest.MonkeyPatch, tmp_path
     bug = Bug([1], "nothing", "gpt2", "0", "0", sizes)
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "installed").touch()
-    (checks,) = cache_bugs.measure_in_release("0", [bug], tmp_path)
+    (checks,) = hf_bugs.measure_in_release("0", [bug], tmp_path)
     assert set(checks) == CHECK_IDS
     assert [id_ for id_, each in checks.items() if each.clearly_fails] == ["padding.left-mask-alone"]
     assert checks["steps"].passed

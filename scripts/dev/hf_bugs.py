@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Published bugs of caches in old releases of `transformers`: whether the checks of anyone's model catch them.
 
-It writes docs/history.md from cache_bugs.yaml: two minutes on two free cores, and ten the first time, to install
+It writes docs/history.md from hf_bugs.yaml: two minutes on two free cores, and ten the first time, to install
 some fifteen releases (100 MB each, from the package registry), which a `--releases` folder keeps. Each release is put
 in a folder of its own, before the installed packages on PYTHONPATH, and run with the torch that is there. Code 1: a bug
 is missed without a reason, or its reason is given though it is caught.
@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from minitrans.cachecheck import CachedModel, NotOfferedError, run
 from minitrans.cachecheck.measure import dtype_tolerance, to_str
 
-BUGS_FILE = Path(__file__).with_name("cache_bugs.yaml")
+BUGS_FILE = Path(__file__).with_name("hf_bugs.yaml")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE_FILE = ROOT / "docs" / "history.md"
 ISSUES_URL = "https://github.com/huggingface/transformers/issues/"
@@ -255,7 +255,7 @@ release of transformers that has the bug and in one that does not, with torch {t
 releases. A check catches a bug if it fails in the first release and passes in the second. The deviations are those of
 the first such check, in shares of the largest logit, in float64 unless the list says float32. "Named" is the pattern
 in the numbers; "left" is what still fails after the fix. {n_caught} of {n} are caught, {n_clean} of these with nothing
-left. `scripts/dev/cache_bugs.py` makes this page again; its list is `scripts/dev/cache_bugs.yaml`.
+left. `scripts/dev/hf_bugs.py` makes this page again; its list is `scripts/dev/hf_bugs.yaml`.
 
 | bug | architecture | in | mended in | caught by | named | with the bug | mended | left |
 |---|---|---|---|---|---|---|---|---|
