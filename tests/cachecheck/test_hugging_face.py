@@ -140,6 +140,7 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     )
     for program in programs:
         assert max(json.loads(issue.failing_program_output(program, -1.0))) < TOLERANCE
+    assert issue.failing_program_output("print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
 
 
 @pytest.mark.parametrize(

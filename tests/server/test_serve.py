@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 import socket
 import sys
@@ -66,7 +67,7 @@ def client(translator: Translator) -> Iterator[TestClient]:
 
 
 def test_every_body_is_translated_as_translate_does(client: TestClient, translator: Translator) -> None:
-    right = translator.translate(LINES)
+    right, start = translator.translate(LINES), time.perf_counter()
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
         question = {"q": q, **EN_ZH_PARAMETERS, "format": "text"}
@@ -78,6 +79,8 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     assert response.json() == {"translatedText": [right[0], right[0] + "\n"], "detectedLanguage": detected * 2}
     assert client.post("/detect", data={"q": "I love axolotls."}).json() == [{"confidence": 66, "language": "en"}]
     counts = client.get("/metrics").text
+    seconds = float(re.findall(r"^minitrans_translate_seconds_sum (\S+)$", counts, re.M)[0])
+    assert 0 < seconds <= time.perf_counter() - start
     assert 'minitrans_requests_total{status="200"} 14\n' in counts
     assert "minitrans_translate_seconds_count 13\n" in counts
     assert "minitrans_waiting_requests 0\n" in counts
@@ -106,7 +109,7 @@ def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Tran
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
     assert answer == client.post("/translate", json=question).json()
-    for no in ({"data": {**question, "unsure": "false"}}, {"json": {**question, "unsure": None}}):
+    for no in ({"data": {**question, "unsure": "False"}}, {"json": {**question, "unsure": None}}):
         assert answer == client.post("/translate", **no).json()
 
 

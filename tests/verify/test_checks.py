@@ -44,6 +44,9 @@ def failed_results(report: Report) -> list[object]:
 def test_every_check_passes_on_a_fresh_model(fresh_model_report: Report) -> None:
     assert failed_results(fresh_model_report) == []
     assert fresh_model_report.passed
+    rounding = {name: max(m.measured for r in fresh_model_report.checks if (m := r.by_dtype.get(name)))
+                for name in ("float32", "bfloat16")}  # fmt: skip
+    assert 1e-8 < rounding["float32"] < 1e-3 < rounding["bfloat16"]
 
 
 @pytest.mark.slow
