@@ -66,7 +66,8 @@ def bundle(request: pytest.FixtureRequest, translator: Translator) -> Bundle:
         return translator.bundle
     if request.param.startswith("en"):
         return untrained_bundle(tokenizer_of("bpe", placeholders=True), "en", "zh")
-    return untrained_bundle(tokenizer_of("bpe", GERMAN, 400), "no", "de", tie_embeddings=False, n_layers=1, max_len=11)
+    sizes = {"tie_embeddings": False, "n_layers": 1, "max_len": 11, "dropout": 0.1, "attention_dropout": 0.2}
+    return untrained_bundle(tokenizer_of("bpe", GERMAN, 400), "no", "de", **sizes)
 
 
 def front_matter(folder: Path) -> dict[str, Any]:
@@ -78,6 +79,11 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["engine"]
     engine = load_engine(tmp_path / "deep" / "engine")
     assert engine.tokenizer.is_fast
+    ours, theirs = bundle.model.config, engine.model.config
+    assert (theirs.dropout, theirs.activation_dropout, theirs.attention_dropout) == (
+        *[ours.dropout] * 2,
+        ours.attention_dropout,
+    )
     expected = Translator(bundle).translate(LINES)
     assert engine_translate(engine, bundle, LINES) == expected
     assert len(set(expected)) > 5

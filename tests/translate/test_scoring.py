@@ -26,6 +26,7 @@ def test_equal_texts_score_100_and_worse_ones_less() -> None:
 def test_chinese_is_split_into_characters_and_german_into_words() -> None:
     assert "tok:zh" in score(["我"], ["我"], "zh").bleu_signature
     assert "tok:13a" in score(["ich"], ["ich"], "de").bleu_signature
+    assert "tok:char" in score(["我"], ["我"], "zh", "char").bleu_signature
 
 
 def test_exact_match_counts_whole_sentences_after_cleaning_the_reference() -> None:
