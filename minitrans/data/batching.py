@@ -135,6 +135,13 @@ class IdRows:
         return torch.from_numpy(padded)
 
 
+def exchange_rows(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
+    """Exchange source and target in the rows that (N,) `which` marks."""
+    both, here = IdRows.concat_rows([src, tgt]), np.arange(len(which))
+    there = here + len(here)
+    return both.take(np.where(which, there, here)), both.take(np.where(which, here, there))
+
+
 def collate(src: Sequence[Sequence[int]], tgt: Sequence[Sequence[int]], pad_id: int, bos_id: int, eos_id: int) -> Batch:
     """Make a batch of pairs of rows of piece ids, which have no special ids yet."""
     return collate_rows(IdRows.from_lists(src), IdRows.from_lists(tgt), pad_id, bos_id, eos_id)

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches
+from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, exchange_rows, plan_batches
 from minitrans.data.distributed import n_processes
-from minitrans.data.noise import Noise
+from minitrans.data.noise import Noise, draw_bits
 from minitrans.errors import UserError
 
 SpecialIds = tuple[int, int, int]  # PAD, BOS, EOS
@@ -46,7 +46,7 @@ class BatchLoader(ABC):
         batch_tokens: Most tokens of either side in a batch, padding counted.
         seed: Seed of the shuffling, 0 or more.
         noise: Changes some of the pairs.
-        reversed_epochs: For that many epochs at first, every second batch has sources and targets exchanged.
+        reversed_epochs: For that many epochs at first, half of the pairs have source and target exchanged.
         begin: What is saved to resume where the first buffer begins.
     """
 
@@ -92,11 +92,11 @@ class BatchLoader(ABC):
                     self._place = {"buffer": number, "position": taken} | buffer.begin_state
                 else:
                     self._place = {"buffer": number + 1, "position": 0} | buffer.end_state
-                sides = buffer.src.take(rows), buffer.tgt.take(rows)
+                sides, numbers = (buffer.src.take(rows), buffer.tgt.take(rows)), buffer.first_pair_number + rows
                 if self._noise is not None:
-                    sides = self._noise(*sides, buffer.epoch, buffer.first_pair_number + rows)
-                if buffer.epoch < self._reversed_epochs and taken % 2 == 0:
-                    sides = sides[::-1]
+                    sides = self._noise(*sides, buffer.epoch, numbers)
+                if buffer.epoch < self._reversed_epochs:
+                    sides = exchange_rows(*sides, draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1)
                 yield collate_rows(*sides, *self._special_ids)
             number, position = number + 1, 0
 

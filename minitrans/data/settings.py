@@ -31,7 +31,7 @@ class DataConfig:
         deduplicate: Leave out training pairs that are copies or whose source is in another split; else only count them.
         streaming: Read the training pairs one after another while training, and keep none: for corpora that do not fit.
         shuffle_buffer: Pairs that are held in memory, sorted by length and shuffled together when streaming.
-        reversed_epochs: For that many epochs at first, every second batch is reversed, to be translated from target to
+        reversed_epochs: For that many epochs at first, half of the pairs are reversed, to be translated from target to
             source: from a small corpus the model learns more in both directions (Ding et al. 2021).
         noise: Shares of the training pairs that get noise, as people type, drawn again in each epoch, such as
             {lower: 0.1, typo: 0.05}; the kinds are capitals, title, lower, no_end, more_ends, other_end,
