@@ -209,6 +209,7 @@ BAD_FLAGS = [
     ("--model.max_len 65536 --model.d_model 512", "model.max_len is 65536, and model.d_model 512; their product must"),
     ("--trainer.devices 99999", f"trainer.devices is 99999; this machine has {CORES} cores"),
     ("--trainer.devices \"'99999999999'\"", "trainer: "),
+    (f"--trainer.devices {'9' * 5000}", "trainer.devices is 9999 ... ; this machine has"),
     ("--trainer.devices 0", "trainer: "),
     ("--trainer.devices []", "trainer: "),
     ("--trainer.accelerator abacus", "trainer: "),
