@@ -40,8 +40,9 @@ def test_a_folder_is_made_or_it_is_the_users_error(tmp_path: Path) -> None:
     for _ in range(2):  # it may be there
         assert make_folder(tmp_path / "a" / "b", "x").is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(UserError, match=r"^cannot write .*/file/sub: Not a directory; name another$"):
-        make_folder(tmp_path / "file" / "sub", "name another")
+    for place, why in (("file", "File exists"), ("file/sub", "Not a directory")):
+        with pytest.raises(UserError, match=rf"^cannot write .*/{place}: {why}; name another$"):
+            make_folder(tmp_path / place, "name another")
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:

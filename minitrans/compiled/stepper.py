@@ -139,7 +139,9 @@ class CompiledStepper:
         return CompiledState(cross, offsets, capacity)
 
     def next_tokens(self, tokens: Tensor, state: CompiledState, n: int) -> tuple[Tensor, Tensor]:
-        """Feed each row's next token, and see what comes after it, as `Stepper` says.
+        """Feed each row its newest token, int64 (R,), the first of all BOS; the result is that of `likeliest_tokens`.
+
+        But PAD and BOS are not among the n, and where the model's numbers are not finite, all of them are PAD.
 
         Raises:
             ValueError: More tokens than `begin` was told, or not one for each row.

@@ -136,7 +136,7 @@ class IdRows:
 
 
 def exchange_rows(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
-    """Exchange source and target in the rows that (N,) `which` marks."""
+    """Return N sources and N targets, exchanged in the rows that (N,) `which` marks."""
     both, here = IdRows.concat_rows([src, tgt]), np.arange(len(which))
     there = here + len(here)
     return both.take(np.where(which, there, here)), both.take(np.where(which, here, there))

@@ -266,10 +266,10 @@ class Reader:
         read = []  # each word, and whether it is part of a name: True, perhaps (None), or False
         for i, word in enumerate(run[0].split(" ")):
             capital = bool(mixed) and word[0].isupper() and not (begins and i == 0)
-            capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im, Ive
+            capital &= f"{word[0]}'{word[1:]}".lower() not in self._ranks  # Im is no name
             forms = (split_words(form) for form in (word, word.removesuffix("'s")))
-            one_letter = len(word) < 2 and (capital or not self.full_forms(word.lower()))
-            if one_letter or any(all(each in self._ranks for each in form) for form in forms):
+            lone_letter = len(word) < 2 and (capital or not self.full_forms(word.lower()))  # and not u or r
+            if lone_letter or any(all(each in self._ranks for each in form) for form in forms):
                 read.append((word, None if capital and len(word) > 1 and "'" not in word else False))
             elif (not capital or len(word) > 5) and (meant := self._correct_typo(word.lower())):
                 read.append((meant, False))

@@ -215,7 +215,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
 
 def _check_devices(settings: dict[str, Any]) -> None:
     """Refuse more devices than there are."""
-    devices = settings["devices"]
+    devices = settings["devices"]  # of a number, nine digits are too many already
     n_devices = len(devices) if isinstance(devices, list) else int(str(devices)[:9]) if str(devices).isdecimal() else 1
     gpus = 0 if settings["accelerator"] == "cpu" else torch.cuda.device_count()
     most, kind = (gpus, "accelerators") if gpus else (os.cpu_count() or 1, "cores")

@@ -239,8 +239,8 @@ class Translator:
         """The words of a line that training never showed, each once, in lower case: see `text.reading.split_words`.
 
         Words that the translation has too are left out if they have a digit or are names, written with a capital: they
-        are to be copied. So are those that are read as known ones, such as `dont` and `u`. There are none for a run
-        whose training showed too many words to list.
+        are to be copied. Those that are read as known ones, such as `dont` and `u`, are left out, too. There are none
+        for a run whose training showed too many words to list.
         """
         known = self.bundle.source_words
         if known is None:

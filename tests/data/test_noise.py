@@ -131,17 +131,23 @@ def test_half_of_the_pairs_of_the_first_epochs_are_reversed(tmp_path: Path, way:
         resumed.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
         return [*first, *islice(epoch_batches(resumed), 60)]
 
-    are_reversed: dict[int, list[bool]] = {}
-    for (epoch, pairs), (same_epoch, others) in zip(first_batches(0), first_batches(2), strict=True):
-        flags = [other != pair for pair, other in zip(pairs, others, strict=True)]
-        assert (epoch, [pair[::-1] if flag else pair for pair, flag in zip(pairs, flags, strict=True)]) == (
-            same_epoch,
-            others,
-        )
-        are_reversed.setdefault(epoch, []).extend(flags)
-    assert [0.3 < np.mean(flags) < 0.7 for flags in are_reversed.values()][:4] == [True, True, False, False]
-    assert not any(any(flags) for epoch, flags in are_reversed.items() if epoch > 1)
-    assert first_batches(2) != first_batches(2, seed=6)
+    def reversed_pairs(**more: Any) -> list[set[str]]:
+        """Those of each epoch; all others are as without the setting."""
+        found: dict[int, list[str]] = {}
+        for (epoch, pairs), (same_epoch, others) in zip(
+            first_batches(0, **more), first_batches(2, **more), strict=True
+        ):
+            flags = [other != pair for pair, other in zip(pairs, others, strict=True)]
+            assert epoch == same_epoch
+            assert others == [pair[::-1] if flag else pair for pair, flag in zip(pairs, flags, strict=True)]
+            found.setdefault(epoch, []).extend(str(pair) for pair, flag in zip(pairs, flags, strict=True) if flag)
+        return [set(pairs) for pairs in found.values()]
+
+    first, second, *others = reversed_pairs()
+    assert all(0.3 < len(pairs) / len(TRAIN) < 0.7 for pairs in (first, second))
+    assert len(others) > 1
+    assert not any(others)
+    assert len({frozenset(pairs) for pairs in (first, second, *reversed_pairs(seed=6)[:2])}) == 4
 
 
 def test_shares_are_those_of_the_pairs() -> None:

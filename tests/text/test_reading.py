@@ -127,6 +127,7 @@ def test_what_is_copied_is_set_aside_and_typing_errors_mended(line: str, want: s
     assert line in TYPO_CASES or READER.postprocess(text, kept).lower() == line.lower()
     assert shown(COPIER.preprocess(line)[0]) == [want if line in COPIED_CASES and "[N" not in want else line.lower()]
     assert PLAIN_READER.preprocess(line) == (line.lower(), KeptParts({}))
+    assert Reader(True, SIGNS, ["cat"]).preprocess("cat u") == ("cat u", KeptParts({}))  # where `you` is not known
     assert (READER.full_forms("hes"), Reader(True, None, KNOWN).full_forms("hes")) == (["he's"], [])
     assert Reader(True, SIGNS, [f"{'x' * 15}'{'y' * 15}"]).full_forms("x" * 15 + "y" * 15) == []  # soon answered
 
