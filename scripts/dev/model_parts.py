@@ -37,7 +37,8 @@ def render_page() -> str:
     sizes = (
         f"D = {c.d_model}, F = {c.d_ff}, V = {c.vocab_size:,}, {c.n_heads} heads, {c.n_layers} layers in each stack."
     )
-    tied = " The three vocabulary tables are one and the same (`model.tie_embeddings`)." if c.tie_embeddings else ""
+    saved = f"which saves {2 * c.vocab_size * c.d_model:,} parameters"
+    tied = f" The three vocabulary tables are one (`model.tie_embeddings`), {saved}." if c.tie_embeddings else ""
     return "\n".join([INTRODUCTION.strip(), "", *table, "", f"{sizes}{tied} In all, {n:,} parameters.", ""])
 
 
