@@ -39,7 +39,7 @@ from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers and of the students, whatever the model's seed is
-TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 3 / 5, 3 / 5, 1 / 3  # of `trainer.max_steps`
+TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 3 / 5, 1 / 2, 1 / 3  # of `trainer.max_steps`
 CONTINUED_RATE_FACTOR = 1 / 2  # of `training.learning_rate`, for what starts from trained weights
 BEAM_SIZE = 5  # for the sources that teachers write
 N_CANDIDATES = 2  # translations that each teacher or student proposes; with five they agree on no better ones
