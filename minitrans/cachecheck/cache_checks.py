@@ -37,7 +37,7 @@ MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the l
 claim, STEP_CHECKS = check_registrar("Steps and the full pass")
 
 
-def concat_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
+def concat_outputs(steps: Sequence[list[Tensor]]) -> list[Tensor]:
     """Put the numbers of successive chunks together, along the positions."""
     return [torch.cat(pad_to_widest(*parts), dim=-2) for parts in zip(*steps, strict=True)]
 
@@ -45,7 +45,7 @@ def concat_chunks(steps: Sequence[list[Tensor]]) -> list[Tensor]:
 def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int]) -> list[Tensor]:
     """What the tokens give in chunks, through a cache."""
     cache = case.new_cache()
-    return concat_chunks([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
+    return concat_outputs([case.feed(piece, cache) for piece in case.tokens.split(list(chunks), 1)])
 
 
 def chunk_deviation(
@@ -427,7 +427,7 @@ def fork_deviation(case: ModelAndTokens[Any]) -> Deviation:
     deviations = []
     for name, end, mine in zip(caches, ends, zip(*steps, strict=True), strict=True):
         want = case.with_tokens(torch.cat([start, end], 1)).full_pass()
-        difference = compare(concat_chunks(mine), [x.narrow(-2, half, end.size(1)) for x in want])
+        difference = compare(concat_outputs(mine), [x.narrow(-2, half, end.size(1)) for x in want])
         deviations.append(difference.named(f"{name} after {half} tokens", half))
     return worst(deviations)
 
@@ -442,7 +442,7 @@ def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
     for pieces in zip(*(each.tokens.split(1, 1) for each in both), strict=True):
         for each, piece, cache, mine in zip(both, pieces, caches, steps, strict=True):
             mine.append(each.feed(piece, cache))
-    return worst([compare(concat_chunks(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
+    return worst([compare(concat_outputs(mine), each.full_pass()) for mine, each in zip(steps, both, strict=True)])
 
 
 @claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
@@ -453,7 +453,7 @@ def alternating_deviation(case: ModelAndTokens[Any]) -> Deviation:
     for piece in case.tokens.split(2, 1):
         steps.append(case.feed(piece, cache))
         deviations.append(compare(case.full_pass(), want).named("full pass between steps"))
-    return worst([*deviations, compare(concat_chunks(steps), want)])
+    return worst([*deviations, compare(concat_outputs(steps), want)])
 
 
 @claim(
@@ -488,7 +488,7 @@ def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: 
     return outputs
 
 
-def logit_shortfall(case: ModelAndTokens[Any], n_given: int) -> Deviation:
+def logit_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     """How far the logit of each token after the first few lies below that of the likeliest, 0 if it is that one."""
     logits = case.with_tokens(case.tokens[:, :-1]).full_pass()[0][:, n_given - 1 :]
     chosen = logits.gather(-1, case.tokens[:, n_given:, None])
@@ -504,38 +504,38 @@ def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
 
 
 @claim("generate.greedy", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
-def generated_shortfall(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
+def generated_logit_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
             row = prompt_case(case, b)
             output = row.with_tokens(generate_tokens(row, row.tokens, way))
-            deviations.append(logit_shortfall(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
+            deviations.append(logit_gap(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
 
 
 @claim("generate.lookup", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
-def lookup_shortfall(case: ModelAndTokens[Any]) -> Deviation:
+def lookup_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
-    return generated_shortfall(case, ("lookup",))
+    return generated_logit_gap(case, ("lookup",))
 
 
 @claim("generate.assisted", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
-def assisted_shortfall(case: ModelAndTokens[Any]) -> Deviation:
+def assisted_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
-    return generated_shortfall(case, ("draft", "own draft"))
+    return generated_logit_gap(case, ("draft", "own draft"))
 
 
 @claim("generate.ragged", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
-def ragged_shortfall(case: ModelAndTokens[Any]) -> Deviation:
+def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)
     outputs, deviations = generate_tokens(case, prompts, "cached", mask), []
     for b in range(len(prompts)):
         n_padding = 0 if mask is None else int((~mask[b]).sum())
         row = case.unpadded_row(b).with_tokens(outputs[b : b + 1, n_padding:])
-        deviations.append(logit_shortfall(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
+        deviations.append(logit_gap(row, prompts.size(1) - n_padding).named(f"prompt {b} in a batch"))
     return worst(deviations)
 
 

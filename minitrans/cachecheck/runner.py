@@ -8,10 +8,10 @@ import torch
 
 from minitrans.cachecheck.cache_checks import CHECKS
 from minitrans.cachecheck.failure_patterns import explain_failures
+from minitrans.cachecheck.faults import FAULTS
 from minitrans.cachecheck.measure import LOWER_DTYPES, MIN_FAULT, Caught, Check, NotOfferedError, Report, Result, to_str
 from minitrans.cachecheck.protocol import CachedModel, ModelAndTokens
 from minitrans.cachecheck.self_test import catch_faults
-from minitrans.cachecheck.wrappers import FAULTS
 
 CASE_SIZES = 3, 9, 7  # rows, tokens of each, and tokens of the longest source
 

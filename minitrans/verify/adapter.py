@@ -28,7 +28,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
 
     def full_pass(self, memory: tuple[Tensor, Tensor], tokens: Tensor, mask: Tensor | None = None) -> list[Tensor]:
         """All numbers of the full masked pass."""
-        return logits_and_traces(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
+        return flatten_outputs(self.model, *self.model.run_decoder(tokens, *memory, need_weights=True))
 
     def new_cache(self, memory: tuple[Tensor, Tensor], rows: int, capacity: int) -> DecoderCache:
         """An empty cache."""
@@ -37,7 +37,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
     def feed(self, tokens: Tensor, cache: DecoderCache, mask: Tensor | None = None) -> list[Tensor]:
         """All numbers of the next tokens."""
         outputs = self.model.run_decoder(tokens, None, cache.src_mask, cache, need_weights=True)
-        return logits_and_traces(self.model, *outputs)
+        return flatten_outputs(self.model, *outputs)
 
     def select_rows(self, cache: DecoderCache, rows: Tensor) -> DecoderCache:
         """The same cache."""
@@ -54,7 +54,7 @@ class TransformerAdapter(CachedModel[DecoderCache]):
         return self.model.tgt_embedding
 
 
-def logits_and_traces(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
+def flatten_outputs(model: Transformer, hidden: Tensor, traces: list[LayerTrace]) -> list[Tensor]:
     """Logits (B, n, V), then (B, n, D), (B, H, n, Tk) and (B, H, n, S) for each layer."""
     tensors = [model.output(hidden)]
     for trace in traces:

@@ -45,7 +45,7 @@ CONTRACTIONS = (
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
     *((rf"'{short}\b", f" {full}") for short, full in CONTRACTED_VERBS.items()),
 )
-CONTRACTED_NEGATIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
+NEGATION_EXPANSIONS = ((r"\b([Cc])an't\b", r"\1annot"), (r"\b([Ww])on't\b", r"\1ill not"), (r"n't\b", " not"))
 
 
 class TableError(Exception):
@@ -194,7 +194,7 @@ def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
 
 def without_contractions(en: str) -> str:
     """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
-    patterns = CONTRACTIONS if "?" in en else (*CONTRACTED_NEGATIONS, *CONTRACTIONS)
+    patterns = CONTRACTIONS if "?" in en else (*NEGATION_EXPANSIONS, *CONTRACTIONS)
     for pattern, full in patterns if "'" in en else ():  # most texts have no apostrophe
         en = re.sub(pattern, full, en)
     return en

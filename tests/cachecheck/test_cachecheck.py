@@ -15,9 +15,9 @@ from toy import MAX_LEN, Offset, Toy, V, last_row_mask
 
 from minitrans.cachecheck import cache_checks, run, self_test
 from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
+from minitrans.cachecheck.faults import FAULTS, Wrapper, padding_seen
 from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
-from minitrans.cachecheck.wrappers import FAULTS, Wrapper, padding_seen
 from minitrans.verify import CachedModel, Functions, NotOfferedError, check_cache
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 

@@ -13,9 +13,9 @@ import torch
 from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
+from minitrans.cachecheck.faults import FAULTS
 from minitrans.cachecheck.measure import TOLERANCE, Report, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
-from minitrans.cachecheck.wrappers import FAULTS
 
 pytest.importorskip("transformers")
 hugging_face = importlib.import_module("minitrans.cachecheck.hugging_face")

@@ -4,7 +4,7 @@ import re
 
 import model_parts
 import pytest
-from claims import PAGE_FILE, render_page
+from claims_page import PAGE_FILE, render_page
 from conftest import HAS_COMPILED_FOLDER
 
 from minitrans.verify.checks import CHECKS
@@ -13,7 +13,7 @@ from minitrans.verify.checks import CHECKS
 @pytest.mark.skipif(not HAS_COMPILED_FOLDER, reason="the claims about compiled code are not there")
 def test_the_page_is_up_to_date() -> None:
     pytest.importorskip("ctranslate2")
-    assert PAGE_FILE.read_text(encoding="utf-8") == render_page(), "run scripts/dev/claims.py"
+    assert PAGE_FILE.read_text(encoding="utf-8") == render_page(), "run scripts/dev/claims_page.py"
 
 
 def test_every_claim_has_a_row() -> None:

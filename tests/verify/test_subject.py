@@ -11,7 +11,7 @@ from minitrans.cachecheck.measure import LOWER_DTYPES
 from minitrans.model.decoding import CachedStepper, greedy_decode, length_limit
 from minitrans.translate.bundle import Bundle, load_bundle
 from minitrans.verify import subject as verify_subject
-from minitrans.verify.adapter import logits_and_traces
+from minitrans.verify.adapter import flatten_outputs
 from minitrans.verify.subject import (
     DECODE_BATCH_SIZE,
     N_PAIRS,
@@ -203,4 +203,4 @@ def test_numbers_without_weights_are_refused() -> None:
     memory, src_mask = model.encode(torch.tensor([[4, 6, EOS]]))
     hidden, traces = model.run_decoder(torch.tensor([[BOS, 8]]), memory, src_mask)
     with pytest.raises(ValueError, match="no weights though asked for them"):
-        logits_and_traces(model, hidden, traces)
+        flatten_outputs(model, hidden, traces)

@@ -35,11 +35,11 @@ def compiled_code_is_admitted(subject: ModelAndPairs) -> float:
     hooked = deepcopy(subject.model)
     hooked.decoder.register_forward_hook(lambda module, inputs, output: None)
     with mock.patch.object(FeedForward, "forward", lambda self, x: self.w_2(self.dropout(F.gelu(self.w_1(x))))):
-        controls = count_refusals(subject.model), count_refusals(hooked)
-    return float(count_refusals(subject.model)) if controls == (2, 2) and count_refusals(hooked) == 2 else math.inf
+        controls = n_modes_refused(subject.model), n_modes_refused(hooked)
+    return float(n_modes_refused(subject.model)) if controls == (2, 2) and n_modes_refused(hooked) == 2 else math.inf
 
 
-def count_refusals(model: Transformer) -> int:
+def n_modes_refused(model: Transformer) -> int:
     """For how many of the two, training and decoding, compiled code refuses the model."""
     n_refused = 0
     for probe_check in (probe.check_training, probe.check_steps):

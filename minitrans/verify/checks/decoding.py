@@ -119,7 +119,7 @@ def beams_are_scored_right(subject: ModelAndPairs) -> float:
 
 
 @cache_claim("cache.score", "score")
-def scores_add_up(subject: ModelAndPairs) -> float:
+def score_from_cache(subject: ModelAndPairs) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
     return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))

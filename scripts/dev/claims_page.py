@@ -16,7 +16,7 @@ INTRODUCTION = """
 
 What `minitrans verify` measures, in the order in which it teaches attention. C1 to C26 number what texts on attention
 claim or get wrong; the other ids are names. A claim passes in float64 if the number measured is at most 1e-12, or at
-most the number in brackets. Most are measured in float32 and bfloat16 too. `scripts/dev/claims.py` writes this page.
+most the number in brackets. Most are measured in float32 and bfloat16 too. Written by `scripts/dev/claims_page.py`.
 """
 
 

@@ -26,7 +26,7 @@ class Wrapper(CachedModel[Any]):
         self.variants = {name: partial(lambda make: Wrapper(make(), change), it) for name, it in inner.variants.items()}
 
 
-def positions_ahead(model: CachedModel[Any]) -> ChangedMethods:
+def positions_shifted(model: CachedModel[Any]) -> ChangedMethods:
     """After the first feed positions are one too high."""
 
     def new_cache(*given: Any) -> Any:
@@ -154,7 +154,7 @@ class ModelFault(Fault):
                 model.drop_last(model.copy_cache(caches[0]), 1)
             if self.change is padding_seen:
                 return model.has_source or model.takes_mask
-            if self.change is positions_ahead:  # distances alone count for some
+            if self.change is positions_shifted:  # distances alone count for some
                 model.sabotage_positions(caches[0], 1)
                 return not torch.equal(*(model.feed(ids[:, 1:], cache)[0] for cache in caches))
         except Exception:
@@ -165,7 +165,7 @@ class ModelFault(Fault):
 FAULTS = [
     ModelFault(id_, change.__doc__ or "", change, detected_by)
     for id_, change, detected_by in (
-        ("positions.ahead", positions_ahead, ("steps",)),
+        ("positions.ahead", positions_shifted, ("steps",)),
         ("mask.late", mask_late, ("causal.prefix",)),
         ("cache.cut", cache_cut, ("steps",)),
         ("rows.swapped", rows_swapped, ("rows",)),
