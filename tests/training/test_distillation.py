@@ -37,7 +37,7 @@ class DistilledRun(NamedTuple):
 
     run: Path
     searches: set[tuple[Any, ...]]
-    compiled_options: list[str]
+    loads: list[tuple[str, str]]
     out: str
 
 
@@ -60,7 +60,7 @@ def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory,
         return translate(self, lines, **options)
 
     def loading(run: Path, **options: Any) -> Translator:
-        noted.compiled_options.append(options["compiled"])
+        noted.loads.append((run.name, options["compiled"]))
         return load(run, **options)
 
     with pytest.MonkeyPatch.context() as patch, io.StringIO() as out, redirect_stdout(out):
@@ -118,8 +118,10 @@ def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, m
     monkeypatch.setattr(distillation, "SEEDS", (1, 2, 3))
     monkeypatch.setattr(distillation, "train_unless_done", lambda model: [(model, {})])
     for seed, student in ((1, 1), (2, 2), (3, 3), (4, 1)):
-        config = parse_config(run_flags(sixty_pair_corpus, tmp_path / "run", "--seed", str(seed)))
+        flags = ("--seed", str(seed), "--data.source_column", "english", "--data.target_column", "chinese")
+        config = parse_config(run_flags(sixty_pair_corpus, tmp_path / "run", *flags))
         ((model, _),) = distillation.train_final_model(config, tmp_path)
+        assert model.data.columns == ("en", "zh")  # as the files are called that it reads
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
 
 
@@ -192,14 +194,24 @@ def distilled_copy(distilled: DistilledRun, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def test_a_target_file_is_written_last(
+    sixty_pair_corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[Path] = []
+    monkeypatch.setattr(distillation, "write_file", lambda path, _: written.append(path))
+    distillation.write_pairs(parse_config(run_flags(sixty_pair_corpus, tmp_path)), tmp_path / "a.b", [], [])
+    assert written == [tmp_path / "a.b.en", tmp_path / "a.b.zh"]
+
+
 def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_copy: Path) -> None:
     teachers = distilled_copy.with_name("run-teachers")
     made = {path: path.read_bytes() for path in distilled_copy.parent.rglob("model.safetensors")}
     for path in (teachers / "corpus/backward2.zh", distilled_copy / "model.json", distilled_copy / "model.safetensors"):
         path.unlink()
-    before = (teachers / "teacher1/model.safetensors").stat().st_mtime_ns
+    kept = [teachers / "teacher1/model.safetensors", teachers / "corpus/backward1.en"]
+    before = [path.stat().st_mtime_ns for path in kept]
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
-    assert (teachers / "teacher1/model.safetensors").stat().st_mtime_ns == before
+    assert [path.stat().st_mtime_ns for path in kept] == before
     assert len(read_pairs(teachers / "corpus", "backward2")[0]) == len(read_pairs(teachers / "corpus", "backward2")[1])
     assert {path: path.read_bytes() for path in made} == made
 
@@ -240,8 +252,9 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
 
 
 def test_compiled_code_is_used_by_none_or_by_all(distilled: DistilledRun) -> None:
-    assert len(distilled.compiled_options) >= 7
-    assert set(distilled.compiled_options) == {"off"}
+    teachers, students = ["teacher1", "teacher2"], ["student1", "student2"]
+    loaded = [*teachers, *teachers, "teacher1", *students, "teacher1"]  # who agree, and who scores the other direction
+    assert distilled.loads == [(name, "off") for name in loaded]
     for run in (distilled.run, *distilled.run.with_name("run-teachers").glob("*[12]")):
         assert load_config(run)["compiled"] == "off"
 
