@@ -1,6 +1,7 @@
 """A run from its flags to its folder, and whose folder it is (what is refused: tests/test_refusals.py)."""
 
 import json
+import logging
 import re
 import shutil
 import subprocess
@@ -131,14 +132,17 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
         module = mock.Mock(spec=TranslationModule)
         module.model = bundle.model
         callback = ValidationScorer("off")
+        callback.samples = [("", "")] * (n == 1)  # as of a validation before, which warned of lines that are cut
         callback.on_validation_epoch_end(mock.Mock(datamodule=data, loggers=[]), module)
         module.log_dict.assert_called_once_with(logged, sync_dist=True)
         return callback.samples
 
+    logging.getLogger("minitrans").setLevel(logging.INFO)
     first_lines = mock.Mock(wraps=Translator.translate)
     monkeypatch.setattr(Translator, "translate", lambda *args, **kwargs: first_lines(*args, **kwargs))
     for samples in run_as_processes(n, validate):
         assert len(set(logged.values())) == len(samples) == 3
+        assert logging.getLogger("minitrans").level == logging.INFO
         assert set(samples) <= set(zip(sources, translations, strict=True))
     numbers = sorted(call.kwargs["first_line"] for call in first_lines.mock_calls)  # by warnings of lines that are cut
     assert numbers == ([1] if n == 1 else [1, 4, 7, 10, 13])
