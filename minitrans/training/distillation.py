@@ -1,21 +1,23 @@
 """Train a model on a corpus and on translations of it by other models, all with the same settings.
 
-Three teachers are trained first, in both directions: on every pair, and on every pair reversed. Each translates the
-targets back, which gives new sources. Together the teachers agree on a translation of every source: of those that they
-propose, they choose the one that most of them, and one of them in the opposite direction, think likely. With all of
-that each teacher is trained on, and is then called a student. Students agree in the same way, on better translations,
-and the model is a student that has been trained on these. No other text is used, and no test set is looked at.
+Teachers are trained first: three in the direction of the model, and three in the opposite direction. Each translates
+the training sentences in its source language by beam search, which gives one more corpus. Students are trained on all
+of these and on the real corpus. They then agree on a translation of every source sentence, and of new source sentences
+that the backward teachers sample: from all that the students find, they choose what most students, and a backward
+teacher, think likely. The model starts from a student, and is trained on what they agreed on. No other text is used,
+and no test set is looked at.
 
 All of that is in a folder beside the run folder, RUN_DIR-teachers. What is there already is not made again, and an
 interrupted training is resumed.
 
 Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al. 2020, data diversification; Yee et al.
-2019, noisy channel reranking; Ding et al. 2021, both directions.
+2019, noisy channel reranking; He et al. 2022, generate, annotate, learn.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +40,13 @@ from minitrans.training.run import train
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
-SEEDS = 1, 2, 3  # of the teachers and of the students, whatever the model's seed is
-TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 3 / 5, 1 / 2, 1 / 3  # of `trainer.max_steps`
-CONTINUED_RATE_FACTOR = 1 / 2  # of `training.learning_rate`, for what starts from trained weights
-BEAM_SIZE = 5  # for the sources that teachers write
-N_CANDIDATES = 2  # translations that each teacher or student proposes; with five they agree on no better ones
+SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
+TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
+MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
+BEAM_SIZE = 5
+SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
+# A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
+LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
 VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_candidates`
 BATCH_TOKENS = 4096  # in a batch to score
 
@@ -70,57 +74,66 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
 
     It yields and raises as `distill` does.
     """
-    corpus, target = folder / "corpus", config.data.target
+    corpus = folder / "corpus"
+    source, target = config.data.source, config.data.target
     write_original_pairs(config, corpus)
     for seed in SEEDS:
-        run = folder / f"teacher{seed}"
-        yield from train_unless_done(derive_run_config(config, run, folder, ["train", "reversed"], TEACHER_STEPS, seed))
-        if not (corpus / f"backward{seed}.{target}").is_file():
-            targets = read_lines(corpus / f"train.{target}")
-            sources = Translator.load(run, compiled=config.compiled).translate(targets, beam=BEAM_SIZE)
-            write_pairs(config, corpus / f"backward{seed}", sources, targets)
-    agree_on_translations(config, folder, "teacher")
+        for direction, (given, written) in {"forward": (source, target), "backward": (target, source)}.items():
+            run = folder / f"{direction}{seed}"
+            teacher = derive_run_config(config, run, corpus, ["train"], TEACHER_STEPS, seed=seed)
+            yield from train_unless_done(replace(teacher, data=replace(teacher.data, source=given, target=written)))
+            write_file(corpus / f"{run.name}.{given}", (corpus / f"train.{given}").read_bytes())
+            search = partial(Translator.translate, beam=BEAM_SIZE, length_penalty=LENGTH_PENALTIES[direction])
+            translate_unless_done(teacher, corpus / f"train.{given}", corpus / f"{run.name}.{written}", search)
+
+    texts = ["train", *(f"{direction}{seed}" for seed in SEEDS for direction in LENGTH_PENALTIES)]
     for seed in SEEDS:
         yield from train_unless_done(
-            derive_continued_run_config(config, folder / f"student{seed}", folder, "teacher", STUDENT_STEPS, seed)
+            derive_run_config(config, folder / f"student{seed}", corpus, texts, STUDENT_STEPS, seed=seed)
         )
-    agree_on_translations(config, folder, "student")
+
+    write_file(corpus / f"agreed0.{source}", (corpus / f"train.{source}").read_bytes())
+    for seed in SEEDS:
+        teacher = replace(config, run_dir=folder / f"backward{seed}")
+        sample = partial(Translator.sample, top=SAMPLING_TOP_K, seed=seed)
+        translate_unless_done(teacher, corpus / f"train.{target}", corpus / f"agreed{seed}.{source}", sample)
+    students = [Translator.load(folder / f"student{seed}", compiled=config.compiled) for seed in SEEDS]
+    backward = Translator.load(folder / "backward1", compiled=config.compiled)
+    for n in (0, *SEEDS):
+        if not (output := corpus / f"agreed{n}.{target}").is_file():
+            agreed = rerank_candidates(students, backward, read_lines(corpus / f"agreed{n}.{source}"))
+            write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
 def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
     """Train the model on what `make_training_data` made; it takes, yields and raises the same."""
-    yield from train_unless_done(
-        derive_continued_run_config(config, config.run_dir, folder, "student", MODEL_STEPS, config.seed)
+    texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
+    training = replace(
+        config.training,
+        init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
+        learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
     )
+    model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
+    yield from train_unless_done(replace(model, training=training))
 
 
-def agree_on_translations(config: RunConfig, folder: Path, role: str) -> None:
-    """Write the training sources with the translations that teachers or students agree on, unless they are there."""
-    corpus = folder / "corpus"
-    if not (corpus / f"{role}s_agreed.{config.data.target}").is_file():
-        models = [Translator.load(folder / f"{role}{seed}", compiled=config.compiled) for seed in SEEDS]
-        teacher = Translator.load(folder / f"teacher{SEEDS[0]}", compiled=config.compiled)
-        sources = read_lines(corpus / f"train.{config.data.source}")
-        write_pairs(config, corpus / f"{role}s_agreed", sources, rerank_candidates(models, teacher, sources))
+def rerank_candidates(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
+    """For each source the translation that the students together and a teacher of the other direction like best.
 
-
-def rerank_candidates(models: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
-    """For each source the translation that models together, and a teacher in the opposite direction, like best.
-
-    Candidates are the N_CANDIDATES best of each model. They are ranked by a sum: the mean log-probability from the
-    models that found them, VOTE_WEIGHT for each of these models, BACKWARD_WEIGHT times the log-probability that the
+    Candidates are the BEAM_SIZE best of each student. They are ranked by a sum: the mean log-probability from the
+    students that found them, VOTE_WEIGHT for each of these students, BACKWARD_WEIGHT times the log-probability that the
     teacher gives the source, and LENGTH_WEIGHT for each token.
     """
     candidates: list[dict[str, list[float]]] = [{} for _ in sources]
-    for model in models:
-        for row, n_best in zip(candidates, model.n_best(sources, N_CANDIDATES, length_penalty=0), strict=True):
+    for student in students:
+        for row, n_best in zip(candidates, student.n_best(sources, BEAM_SIZE, length_penalty=0), strict=True):
             for text, log_p in {t.text: t.score for t in reversed(n_best)}.items():  # the best of equal texts
                 row.setdefault(text, []).append(log_p)
     given = [source for source, row in zip(sources, candidates, strict=True) for _ in row]
     targets = [target for row in candidates for target in row]
     likes = np.array([np.mean(log_ps) + VOTE_WEIGHT * len(log_ps) for row in candidates for log_ps in row.values()])
     likes += BACKWARD_WEIGHT * pair_log_probs(teacher, targets, given)
-    likes += LENGTH_WEIGHT * np.array([len(ids) for ids in models[0].bundle.tokenizer.encode_batch(targets)])
+    likes += LENGTH_WEIGHT * np.array([len(ids) for ids in students[0].bundle.tokenizer.encode_batch(targets)])
     ends = np.cumsum([len(row) for row in candidates])
     return [[*row][np.argmax(own)] for row, own in zip(candidates, np.split(likes, ends[:-1]), strict=True)]
 
@@ -147,47 +160,28 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
 
 
 def derive_run_config(
-    config: RunConfig, run: Path, folder: Path, texts: Sequence[str], fraction: float, seed: int
+    config: RunConfig, run: Path, corpus: Path, texts: Sequence[str], fraction: float, seed: int
 ) -> RunConfig:
-    """The settings of a model that trains on the splits `texts` of the corpus, for a fraction of `max_steps` if set."""
+    """The settings of a model that trains on the splits `texts` of `corpus`, for a fraction of `max_steps` if set."""
     splits = {"train": "+".join(texts), "valid": "valid"}
-    data = replace(config.data, path=str(folder / "corpus"), splits=splits, reversed_epochs=0)
-    data = replace(data, name=None, source_column=None, target_column=None)
+    data = replace(config.data, path=str(corpus), splits=splits, name=None, source_column=None, target_column=None)
+    if texts != ["train"]:  # the teachers have shown both directions
+        data = replace(data, reversed_epochs=0)
     steps = config.trainer["max_steps"]
     trainer = config.trainer | ({"max_steps": max(1, round(steps * fraction))} if steps > 0 else {})
     return replace(config, run_dir=run, data=data, trainer=trainer, seed=seed)
 
 
-def derive_continued_run_config(
-    config: RunConfig, run: Path, folder: Path, role: str, fraction: float, seed: int
-) -> RunConfig:
-    """The settings of a model that starts from a teacher or student, and trains on what all of these wrote."""
-    texts = ["train", *(f"backward{n}" for n in SEEDS), f"{role}s_agreed"]
-    training = replace(
-        config.training,
-        init_from=str(folder / f"{role}{SEEDS[(seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * CONTINUED_RATE_FACTOR,
-    )
-    return replace(derive_run_config(config, run, folder, texts, fraction, seed), training=training)
-
-
 def write_original_pairs(config: RunConfig, folder: Path) -> None:
-    """Write the validation pairs, and the training pairs in both directions, unless they are there."""
+    """Write the training and validation pairs as files of lines, unless they are there."""
     if (folder / f"valid.{config.data.target}").is_file():
         return
     splits = load_corpus(config.data)
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "valid"):
-        sides = [[clean(line) for line in splits[split][column][:]] for column in ("source", "target")]
-        if split == "train":
-            write_pairs(config, folder / "reversed", *reversed(sides))
-        write_pairs(config, folder / split, *sides)
-
-
-def write_pairs(config: RunConfig, place: Path, sources: Iterable[str], targets: Iterable[str]) -> None:
-    """Write two files of lines, PLACE.source and then PLACE.target, each whole or not at all."""
-    for language, lines in ((config.data.source, sources), (config.data.target, targets)):
-        write_file(place.with_name(f"{place.name}.{language}"), "".join(f"{line}\n" for line in lines))
+        for column, language in (("source", config.data.source), ("target", config.data.target)):
+            lines = "".join(f"{clean(line)}\n" for line in splits[split][column][:])
+            write_file(folder / f"{split}.{language}", lines)
 
 
 def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
@@ -215,3 +209,11 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
     os.environ.clear()  # remove the variables by which this training's processes met
     os.environ.update(environment)
     yield config, scores
+
+
+def translate_unless_done(teacher: RunConfig, file: Path, output: Path, work: Callable[..., Iterable[str]]) -> None:
+    """Have a teacher translate a file, as `work` does, unless that has been done."""
+    if output.is_file():
+        return
+    translator = Translator.load(teacher.run_dir, compiled=teacher.compiled)
+    write_file(output, "".join(f"{line}\n" for line in work(translator, read_lines(file))))
