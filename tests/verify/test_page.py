@@ -156,3 +156,4 @@ def test_the_page_stays_small_whatever_the_model(n_layers: int, n_heads: int, ma
     assert len(html.encode()) < 2_000_000
     assert ("To keep the page small" in html) == (shown is not None)
     assert shown is None or shown in html
+    assert f"Layer {n_layers}, the last" in html
