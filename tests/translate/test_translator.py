@@ -342,6 +342,9 @@ def test_a_line_is_cut_after_as_many_tokens_as_the_model_takes(random_translator
     line = "I love you, the cat is in the kitchen " * 9
     (translation,) = random_translator.translations([line], attention=True)
     assert translation.attention is not None
+    splitting = Translator(random_translator.bundle)
+    splitting.split_sentences = True
+    assert splitting.longest_sentence_length(f"{line}end. I see.") > longest  # not the last sentence's
     ids = tokenizer.encode(line.lower())[: longest - 1]
     assert translation.attention.source == [tokenizer.piece(i) for i in (*ids, tokenizer.eos_id)]
 
