@@ -474,7 +474,7 @@ def random_numbers_drawn(case: ModelAndTokens[Any]) -> Deviation:
 
 
 claim, GENERATION_CHECKS = check_registrar("Generating")
-SHORTFALL_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
+LOGIT_GAP_TEXT = "how far a token's logit lies below the largest, by a full pass over what comes before it"
 TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie may be: many models round them so
 
 
@@ -503,7 +503,7 @@ def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
-@claim("generate.greedy", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
+@claim("generate.greedy", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def generated_logit_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cached", "uncached")) -> Deviation:
     """What is generated greedily, with a cache and without one, is what is likeliest by the full pass."""
     deviations = []
@@ -515,19 +515,19 @@ def generated_logit_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cache
     return worst(deviations)
 
 
-@claim("generate.lookup", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
+@claim("generate.lookup", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def lookup_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts that are looked up in the prompt."""
     return generated_logit_gap(case, ("lookup",))
 
 
-@claim("generate.assisted", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
+@claim("generate.assisted", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def assisted_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated with drafts by another model, and with the model's own."""
     return generated_logit_gap(case, ("draft", "own draft"))
 
 
-@claim("generate.ragged", SHORTFALL_TEXT, tolerance=TIE_GAP, lower=())
+@claim("generate.ragged", LOGIT_GAP_TEXT, tolerance=TIE_GAP, lower=())
 def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
     """So is what is generated in a batch of prompts of different lengths, padded on the left, or of such sources."""
     prompts, mask = ragged_rows(case, "left") if case.model.takes_mask else (case.tokens[:, :3], None)

@@ -39,7 +39,7 @@ WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody ha
 MADE_UP_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
 
 CONTRACTED_VERBS = {"m": "am", "re": "are", "ll": "will", "ve": "have", "d better": "had better", "d": "would"}
-CONTRACTIONS = (
+EXPANSIONS = (
     (r"\b([Ll])et's\b", r"\1et us"),
     (r"\b([Ii]t|[Tt]here|[Hh]e|[Ss]he)'s (?=(?:been|got)\b)", r"\1 has "),
     (r"\b([Ii]t|[Hh]e|[Ss]he|[Tt]h(?:at|ere|is)|[Hh]ere|[Ww]h(?:at|ere|o|en|y)|[Hh]ow)'s\b", r"\1 is"),
@@ -194,7 +194,7 @@ def read_phrases(folder: Path, kinds: WordsByKind) -> list[Line]:
 
 def without_contractions(en: str) -> str:
     """Write out what is contracted: It's, don't; but not "Don't you know?", where the words change places."""
-    patterns = CONTRACTIONS if "?" in en else (*NEGATION_EXPANSIONS, *CONTRACTIONS)
+    patterns = EXPANSIONS if "?" in en else (*NEGATION_EXPANSIONS, *EXPANSIONS)
     for pattern, full in patterns if "'" in en else ():  # most texts have no apostrophe
         en = re.sub(pattern, full, en)
     return en

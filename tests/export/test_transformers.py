@@ -80,10 +80,8 @@ def test_it_translates_as_we_do(bundle: Bundle, tmp_path: Path) -> None:
     engine = load_engine(tmp_path / "deep" / "engine")
     assert engine.tokenizer.is_fast
     ours, theirs = bundle.model.config, engine.model.config
-    assert (theirs.dropout, theirs.activation_dropout, theirs.attention_dropout) == (
-        *[ours.dropout] * 2,
-        ours.attention_dropout,
-    )
+    assert ours.dropout == theirs.dropout == theirs.activation_dropout
+    assert ours.attention_dropout == theirs.attention_dropout
     expected = Translator(bundle).translate(LINES)
     assert engine_translate(engine, bundle, LINES) == expected
     assert len(set(expected)) > 5
