@@ -286,6 +286,13 @@ def test_an_interrupted_translation_goes_on(
     assert target.read_bytes() == b"as it was"
 
 
+def test_want_of_memory_is_told_in_a_line() -> None:
+    texts = "CPUAllocator: can't allocate memory", "not enough memory: you tried", "CUDA out of memory. Tried to"
+    told = {cli.error_message(error) for error in (MemoryError(), *map(RuntimeError, texts))}
+    assert [message[:30] for message in told if message] == ["there is not enough memory; gi"]
+    assert cli.error_message(RuntimeError("out of range")) is None
+
+
 def test_translating_imports_nothing_that_it_does_not_need(tiny_run: Path) -> None:
     code = (
         "import sys, torch; there = set(sys.modules); from minitrans import cli; assert cli.main(sys.argv[1:]) == 0; "

@@ -20,9 +20,9 @@ ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("atte
 CHAPTER_LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
 CHINESE_CHAPTER_LABELS = ("- 阅读：", "- 检查：", "- 破坏：")
 LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
-MAY_BE_ABSENT = ("compiled.", "export.")
-CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(MAY_BE_ABSENT)}
-SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(MAY_BE_ABSENT)}
+LESSON_OMITS = ("compiled.", "export.")
+CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(LESSON_OMITS)}
+SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(LESSON_OMITS)}
 
 
 def split_chapters(lesson: str) -> list[str]:

@@ -509,9 +509,9 @@ def load(name: str) -> HFModel:
                 f"--model {name} is not a folder with a model; give such a folder, an architecture or a name on the hub"
             )
     try:
-        config = transformers.AutoConfig.from_pretrained(name)
+        config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False)  # and does not ask
         kind: type[HFModel] = EncoderDecoder if config.is_encoder_decoder else DecoderOnly
-        return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32))
+        return kind(kind.auto_class.from_pretrained(name, dtype=torch.float32, trust_remote_code=False))
     except Exception as error:
         words = error_line(error).split(". ")[0]
         raise LoadError(f"--model {name} cannot be loaded, from a folder or the hub: {words}") from error

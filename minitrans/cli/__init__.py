@@ -7,6 +7,7 @@ usage; 130 interrupted.
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from minitrans.cli.evaluate import add_evaluate_flags, evaluate_command
 from minitrans.cli.explain import add_explain_flags, explain_command
 from minitrans.cli.export import add_export_flags, export_command
 from minitrans.cli.log import start_log
-from minitrans.cli.process import interrupted_by_sigterm, tune_process, tune_training
+from minitrans.cli.process import interrupted_by_sigterm, setup_process, setup_training
 from minitrans.cli.serve import add_serve_flags, serve_command
 from minitrans.cli.train import distill_command, train_command
 from minitrans.cli.translate import add_translate_flags, translate_command
@@ -65,7 +66,7 @@ def parse_command(argv: Sequence[str]) -> tuple[str, Any]:
 def run_command(argv: Sequence[str]) -> int:
     """Parse a command and run it."""
     if argv and argv[0] in ("train", "distill"):
-        tune_training()
+        setup_training()
     name, args = parse_command(argv)
     if threads := getattr(args, "threads", None):
         import torch
@@ -80,7 +81,7 @@ def error_message(error: Exception) -> str | None:
     if isinstance(error, UserError):
         text = " ".join(line.strip() for line in str(error).splitlines())
         return text if len(text) < 900 else f"{text[:400]} ... {text[-400:]}"  # names in it may have any length
-    if isinstance(error, MemoryError) or "not enough memory" in str(error) or "can't allocate" in str(error):
+    if isinstance(error, MemoryError) or re.search("not enough memory|can't allocate|out of memory", str(error)):
         return "there is not enough memory; give less at once, such as a lower --batch-tokens or data.batch_tokens"
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EMFILE):
         discard_stdout()
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     argv = sys.argv[1:] if argv is None else argv
     start_log("--debug" in argv)
-    tune_process()
+    setup_process()
     try:
         with interrupted_by_sigterm():
             code = run_command(argv)

@@ -12,7 +12,7 @@ GC_THRESHOLD = 100_000  # new objects that start a collection; importing PyTorch
 SPIN_COUNT = "3000"  # loops, some microseconds, for which a waiting thread keeps its core before it sleeps
 
 
-def tune_process() -> None:
+def setup_process() -> None:
     """Set what suits every command; to be called before PyTorch is imported, which reads the environment."""
     gc.set_threshold(GC_THRESHOLD)
     atexit.register(gc.disable)  # no collection at exit
@@ -21,7 +21,7 @@ def tune_process() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
 
 
-def tune_training() -> None:
+def setup_training() -> None:
     """Set what suits training, which may have several processes: the first one starts and stops the others."""
     keep_freed_memory()
     if "LOCAL_RANK" in os.environ:

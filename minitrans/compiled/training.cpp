@@ -712,7 +712,7 @@ template <class T> struct LossMemory {
 // Where d_w is not null, also scale times its gradients: d_h (rows, D) and d_w (V, D).
 //
 // With z = the logarithm of the sum of a row's e^logits, its loss is z - (1 - e) logit_y - e mean(logits), and the
-// gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. The exponentials are kept until then, a
+// gradient at its logits is softmax(logits) - (1 - e) onehot(y) - e / V. The exponentials are kept until then, four
 // million at a time or those of a block of rows. In bfloat16 it is quicker to compute all logits twice.
 template <class T, class A = computed<T>>
 double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_h, A *d_w, int64_t all_rows, int64_t D,
@@ -720,7 +720,7 @@ double linear_cross_entropy(const T *h, const A *w, const int64_t *target, T *d_
     const A e = A(smoothing);
     constexpr bool KEEPS = std::is_same_v<T, A>;
     const int64_t word_blocks = (V + WORDS - 1) / WORDS;
-    const int64_t at_once = std::max(ROWS, KEEPS ? (1 << 20) / V / ROWS * ROWS : all_rows);
+    const int64_t at_once = std::max(ROWS, KEEPS ? (1 << 22) / V / ROWS * ROWS : all_rows);
     static thread_local LossMemory<T> memory;
     LossMemory<T> &m = memory;
     std::vector<Workspace<T> *> threads;

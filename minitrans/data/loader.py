@@ -34,7 +34,7 @@ class Buffer(NamedTuple):
     end_state: dict[str, Any]
 
 
-class BatchLoader(ABC):
+class ResumableLoader(ABC):
     """Yields `Batch`es, and can resume where a run stopped.
 
     A buffer of pairs is cut into batches by `plan_batches`, which come in random order. They depend on the pairs, the
@@ -109,12 +109,12 @@ class BatchLoader(ABC):
         self._place = {name: state[name] for name in self._place}
 
 
-class EpochLoader(BatchLoader):
+class EpochLoader(ResumableLoader):
     """Yields the `Batch`es of pairs in memory, which are one buffer: an epoch for each `iter()`, or what is left of it.
 
     Args:
         src: (N,) rows of source ids, without special ids.
-        tgt: (N,) rows of target ids, likewise. The other arguments are those of `BatchLoader`.
+        tgt: (N,) rows of target ids, likewise. The other arguments are those of `ResumableLoader`.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ from datasets import Dataset
 from minitrans.data.batching import IdRows
 from minitrans.data.distributed import all_gather, slice_of_rank
 from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
-from minitrans.data.loader import BatchLoader, Buffer
+from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
 from minitrans.data.settings import DataConfig
@@ -21,7 +21,7 @@ from minitrans.text.tokenizer import Tokenizer
 from minitrans.text.words import add_word_counts
 
 
-class StreamLoader(BatchLoader):
+class StreamLoader(ResumableLoader):
     """Yields `Batch`es without end: it reads `shuffle_buffer` pairs at a time, and begins again after the last one.
 
     Several processes all read the same pairs, and tokenize a share each.
@@ -99,13 +99,13 @@ class StreamLoader(BatchLoader):
             read = self._tokenizer.reader.preprocess_pairs(*(some[side].to_pylist() for side in ("source", "target")))
             sources += read[0]
             targets += read[1]
-        src, tgt = (self._encode(lines) for lines in (sources, targets))
+        src, tgt = (self._gather_ids(lines) for lines in (sources, targets))
         faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(mark_kept(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
         self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)
 
-    def _encode(self, lines: list[str]) -> IdRows:
+    def _gather_ids(self, lines: list[str]) -> IdRows:
         own = lines[slice_of_rank(len(lines))]  # few at a time become lists, which take four times the memory
         rows = [IdRows.from_lists(self._tokenizer.encode_batch(own[i : i + CHUNK])) for i in range(0, len(own), CHUNK)]
         return IdRows.concat_rows([*chain.from_iterable(all_gather(rows))])

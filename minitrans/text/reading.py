@@ -258,7 +258,7 @@ class Reader:
         return source.lower() if self.plain else source
 
     def _mark_names_fix_typos(self, run: re.Match[str], places: "_PlaceholderMap") -> str:
-        """Some words with blanks between them: names are set aside as a whole, typing errors mended."""
+        """Some words with blanks between them: names are set aside as a whole, typing errors corrected."""
         if self._ranks is None or self._ranks.keys() >= {*run[0].lower().split(" ")}:
             return run[0]
         mixed = re.search(r"(?<!\w)[a-z]\w", run.string)  # else a capital says nothing

@@ -204,7 +204,7 @@ def parse_config(argv: Sequence[str], command: str = "train", description: str =
         if section in argv or not helping:  # all of them would fill many screens
             parser.add_class_arguments(kind, section, skip=SETTINGS_FROM_TOKENIZER if section == "model" else set())
     for file in _flag_values(argv, "--config"):
-        _check_config_file(parser, file)
+        _check_settings(parser, file)
     try:
         settings = parser.parse_args(argv)
     except (ArgumentError, TypeError, ValueError, OverflowError, yaml.YAMLError) as error:
@@ -222,7 +222,7 @@ def _flag_values(argv: Sequence[str], flag: str) -> list[str]:
         return []
 
 
-def _check_config_file(parser: ArgumentParser, file: str) -> None:
+def _check_settings(parser: ArgumentParser, file: str) -> None:
     """Check each setting of a YAML file by itself: jsonargparse names neither the file nor the nearest setting."""
     tree = read_settings(file, get_loader("yaml"))
     if not isinstance(tree, dict):

@@ -17,7 +17,7 @@ from minitrans.translate.translator import Translator
 
 PICTURE_DIR = Path(__file__).resolve().parents[2] / "docs" / "pictures"
 EXAMPLE_SENTENCE = "I saw a saw."
-TEXT_PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
+MASK_PAIRS = (("I love you", "我 爱 你"), ("deep learning", "深 度 学 习"))
 PAD_ID, BOS_ID, EOS_ID = 0, 1, 2
 SHOWN_STEP = 3  # which step of the translation is shown beside the full pass, from 0
 
@@ -34,9 +34,9 @@ TEMPLATES.filters["number"] = to_str
 def draw_masks() -> str:
     """The masks that `minitrans.model` makes for a batch of two pairs."""
     words = ["<pad>", "<s>", "</s>"]
-    for text in (text for pair in TEXT_PAIRS for text in pair):
+    for text in (text for pair in MASK_PAIRS for text in pair):
         words += text.split()
-    sources, targets = ([[words.index(word) for word in pair[side].split()] for pair in TEXT_PAIRS] for side in (0, 1))
+    sources, targets = ([[words.index(word) for word in pair[side].split()] for pair in MASK_PAIRS] for side in (0, 1))
     batch = collate(sources, targets, pad_id=PAD_ID, bos_id=BOS_ID, eos_id=EOS_ID)
     n_source, n_target = batch.src_ids.size(1), batch.tgt_in.size(1)
     unpadded = padding_mask(batch.src_ids, PAD_ID)[:, 0]  # (B, 1, S)
@@ -55,7 +55,7 @@ def draw_masks() -> str:
             "decoder": causal,
             "cross": unpadded[row].expand(n_target, -1).tolist(),
         }
-        for row in range(len(TEXT_PAIRS))
+        for row in range(len(MASK_PAIRS))
     ]
     return TEMPLATES.get_template("masks.svg").render(pairs=pairs)
 

@@ -8,7 +8,7 @@ is missed without a reason, or its reason is given though it is caught.
 
 The checks know no bug. They run on a small random model of the architecture, through the cache that the release makes
 by itself, or that the list names; what they say of the release with the bug is compared with what they say of the one
-with the mend.
+with the fix.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Bug(NamedTuple):
         what: What was wrong.
         architecture: As `transformers` calls it.
         bad: A release that has it.
-        mended: One that does not.
+        fixed: One that does not.
         settings: Those of the small model.
         cache: The class of the cache, where the release has it; else, or if empty, what the model makes by itself.
         dtype: What it is measured in; float64, unless a release cannot compute in that.
@@ -59,7 +59,7 @@ class Bug(NamedTuple):
     what: str
     architecture: str
     bad: str
-    mended: str
+    fixed: str
     settings: dict[str, Any]
     cache: str = ""
     dtype: str = "float64"
@@ -220,31 +220,31 @@ def measure_in_release(release: str, bugs: Sequence[Bug], releases: Path) -> lis
     ]
 
 
-def catching_checks(bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> list[str]:
-    """The checks that fail where the bug is, and pass where it is mended."""
+def catching_checks(bad: Mapping[str, Outcome], fixed: Mapping[str, Outcome]) -> list[str]:
+    """The checks that fail where the bug is, and pass where it is fixed."""
     return [
         id_
         for id_, check in bad.items()
-        if check.clearly_fails and mended[id_].measured is not None and not mended[id_].clearly_fails
+        if check.clearly_fails and fixed[id_].measured is not None and not fixed[id_].clearly_fails
     ]
 
 
-def table_row(bug: Bug, bad: Mapping[str, Outcome], mended: Mapping[str, Outcome]) -> str:
+def table_row(bug: Bug, bad: Mapping[str, Outcome], fixed: Mapping[str, Outcome]) -> str:
     """A line of the table."""
     issues = ", ".join(f"[#{issue}]({ISSUES_URL}{issue})" for issue in bug.issues)
-    start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.mended} |"
-    by = catching_checks(bad, mended)
+    start = f"| {issues}: {bug.what} | {bug.architecture} | {bug.bad} | {bug.fixed} |"
+    by = catching_checks(bad, fixed)
     if not by:
-        return f"{start} no | {bug.missed} | – | – | {remaining_failures(mended)} |"
+        return f"{start} no | {bug.missed} | – | – | {remaining_failures(fixed)} |"
     named = dict.fromkeys(bad[id_].detail.split(PATTERN_PREFIX)[1] for id_ in by if PATTERN_PREFIX in bad[id_].detail)
     listed = ", ".join(f"`{id_}`" for id_ in by[:3]) + (f" and {len(by) - 3} more" if len(by) > 3 else "")
-    deviations = " | ".join(to_str(results[by[0]].measured) for results in (bad, mended))
-    return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(mended)} |"
+    deviations = " | ".join(to_str(results[by[0]].measured) for results in (bad, fixed))
+    return f"{start} {listed} | {'; '.join(named) or '–'} | {deviations} | {remaining_failures(fixed)} |"
 
 
-def remaining_failures(mended: Mapping[str, Outcome]) -> str:
-    """What fails on the mended release too."""
-    return ", ".join(f"`{id_}` {to_str(one.measured)}" for id_, one in mended.items() if one.clearly_fails) or "nothing"
+def remaining_failures(fixed: Mapping[str, Outcome]) -> str:
+    """What fails on the fixed release too."""
+    return ", ".join(f"`{id_}` {to_str(one.measured)}" for id_, one in fixed.items() if one.clearly_fails) or "nothing"
 
 
 INTRODUCTION = """
@@ -257,14 +257,14 @@ the first such check, in shares of the largest logit, in float64 unless the list
 in the numbers; "left" is what still fails after the fix. {n_caught} of {n} are caught, {n_clean} of these with nothing
 left. `scripts/dev/hf_bugs.py` makes this page again; its list is `scripts/dev/hf_bugs.yaml`.
 
-| bug | architecture | in | mended in | caught by | named | with the bug | mended | left |
+| bug | architecture | in | fixed in | caught by | named | with the bug | fixed | left |
 |---|---|---|---|---|---|---|---|---|
 """
 
 
 def render_page(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> str:
     """The page."""
-    caught = [mended for _, bad, mended in rows if catching_checks(bad, mended)]
+    caught = [fixed for _, bad, fixed in rows if catching_checks(bad, fixed)]
     counts = {"n": len(rows), "n_caught": len(caught), "n_clean": [*map(remaining_failures, caught)].count("nothing")}
     head = INTRODUCTION.format(torch=torch.__version__.split("+")[0], **counts).lstrip()
     return head + "".join(f"{table_row(*each)}\n" for each in rows)
@@ -272,8 +272,8 @@ def render_page(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Ou
 
 def unexpected_outcomes(rows: Sequence[tuple[Bug, Mapping[str, Outcome], Mapping[str, Outcome]]]) -> Iterator[str]:
     """What is missed without a reason, or has one without being missed."""
-    for bug, bad, mended in rows:
-        if bool(catching_checks(bad, mended)) == bool(bug.missed):
+    for bug, bad, fixed in rows:
+        if bool(catching_checks(bad, fixed)) == bool(bug.missed):
             yield f"{bug.architecture} {bug.issues}: {'caught, but said to be missed' if bug.missed else 'missed'}"
 
 
@@ -289,8 +289,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(json.dumps([measure_bug(Bug(**bug)) for bug in json.loads(arguments.measure)]))
         return 0
     bugs = [bug for bug in read_bugs() if not arguments.issues or set(arguments.issues) & set(bug.issues)]
-    releases = sorted({release for bug in bugs for release in (bug.bad, bug.mended)})
-    bugs_by_release = [[bug for bug in bugs if release in (bug.bad, bug.mended)] for release in releases]
+    releases = sorted({release for bug in bugs for release in (bug.bad, bug.fixed)})
+    bugs_by_release = [[bug for bug in bugs if release in (bug.bad, bug.fixed)] for release in releases]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         answers = list(pool.map(measure_in_release, releases, bugs_by_release, [arguments.releases] * len(releases)))
     said = {
@@ -298,7 +298,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for release, those, answer in zip(releases, bugs_by_release, answers, strict=True)
         for bug, checks in zip(those, answer, strict=True)
     }
-    rows = [(bug, said[bug.bad, *bug.issues], said[bug.mended, *bug.issues]) for bug in bugs]
+    rows = [(bug, said[bug.bad, *bug.issues], said[bug.fixed, *bug.issues]) for bug in bugs]
     if arguments.issues:
         print(*(table_row(*each) for each in rows), sep="\n")
     else:

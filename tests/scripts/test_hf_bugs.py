@@ -26,7 +26,7 @@ def test_the_list_is_whole_and_the_page_has_a_row_for_each() -> None:
     for bug in bugs:
         assert bug.issues
         assert bug.what
-        assert tuple(map(int, bug.bad.split("."))) < tuple(map(int, bug.mended.split(".")))
+        assert tuple(map(int, bug.bad.split("."))) < tuple(map(int, bug.fixed.split(".")))
         start = table_row(bug, PASSED, PASSED).split(" | no | ")[0]
         (line,) = (line for line in page.splitlines() if line.startswith(start))
         assert (" no | " in line) == bool(bug.missed)
@@ -41,12 +41,12 @@ def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "mended", "caught"),
+    ("bad", "fixed", "caught"),
     [
         (FAILED, PASSED, ["chunks"]),
         (PASSED, PASSED, []),
         (FAILED, FAILED, []),  # it fails as before
-        (FAILED, {**PASSED, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is mended
+        (FAILED, {**PASSED, "chunks": Outcome(None, False, "KeyError")}, []),  # nothing shows that it is fixed
         ({**PASSED, "chunks": Outcome(None, False, "KeyError")}, PASSED, []),  # an error is no wrong number
         ({**PASSED, "chunks": Outcome(1e-7, False, "")}, PASSED, []),  # rounding in float32
         ({**PASSED, "chunks": Outcome(1.2e-5, True, "")}, PASSED, []),  # allowed in float32
@@ -54,12 +54,12 @@ def test_a_row_says_what_caught_it_and_what_that_looked_like() -> None:
     ],
 )
 def test_caught_is_what_fails_and_then_passes(
-    bad: dict[str, Outcome], mended: dict[str, Outcome], caught: list[str]
+    bad: dict[str, Outcome], fixed: dict[str, Outcome], caught: list[str]
 ) -> None:
-    assert catching_checks(bad, mended) == caught
+    assert catching_checks(bad, fixed) == caught
 
 
-def test_what_fails_after_the_mend_too_is_said() -> None:
+def test_what_fails_after_the_fix_too_is_said() -> None:
     assert table_row(
         BUG, {**FAILED, "steps": Outcome(0.25, False, "")}, {**PASSED, "steps": Outcome(0.25, False, "")}
     ).endswith("| 0.5 | 1e-15 | `steps` 0.25 |")

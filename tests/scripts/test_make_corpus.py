@@ -163,7 +163,7 @@ def test_a_mark_in_a_word_is_the_same_on_both_sides(small_tables: Path, capsys: 
     assert len({*re.findall(pattern, capsys.readouterr().out, re.MULTILINE)}) == make_corpus.SENTENCES_PER_LINE
 
 
-MISTAKES = {
+BAD_TABLES = {
     "phrasebook/talk.tsv": [
         ("I eat {fish}.\t我吃{fish}。", "no English words for {fish.en}"),
         ("I eat {food.a}.\t我吃{food}。", "no English words for {food.a}"),
@@ -195,7 +195,7 @@ MISTAKES = {
 }
 
 
-@pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in MISTAKES for row in MISTAKES[file]])
+@pytest.mark.parametrize(("file", "text", "message"), [(file, *row) for file in BAD_TABLES for row in BAD_TABLES[file]])
 def test_a_mistake_in_a_table_is_one_line_and_nothing_is_written(
     file: str, text: str, message: str, small_tables: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -224,7 +224,7 @@ def test_the_card_gives_the_right_numbers() -> None:
         *(f"| `{split}` | {len(lines(f'{split}.en')):,} |" for split in SPLITS),
         f"| English word forms in `train` without digits, in lower case and written out | {len(words):,} |",
         f"| Characters in the Chinese of all files | {len(set(''.join(texts))):,} |",
-        f"| Mean length of an English text in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
+        f"| Mean length of a distinct English text in `train`, in words | {sum(lengths) / len(lengths):.1f} |",
         f"| Longest English text in `train`, in words | {max(lengths)} |",
     ):
         assert row in card

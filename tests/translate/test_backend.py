@@ -32,7 +32,7 @@ from minitrans.translate.translator import Translator
 Patch = pytest.MonkeyPatch
 Log = pytest.LogCaptureFixture
 MODES: list[CompiledMode] = ["auto", "off", "require"]
-SLOWER = "takes the plain and slower path"
+FALLBACK = "takes the plain and slower path"
 ROW_LENGTHS = [4, 7, 1]
 BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
 LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
@@ -100,14 +100,14 @@ def test_one_line_says_so_for_each_work_and_reason(caplog: Log, fallbacks: list[
         assert training_backend(model) == decoding_backend(model) == "plain"
     assert backend.describe_backends() == "training in PyTorch, decoding in PyTorch"
     assert [(record.name, record.levelno, record.getMessage()) for record in caplog.records] == [
-        ("minitrans", logging.WARNING, f"{work} {SLOWER}: encoder has a forward hook")
+        ("minitrans", logging.WARNING, f"{work} {FALLBACK}: encoder has a forward hook")
         for work in ("training", "decoding")
     ]
     caplog.clear()
     model.output.bias = nn.Parameter(torch.zeros(11).double())
     model.encoder._forward_hooks.clear()
     assert training_backend(model) == training_backend(model) == "plain"
-    assert caplog.messages == [f"training {SLOWER}: output has a part bias that is not known"]
+    assert caplog.messages == [f"training {FALLBACK}: output has a part bias that is not known"]
     assert caplog.messages[0] in fallbacks
 
 
@@ -136,7 +136,7 @@ def test_parts_in_several_modes_are_left_to_the_plain_model(fallbacks: list[str]
     model = random_model(1).train()
     model.encoder.eval()
     assert training_backend(model) == "plain"
-    assert fallbacks == [f"training {SLOWER}: some parts of the model are in eval mode, and others are not"]
+    assert fallbacks == [f"training {FALLBACK}: some parts of the model are in eval mode, and others are not"]
 
 
 # -- Where there is none --------------------------------------------------------------------------------------------
@@ -161,8 +161,8 @@ def test_without_a_compiler_the_plain_model_computes(
     for _ in range(2):
         assert training_backend(random_model(1).train()) == decoding_backend(random_model(1)) == "plain"
         assert not can_verify_compiled("auto")
-    assert [message.split(SLOWER)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
-    assert all(f"{SLOWER}: {words}" in message for message in caplog.messages)
+    assert [message.split(FALLBACK)[0] for message in caplog.messages] == ["training ", "decoding ", "verification "]
+    assert all(f"{FALLBACK}: {words}" in message for message in caplog.messages)
     assert not list((tmp_path / "cache").rglob("*.*"))
     for ask in (training_backend, decoding_backend):
         with pytest.raises(UserError, match="compiled code is required"):
@@ -179,7 +179,7 @@ def test_without_the_folder_the_plain_model_computes_without_a_word(monkeypatch:
     LOG_ONCE.cache_clear()
     with caplog.at_level(logging.INFO, "minitrans"):  # for who wants to know
         decoding_backend(random_model(1))
-    assert caplog.messages == [f"decoding {SLOWER}: the folder minitrans/compiled is not there"]
+    assert caplog.messages == [f"decoding {FALLBACK}: the folder minitrans/compiled is not there"]
     makers: list[Callable[[CompiledMode], object]] = [partial(f, random_model(1)) for f in (make_loss, make_stepper)]
     makers.append(can_verify_compiled)
     for ask in makers:
@@ -371,6 +371,6 @@ def test_compiled_code_is_of_the_model_as_it_was_and_each_translator_asks_anew(
         assert fallbacks == []
         return
     (line,) = caplog.messages
-    assert line.startswith(f"decoding {SLOWER}: ")
+    assert line.startswith(f"decoding {FALLBACK}: ")
     with pytest.raises(UserError, match="compiled code is required, and may not do the decoding: "):
         Translator(bundle, "require")

@@ -35,7 +35,7 @@ def export_and_load_engine(subject: ModelAndPairs) -> Any:
     tolerance=dtype_tolerance(torch.float32),
     lower=(),
 )
-def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
+def ctranslate2_scores_agree(subject: ModelAndPairs) -> float:
     """The exported model, run by CTranslate2, gives each token of a translation the probability that ours gives."""
     # Sources and targets without a token are left out: CTranslate2 answers them without computing anything.
     model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
@@ -59,7 +59,7 @@ def exported_model_scores_the_same(subject: ModelAndPairs) -> float:
     tolerance=dtype_tolerance(torch.float32),
     lower=(),
 )
-def exported_model_decodes_the_same(subject: ModelAndPairs) -> float:
+def ctranslate2_decodes_the_same(subject: ModelAndPairs) -> float:
     """Greedy decoding by CTranslate2 takes the same tokens and ends at the same place."""
     # A full pass reads CTranslate2's output. Where rounding decides between two tokens, both are right.
     model, config, pieces = subject.model, subject.model.config, vocabulary_pieces(subject)
