@@ -27,6 +27,19 @@ SHORT_FORMS = {
     "wanna": "want to", "gotta": "have to", "gimme": "give me", "lemme": "let me", "idk": "i don't know",
     "np": "no problem", "btw": "by the way",
 }  # fmt: skip
+# English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
+_SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
+_BE, _CAN = "is|are|r|was|were|does|did", "can|could|will|would|shall|should|has"
+_VERB = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
+_QUESTION = re.compile(
+    r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
+    rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
+    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_SUBJECTS}|an?|the)\b)[\w']+){{0,3}}?) {_VERB} \w"
+    rf"|(?:{_BE})(?:n'?t)? \w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b"
+    rf"|(?:{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
+    rf"|.+, (?:{_VERB} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
+    re.IGNORECASE,
+)
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
 READER_SETTINGS_FILE = "reading.json"  # the settings of an exported folder's reader
 
@@ -140,11 +153,13 @@ class KeptParts(NamedTuple):
         placeholder_values: The placeholders in the source as it was read, and what they stand for.
         before: What goes before the translation.
         after: What goes after it.
+        not_typed: End marks that it loses, because the source has none, or dots in their place.
     """
 
     placeholder_values: dict[str, str]
     before: str = ""
     after: str = ""
+    not_typed: str = ""
 
 
 class Reader:
@@ -192,11 +207,14 @@ class Reader:
         """A sentence as the model is to see it, and what its translation gets back.
 
         A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
-        characters, nothing is kept.
+        characters, nothing is kept. If training was in English, a question that lacks its mark is read with one.
         """
-        text, before, after = clean(sentence), "", ""
+        text, before, after, not_typed = clean(sentence), "", "", ""
         if self.plain and len(text) <= LONG_LINE_LENGTH:
             before, text, after = _split_surroundings(text)
+            not_typed = ".。" if after.strip()[:1] in (*".…",) else ""
+            if "what" in (self._ranks or ()) and _QUESTION.fullmatch(with_keyboard_marks(text)):
+                text, not_typed = f"{text}?", "?？؟"
         text = self.normalize(text)
         places = _PlaceholderMap(text)
 
@@ -207,14 +225,13 @@ class Reader:
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
             text = self._copied_parts.sub(put_placeholders, text)
-        return self.lowered(text), KeptParts({place: value for value, place in places.items()}, before, after)
+        values = {place: value for value, place in places.items()}
+        return self.lowered(text), KeptParts(values, before, after, not_typed)
 
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
-        if kept.after.strip()[:1] in (".", "…"):  # dots in place of the stop
-            text = text.rstrip(".。")
-        return kept.before + text + kept.after
+        return kept.before + text.rstrip(kept.not_typed) + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""

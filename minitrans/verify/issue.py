@@ -76,7 +76,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    wrong = any(result.failure.measured > MIN_FAULT for result in failed.values())
+    wrong = any(not result.failure.measured <= MIN_FAULT for result in failed.values())
     limit = MIN_FAULT if wrong else dtype_tolerance(case.model.dtype)
     programs = candidate_programs(case, model, name, failed.keys(), limit)
     shown = ((program, failing_program_output(program, limit)) for program in programs)

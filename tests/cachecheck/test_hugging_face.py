@@ -2,10 +2,12 @@
 
 import importlib
 import json
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
 from minitrans.cachecheck.faults import FAULTS
-from minitrans.cachecheck.measure import TOLERANCE, Report, dtype_tolerance
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Report, Result, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
 
 pytest.importorskip("transformers")
@@ -142,6 +144,12 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     for program in programs:
         assert max(json.loads(issue.failing_program_output(program, -1.0))) < TOLERANCE
     assert issue.failing_program_output("print([0.1, float('nan')])", 1.0) == "[0.1, nan]"
+    limits = Mock(return_value=[])
+    monkeypatch.setattr(issue, "candidate_programs", limits)
+    for worst in (1e-11, 0.5, math.nan):
+        failed = [Result("x", "", "", "", measured, TOLERANCE, False, 0.5, {}) for measured in (1e-11, worst, 1e-11)]
+        issue.issue_markdown(Report(failed), model, name)
+    assert [call.args[-1] for call in limits.call_args_list] == [TOLERANCE, MIN_FAULT, MIN_FAULT]
 
 
 @pytest.mark.parametrize(

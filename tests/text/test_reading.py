@@ -66,6 +66,16 @@ PAIR_CASES = [  # a pair, and what is left of it
     ("1 2 3 4 5 6 7 1", "7 6 5 4 3 2 1", "[21] [22] [23] [24] [25] [26] 7 [21]", "7 [26] [25] [24] [23] [22] [21]"),
 ]  # fmt: skip
 
+QUESTIONS = (
+    "where are you", "What’s your name", "whats that", "excuse me, how much is it", "how many old books do you have",
+    "is Tom at home", "can the children swim", "isnt it late", "do you know him", "it's cold, isn't it", "R U OK",
+    "may i come in", "what about you", "which one", "who knows", "Tom, can you help", "WHY DON'T WE GO",
+)  # fmt: skip
+STATEMENTS = (
+    "what a day it was", "how nice you are", "do your homework", "have a seat", "where you are, i am", "so do i",
+    "may it rain", "where are you.", "i know where you are", "no, do it again", "what i do is dull", "whatever is left",
+)  # fmt: skip
+
 
 def shown(*texts: str) -> list[str]:
     """The texts with [N1] for the first placeholder of a name, and so on."""
@@ -99,6 +109,18 @@ def test_what_is_around_it_is_put_back(before: list[str], sentence: str, quotes:
     read = PLAIN_READER.preprocess_line(line)
     assert [text for text, _ in read] == [sentence]
     assert PLAIN_READER.postprocess_line(iter([sentence]), read) == line
+
+
+@pytest.mark.parametrize(
+    ("line", "asks"), [*((line, True) for line in QUESTIONS), *((line, False) for line in STATEMENTS)]
+)
+def test_a_question_is_read_with_a_mark_which_its_translation_loses(line: str, asks: bool) -> None:
+    english, german = (Reader(True, known=[word]) for word in ("what", "was"))
+    for after in ("", " 😀", "…"):
+        text, kept = english.preprocess(line + after)
+        assert text == german.preprocess(line)[0] + "?" * asks
+        assert english.postprocess("好吗？", kept) == ("好吗" if asks else "好吗？") + after
+    assert german.postprocess("?", german.preprocess(line)[1]) == "?"
 
 
 @given(st.text(NO_WORD), st.sampled_from([PLAIN_READER, READER]))
