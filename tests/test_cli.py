@@ -597,6 +597,8 @@ def test_evaluate_tells_how_often_unsure_is_right(tiny_run: Path, tmp_path: Path
 
 def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
     other = make_worse_run(tiny_run, tmp_path / "other")
+    sizes = json.loads((other / "model.json").read_text())
+    (other / "model.json").write_text(json.dumps(sizes | {"threshold": sizes["threshold"] | {"chrf": 7.0}}))
     runs = [str(tiny_run), str(other), str(tiny_run)]
     scores = json.loads(command_output("evaluate", *runs, *reference_flags, "--json"))
     assert set(scores) == {"runs", "mean", "std"}
@@ -605,6 +607,7 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, r
     assert "bleu_p" not in first
     assert first["bleu"] == same["bleu"] > worse["bleu"]
     assert first["unsure"] == same["unsure"] != worse["unsure"]
+    assert [run["unsure_wrong"].endswith("chrF below 7") for run in scores["runs"]] == [False, True, False]
     assert worse["bleu_p"] < 0.05 < same["bleu_p"]
     assert scores["mean"]["bleu"] == pytest.approx((200 + worse["bleu"]) / 3)
     assert set(scores["mean"]) == set(scores["std"]) == {"bleu", "chrf", "exact_match"}

@@ -1,6 +1,7 @@
 """What an explanation says is what the translator and the model say."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ def test_a_source_that_is_not_kept_shows(name: str, translator: Translator, monk
         return outputs
 
     monkeypatch.setattr(Transformer, "run_decoder", losing)
-    (each,) = trace_translations(translator, TEXTS[:1])
+    two_layers = Transformer(replace(translator.bundle.model.config, n_layers=2)).eval()
+    (each,) = trace_translations(Translator(replace(translator.bundle, model=two_layers)), TEXTS[:1])
     assert not any(step.source_kept for step in each.steps)
 
 

@@ -253,3 +253,5 @@ def test_the_command_scores_it_beside_ours(tiny_run: Path, tmp_path: Path, capsy
     assert data["license"] == "cc-by-4.0"
     bleu = printed[1].split("BLEU ")[1].split(" (")[0]
     assert data["model-index"][0]["results"][0]["metrics"][0]["value"] == float(bleu)
+    assert cli.main([*argv[:3], str(tmp_path / "unscored"), *argv[4:], "--format", "transformers"]) == 0
+    assert front_matter(tmp_path / "unscored")["license"] == "cc-by-4.0"

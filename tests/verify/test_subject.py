@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from commands import CORPUS
+from commands import CORPUS, write_corpus
 from conftest import BOS, EOS, random_model
 
 from minitrans.cachecheck.measure import LOWER_DTYPES
@@ -191,6 +191,10 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
     assert subject.examples == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
     (source, _), *_ = subject.examples
     assert "".join(subject.piece(i) for i in source).replace("▁", " ").strip() == known[0][0].lower()
+    write_corpus(tmp_path, test=3)
+    for language in ("en", "zh"):
+        (tmp_path / f"more.{language}").write_text("a\nb\n")
+    assert sum(map(len, load_run_and_pairs(tiny_run, str(tmp_path)).decode_batches)) == 5  # of both test sets
 
 
 def test_the_corpus_that_ships_has_the_running_example() -> None:
