@@ -447,7 +447,7 @@ template <class T> using Operand = std::conditional_t<std::is_same_v<T, bf16>, T
 template <class T> using Operand = VectorOperand<computed<T>>;
 #endif
 
-constexpr int64_t ROWS = 128 / ROWS_AT_ONCE * ROWS_AT_ONCE;  // taken through a sub-layer at a time: whole blocks
+constexpr int64_t ROWS = 128 / ROWS_AT_ONCE * ROWS_AT_ONCE;  // positions taken through a sub-layer at a time
 constexpr int64_t WORDS = 256;  // of the vocabulary, that are scored at a time
 
 // The parameters of a sub-layer: of its norm, of the linear layers it begins with, and of the one at its end.
