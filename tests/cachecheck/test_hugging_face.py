@@ -147,7 +147,8 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     limits = Mock(return_value=[])
     monkeypatch.setattr(issue, "candidate_programs", limits)
     for worst in (1e-11, 0.5, math.nan):
-        failed = [Result("x", "", "", "", measured, TOLERANCE, False, 0.5, {}) for measured in (1e-11, worst, 1e-11)]
+        errors = {"a": 1e-11, "b": worst, "c": 1e-11}
+        failed = [Result(id_, "", "", "", error, TOLERANCE, False, 0.5, {}) for id_, error in errors.items()]
         issue.issue_markdown(Report(failed), model, name)
     assert [call.args[-1] for call in limits.call_args_list] == [TOLERANCE, MIN_FAULT, MIN_FAULT]
 
