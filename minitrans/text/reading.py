@@ -209,13 +209,13 @@ class Reader:
         A sentence without a letter or a digit is not for the model: its text is empty. For one of more than 2,000
         characters, nothing is kept. If training was in English, a question that lacks its mark is read with one.
         """
-        text, before, after, not_typed = clean(sentence), "", "", ""
-        if self.plain and len(text) <= LONG_LINE_LENGTH:
+        text, before, after = clean(sentence), "", ""
+        is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
+        if is_plain:
             before, text, after = _split_surroundings(text)
-            not_typed = ".。" if after.strip()[:1] in (*".…",) else ""
-            if "what" in (self._ranks or ()) and _QUESTION.fullmatch(with_keyboard_marks(text)):
-                text, not_typed = f"{text}?", "?？؟"
-        text = self.normalize(text)
+        text, not_typed = self.normalize(text), ".。" if after.strip()[:1] in (*".…",) else ""
+        if is_plain and "what" in (self._ranks or ()) and _QUESTION.fullmatch(text):
+            text, not_typed = f"{text}?", "?？؟"
         places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
