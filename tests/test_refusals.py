@@ -319,6 +319,8 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     ({}, f"{REDO} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
     ({}, f"{REDO} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
     ({}, f"{REDO} run --resume --compiled off", f"{SETTINGS_DIFFER_MESSAGE}compiled"),
+    ({}, f"{REDO} run --resume --trainer.max_steps 999", f"{SETTINGS_DIFFER_MESSAGE}max_steps"),
+    ({}, f"{REDO} run --resume --trainer.gradient_clip_val 9", f"{SETTINGS_DIFFER_MESSAGE}gradient_clip_val"),
     ({}, f"{REDO} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     ({}, f"{REDO} one", "one is a file; give another --run-dir"),
     ({}, f"{REDO} one/new", "cannot write one/new: Not a directory; give another --run-dir"),

@@ -337,9 +337,10 @@ def saved_settings(run: Path) -> dict[str, Any]:
     path = run / CONFIG_FILE
     try:
         settings = read_settings(path)
-        where = settings["data"].pop("cache_dir", None)
-    except (UserError, TypeError, KeyError, AttributeError) as error:
+        if missing := [name for name in SECTIONS if not isinstance(settings.get(name), dict)]:
+            raise UserError(f"it has no section {missing[0]}")
+    except (UserError, AttributeError) as error:
         raise UserError(f"{path} is damaged ({error}); train again with --overwrite") from error
-    if where is not None:
+    if settings["data"].pop("cache_dir", None) is not None:
         raise UserError(f"{path} names data.cache_dir; remove that line, and give it as a flag if it is to be so")
     return settings

@@ -63,7 +63,10 @@ def _check_resumed(config: RunConfig) -> None:
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
     before = saved_settings(run_dir)
-    for name in ("seed", "model", "tokenizer", "data", "training", "compiled"):
+    # Of the trainer, what decides which steps are taken; where it trains and what it logs may change.
+    before, now = ({**settings["trainer"], **settings} for settings in (before, now))
+    steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
+    for name in ("seed", "model", "tokenizer", "data", "training", "compiled", *steps):
         if before.get(name) != now[name]:
             raise UserError(
                 f"{run_dir / CONFIG_FILE} and the settings given differ in {name}; "

@@ -218,7 +218,7 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE_MESSAGE in refusal_message("train", *run_flags(corpus, run_dir, flag), within=tmp_path)
+            assert IN_USE_MESSAGE in refusal_message("train", *run_flags(corpus, run_dir, flag, max_steps=200), within=tmp_path)
         with pytest.raises(UserError, match=IN_USE_MESSAGE):
             begin_run(*begun)  # after the other has looked
         process.kill()
