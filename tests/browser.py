@@ -18,7 +18,7 @@ needs_chromium = pytest.mark.skipif(
 
 
 @contextlib.contextmanager
-def open_chromium_page() -> Iterator[tuple["Page", list[str], list[str]]]:
+def open_page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
     """A page, all addresses that it asks for, and what its console or an exception says of errors and warnings."""
     from playwright.sync_api import sync_playwright
 

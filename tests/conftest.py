@@ -91,7 +91,7 @@ def random_ids(seed: int, lengths: Sequence[int], width: int, vocab_size: int = 
     return ids
 
 
-def random_targets(seed: int, batch: int, length: int, vocab_size: int = 11) -> Tensor:
+def random_tgt_in(seed: int, batch: int, length: int, vocab_size: int = 11) -> Tensor:
     """int64 (B, T): BOS, then random real tokens."""
     ids = random_ids(seed, [length] * batch, length, vocab_size)
     ids[:, 0] = BOS
@@ -168,9 +168,9 @@ def sixty_pair_corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def offline_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An empty folder, which is the working folder; no network, for what is damaged may name any place."""
-    folder = tmp_path_factory.mktemp("sandbox")
+    folder = tmp_path_factory.mktemp("offline_dir")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         patch.setattr("datasets.config.HF_HUB_OFFLINE", True)
@@ -190,7 +190,7 @@ needs_compiled = pytest.mark.skipif(not CAN_COMPILE, reason="no compiled code or
 
 
 @pytest.fixture
-def _compiled_for_tests(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+def _pytest_compile_cache(monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     """What is compiled is kept for the next run of the tests, by its source and flags, and apart from the user's."""
     assert pytestconfig.cache is not None
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytestconfig.cache.mkdir("compiled")))
@@ -201,7 +201,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As in a new process, which has loaded no compiled code; and what the test has loaded is forgotten with it."""
 
     def forget() -> None:
-        for module, name in (("training", "training_library"), ("library", "_compile")):
+        for module, name in (("training", "training_library"), ("library", "_compile_and_load")):
             getattr(import_module(f"minitrans.compiled.{module}"), name).cache_clear()
 
     if not HAS_COMPILED_FOLDER:
@@ -214,7 +214,7 @@ def uncompiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(params=["-mno-amx-tile", "-mno-amx-tile -mno-avx512bf16", "-mno-amx-tile -mno-avx"])
 def _lesser_processor(
-    request: pytest.FixtureRequest, uncompiled: None, _compiled_for_tests: None, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest, uncompiled: None, _pytest_compile_cache: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compiled code as for a processor with fewer instructions than this one."""
     if platform.machine() != "x86_64":

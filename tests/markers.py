@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 TESTS_DIR = Path(__file__).parent
-TEST_LEVELS = {
+LEVEL_PATHS = {
     "unit": ["cachecheck"],
     "model": ["model", "compiled", "verify", "translate/test_backend.py"],
     "command": [
@@ -26,7 +26,7 @@ def file_level(path: Path) -> str:
     """The level of a test file: unit, model, command or end_to_end."""
     parts = path.relative_to(TESTS_DIR)
     names = {str(parts), *map(str, parts.parents)}
-    return next((name for name, places in TEST_LEVELS.items() if names & {*places}), "unit")
+    return next((name for name, places in LEVEL_PATHS.items() if names & {*places}), "unit")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

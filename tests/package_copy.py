@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-LIBRARIES = ["torch", "lightning.pytorch", "datasets", "sacrebleu", "jsonargparse", "tensorboard", "ctranslate2"]
+PRELOADED = ["torch", "lightning.pytorch", "datasets", "sacrebleu", "jsonargparse", "tensorboard", "ctranslate2"]
 
 
 def run_copy(folder: Path, commands: Sequence[Sequence[str]], **environment: str) -> tuple[list[tuple[int, str]], str]:
     """Run commands in the copy: their exit codes and what they printed, and standard error."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(LIBRARIES)
+    context.set_forkserver_preload(PRELOADED)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "1")  # as the libraries see it
         process = context.Process(target=_run_in_process, args=(folder, commands, dict(os.environ) | environment))

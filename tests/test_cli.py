@@ -203,7 +203,7 @@ def test_scores_and_whether_they_are_low(tiny_run: Path, processes: str) -> None
     assert command_output(*translate, *lines).splitlines() == [t.text for t in translations]
 
 
-LINES = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
+SOURCE = "\ufeffI love you.\r\n\nMachine learning is fun.\nI love xyzzy.\n\nI love you.\nplugh\nI love deep learning."
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -212,7 +212,7 @@ def test_parts_put_together_are_the_whole(
     tiny_run: Path, way: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     source, whole, part = (tmp_path / name for name in ("source", "whole", "part"))
-    source.write_bytes(LINES.encode())
+    source.write_bytes(SOURCE.encode())
     translate = ["translate", str(tiny_run), *way, "--input", str(source), "--output"]
     command_output(*translate, whole)
     messages, n_unsure = split_unsure_count(caplog.messages, 8)
@@ -261,7 +261,7 @@ def test_an_interrupted_translation_goes_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     source, whole, target, partial = (tmp_path / name for name in ("source", "whole", "target", "target.partial"))
-    source.write_bytes(LINES.encode())
+    source.write_bytes(SOURCE.encode())
     translate = ["translate", str(tiny_run), "--sample", "5", "--input", str(source), *part, "--output"]
     command_output(*translate, whole)
     translate += [str(target), "--resume"]
@@ -751,10 +751,10 @@ def test_help_ends_with_code_0(words: list[str]) -> None:
             assert f" {name} {summaries[name]}" in text
 
 
-RUN_FLAGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
+REQUIRED_TRAIN_FLAGS = ["--run-dir=r", "--data.path=p", "--data.source=a", "--data.target=b", "--trainer.max_steps=1"]
 REQUIRED_ARGUMENTS = {  # what each command that computes needs at least
-    "train": RUN_FLAGS,
-    "distill": RUN_FLAGS,
+    "train": REQUIRED_TRAIN_FLAGS,
+    "distill": REQUIRED_TRAIN_FLAGS,
     "translate": ["r"],
     "evaluate": ["r", "--source", "s", "--reference", "t"],
     "verify": ["r"],

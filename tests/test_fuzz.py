@@ -85,7 +85,7 @@ def split_lines(content: bytes) -> list[str] | None:
     return [line.removesuffix("\r") for line in (lines if rest == "" else [*lines, rest])]
 
 
-def count_valid_lines(content: bytes) -> int:
+def count_lines_before_invalid(content: bytes) -> int:
     """How many lines of a file that is no UTF-8 come before the first that is none."""
     return next(i for i, line in enumerate(content.split(b"\n")) if split_lines(line) is None)
 
@@ -107,15 +107,15 @@ def output_or_none(*argv: str | Path, stdin: bytes = b"", answered: int = 0) -> 
 
 @given(content=text_bytes, from_file=st.booleans())
 def test_translate_writes_a_line_for_each_line_or_one_error(
-    tiny_run: Path, sandbox: Path, translator: Translator, content: bytes, from_file: bool
+    tiny_run: Path, offline_dir: Path, translator: Translator, content: bytes, from_file: bool
 ) -> None:
-    (sandbox / "in.txt").write_bytes(content)
+    (offline_dir / "in.txt").write_bytes(content)
     sources = split_lines(content)
-    answered = count_valid_lines(content) if sources is None else 0
+    answered = count_lines_before_invalid(content) if sources is None else 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cli.common, "load_translator", lambda *_: translator)  # once, not for each example
         if from_file:
-            written = output_or_none("translate", tiny_run, "--input", sandbox / "in.txt", answered=answered)
+            written = output_or_none("translate", tiny_run, "--input", offline_dir / "in.txt", answered=answered)
         else:
             written = output_or_none("translate", tiny_run, stdin=content, answered=answered)
     if sources is None or written is None:
@@ -226,8 +226,8 @@ def test_control_what_is_not_damaged_is_read(suffix: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def run_to_damage(tiny_run: Path, sandbox: Path) -> Path:
-    return copy_run(tiny_run, sandbox / "run")
+def run_to_damage(tiny_run: Path, offline_dir: Path) -> Path:
+    return copy_run(tiny_run, offline_dir / "run")
 
 
 @pytest.mark.parametrize("name", [METADATA, WEIGHTS, TOKENIZER, WORDS])
@@ -263,10 +263,10 @@ def test_a_damaged_config_finds_its_corpus_or_is_refused(
 @pytest.mark.parametrize("model_type", ["unigram", "bpe"])
 @given(data=st.data())
 def test_a_damaged_tokenizer_works_or_is_refused(
-    tokenizer_bytes: dict[str, bytes], model_type: str, data: st.DataObject
+    tokenizer_bytes_by_type: dict[str, bytes], model_type: str, data: st.DataObject
 ) -> None:
     try:
-        tokenizer = Tokenizer(data.draw(damaged_files(tokenizer_bytes[model_type])))
+        tokenizer = Tokenizer(data.draw(damaged_files(tokenizer_bytes_by_type[model_type])))
     except UserError:
         return
     for line in ("I love you. 我爱你。", "\U0010ffff"):
@@ -277,7 +277,7 @@ def test_a_damaged_tokenizer_works_or_is_refused(
 
 
 @pytest.fixture(scope="module")
-def tokenizer_bytes() -> dict[str, bytes]:
+def tokenizer_bytes_by_type() -> dict[str, bytes]:
     sentences = [side for pair in PAIRS for side in pair]
     trained = {kind: Tokenizer.train(sentences, TokenizerConfig(300, kind)) for kind in ("unigram", "bpe")}
     return {kind: tokenizer.__reduce__()[1][0] for kind, tokenizer in trained.items()}

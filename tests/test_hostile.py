@@ -60,21 +60,21 @@ VALUES = [
         st.tuples(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5)), min_size=1, max_size=2
     )
 )
-def test_any_setting_of_any_value_ends_in_one_line(sandbox: Path, drawn: list[tuple[str, str]]) -> None:
+def test_any_setting_of_any_value_ends_in_one_line(offline_dir: Path, drawn: list[tuple[str, str]]) -> None:
     """Where the value is right after all, there is still no corpus."""
     flags = [f"--{name}={value}" for name, value in drawn]
-    quick_refusal_message("train", *tiny_flags(sandbox / "gone"), "--run-dir", "r", *flags, within=sandbox)
+    quick_refusal_message("train", *tiny_flags(offline_dir / "gone"), "--run-dir", "r", *flags, within=offline_dir)
 
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from(SETTING_NAMES), st.sampled_from(VALUES) | st.text(max_size=5), st.booleans())
-def test_any_setting_of_a_file_ends_in_one_line(sandbox: Path, name: str, value: str, quoted: bool) -> None:
+def test_any_setting_of_a_file_ends_in_one_line(offline_dir: Path, name: str, value: str, quoted: bool) -> None:
     section, _, key = name.rpartition(".")
     setting = f"{key}: {yaml.safe_dump(value) if quoted else value}\n"
-    path = sandbox / "c.yaml"
+    path = offline_dir / "c.yaml"
     path.write_bytes((f"{section}:\n  {setting}" if section else setting).encode(errors="surrogateescape"))
-    flags = [*tiny_flags(sandbox / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
-    quick_refusal_message("train", *flags, within=sandbox)
+    flags = [*tiny_flags(offline_dir / "gone")[6:], *DATA_FLAGS, "--run-dir", "r", "--config", str(path)]
+    quick_refusal_message("train", *flags, within=offline_dir)
     path.unlink()
 
 
@@ -95,7 +95,7 @@ COMMAND_WORDS = st.sampled_from(
 
 @settings(HYPOTHESIS_SETTINGS)
 @given(st.sampled_from([*cli.COMMANDS]), st.lists(COMMAND_WORDS, max_size=6))
-def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list[str]) -> None:
+def test_any_command_line_ends_in_one_line(offline_dir: Path, name: str, words: list[str]) -> None:
     """None names a run that is there, so none has anything to do."""
     if name == "verify" and "gone" not in words:
         words = [*words, "gone"]
@@ -103,7 +103,7 @@ def test_any_command_line_ends_in_one_line(sandbox: Path, name: str, words: list
     assert code in (0, 2)
     assert len(err.splitlines()) <= 2
     assert code == 0 or "minitrans: error: " in err
-    assert [*sandbox.iterdir()] == []
+    assert [*offline_dir.iterdir()] == []
 
 
 # -- Run folders ----------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def test_reading_a_run_writes_nothing_but_in_the_users_own_cache(
 
 
 def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
-    tiny_run: Path, sandbox: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
+    tiny_run: Path, offline_dir: Path, tmp_path: Path, fresh_model_report: Report, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(proof, "run", lambda **_: fresh_model_report)
     home = tmp_path / "home"
@@ -139,12 +139,12 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
 # -- Corpora, disks, signals ----------------------------------------------------------------------------------------
 
 
-def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, sandbox: Path, tmp_path: Path) -> None:
+def test_a_gzip_that_unpacks_to_gigabytes_is_refused(tiny_run: Path, offline_dir: Path, tmp_path: Path) -> None:
     for path in tiny_run.parent.glob("valid.*"):
         shutil.copy(path, tmp_path)
     for side in ("en", "zh"):
         (tmp_path / f"train.{side}.gz").write_bytes(gzip.compress(bytes(1 << 24), 1) * 64)  # a gigabyte
-    message = quick_refusal_message("train", *tiny_flags(tmp_path), "--run-dir", sandbox / "r", within=sandbox)
+    message = quick_refusal_message("train", *tiny_flags(tmp_path), "--run-dir", offline_dir / "r", within=offline_dir)
     assert "train.en.gz, line 1: it has more than 4194304 bytes; break it into sentences" in message
 
 

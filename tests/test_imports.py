@@ -16,7 +16,7 @@ ROOT = PACKAGE.parent
 MODEL_DIR = PACKAGE / "model"
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 IMPORT_LAYERS = re.findall(r"\w+", " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"]))
-LIBRARIES = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
+PRELOADED = {re.split(r"\W", line)[0].lower() for line in PYPROJECT["project"]["dependencies"]} | {"yaml", "upath"}
 
 
 def find_compiled_words(source: str) -> list[str]:
@@ -84,7 +84,7 @@ model = Transformer(config)
 batch_loss(model, ids, ids, ids, 0.1).backward()
 assert len(greedy_decode(CachedStepper(model.eval()), ids)) == 1
 """
-NON_MODEL_MODULES = [*(LIBRARIES - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
+NON_MODEL_MODULES = [*(PRELOADED - {"torch"}), *(f"minitrans.{name}" for name in IMPORT_LAYERS if name != "model")]
 
 
 def test_the_model_works_where_nothing_but_pytorch_is_installed() -> None:

@@ -20,9 +20,9 @@ ENGLISH, CHINESE = ((DOCS / name).read_text(encoding="utf-8") for name in ("atte
 CHAPTER_LABELS = ("- Read: ", "- Proved by: ", "- Broken by: ")
 CHINESE_CHAPTER_LABELS = ("- 阅读：", "- 检查：", "- 破坏：")
 LINK = r"\[`([\w.]+)`\]\(\.\./([\w/]+)\.py\)"
-LESSON_OMITS = ("compiled.", "export.")
-CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(LESSON_OMITS)}
-SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(LESSON_OMITS)}
+OMITTED_PREFIXES = ("compiled.", "export.")
+CHECK_BY_ID = {check.id: check for check in CHECKS if not check.id.startswith(OMITTED_PREFIXES)}
+SABOTAGE_BY_ID = {sabotage.id: sabotage for sabotage in SABOTAGES if not sabotage.id.startswith(OMITTED_PREFIXES)}
 
 
 def split_chapters(lesson: str) -> list[str]:
@@ -40,7 +40,7 @@ def terms(chapter: str, label: str) -> list[str]:
     return re.findall(r"`(\S+?)`", line)
 
 
-def mismatched_chapters(lesson: str) -> list[str]:
+def wrong_output_titles(lesson: str) -> list[str]:
     """Run the chapters in order; the titles of those that print something else than they show."""
     scope: dict[str, object] = {}
     titles = []
@@ -54,7 +54,7 @@ def mismatched_chapters(lesson: str) -> list[str]:
     return titles
 
 
-def missing_names(lesson: str) -> list[str]:
+def undefined_names(lesson: str) -> list[str]:
     """What the lesson names that is not there."""
     names = []
     for chapter in split_chapters(lesson):
@@ -90,22 +90,22 @@ def _restore_torch_defaults() -> Iterator[None]:
 
 
 def test_it_prints_what_it_shows() -> None:
-    assert mismatched_chapters(ENGLISH) == []
+    assert wrong_output_titles(ENGLISH) == []
 
 
 def test_control_an_output_with_another_digit_is_noticed() -> None:
-    assert mismatched_chapters(ENGLISH.replace("[[0.64, 0.24, 0.09, 0.03]]", "[[0.64, 0.24, 0.09, 0.04]]")) == [
+    assert wrong_output_titles(ENGLISH.replace("[[0.64, 0.24, 0.09, 0.03]]", "[[0.64, 0.24, 0.09, 0.04]]")) == [
         "3. Why is the mask put in before the softmax?"
     ]
 
 
 def test_control_a_fault_in_the_package_is_noticed() -> None:
     with SABOTAGE_BY_ID["mask.after-softmax"].apply_fault():
-        assert "3. Why is the mask put in before the softmax?" in mismatched_chapters(ENGLISH)
+        assert "3. Why is the mask put in before the softmax?" in wrong_output_titles(ENGLISH)
 
 
 def test_what_it_names_is_there() -> None:
-    assert missing_names(ENGLISH) == []
+    assert undefined_names(ENGLISH) == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_what_it_names_is_there() -> None:
 )
 def test_control_a_name_that_stands_for_nothing_is_noticed(there: str, not_there: str) -> None:
     assert there in ENGLISH
-    assert set(missing_names(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
+    assert set(undefined_names(ENGLISH.replace(there, not_there))) == {not_there.strip("[`]")}
 
 
 @pytest.mark.parametrize("chapter", split_chapters(ENGLISH), ids=lambda chapter: chapter.splitlines()[0])

@@ -33,7 +33,7 @@ PAGES = {
     for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 }
 NOT_IN_A_CLONE = {"words.txt", "onnx/"}  # files and folders that pages name and a clone does not have
-BENCHMARK_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
+BENCH_FLAGS = {"--d-model", "--minutes"}  # which make flags of their settings' names
 FILES_TO_READ = [ROOT / f"minitrans/model/{name}.py" for name in
         ("masks", "attention", "cache", "layers", "transformer", "decoding", "loss", "dropout")]  # fmt: skip
 
@@ -153,7 +153,7 @@ def test_its_file_map_is_complete() -> None:
     assert listed <= there
 
 
-def flags(*files: Path) -> set[str]:
+def cli_flags(*files: Path) -> set[str]:
     """The flags that some files add to a parser."""
     texts = "\n".join(file.read_text(encoding="utf-8") for file in files)
     return set(re.findall(r'add_argument\(\s*"(--[\w-]+)"', texts))
@@ -179,7 +179,7 @@ def test_names_that_it_takes_from_the_code_are_there() -> None:
 def test_flags_and_settings_that_it_names_are_there(path: Path) -> None:
     settings = {f"{name}.{field}" for name, kind in SECTIONS.items() for field in signature(kind).parameters}
     parsers = [*(ROOT / "minitrans").rglob("*.py"), *(ROOT / "scripts").rglob("*.py")]
-    known = {"--help", "--print-config", *BENCHMARK_FLAGS, *flags(*parsers), *(f"--{setting}" for setting in settings)}
+    known = {"--help", "--print-config", *BENCH_FLAGS, *cli_flags(*parsers), *(f"--{setting}" for setting in settings)}
     assert set(re.findall(r"`(--[\w.-]+)", PAGES[path])) <= known
     of_runs = {"model.json", "model.safetensors"}
     named = re.findall(r"`((?:model|tokenizer|data|training|trainer)\.[\w.]+)`", PAGES[path])

@@ -228,9 +228,9 @@ INCOMPLETE_COMMANDS = [
 TSV = "en\tzh\none\t一\n"
 JSONL = '{"en": "one", "zh": "一"}\n'
 PARQUET = parquet_bytes(en=["a"], zh=["a"])
-INVALID = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
+NOT_UTF8 = parquet_bytes(en=pa.array([b"\xff"]).view(pa.string()), zh=["a"])
 GZIP_BYTES = gzip.compress(b"one\n" * 50)
-TWO_FILES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
+OTHER_FILES = {"train.zh": "a\n" * 50, "valid.tsv": TSV}
 DAMAGED_GZIP = "train.en.gz: damaged gzip file ("
 BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"valid.tsv": TSV}, "corpus has no train split, only: valid; add train.en and train.zh, or train.tsv"),
@@ -266,15 +266,15 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.1.tsv": TSV, "train.2.tsv": TSV + "two\n"}, "train.2.tsv, line 3: 1 fields, but the header has 2"),
     ({"train.1.en": "a\n", "train.1.zh": "a\n", "train.2.en": "a\n"}, "train.2.zh is missing, the other side"),
     ({"train.1.parquet": PARQUET, "train.2.parquet": b"PAR1"}, "train.2.parquet: not a readable Parquet file"),
-    ({"train.1.parquet": PARQUET, "train.2.parquet": INVALID}, "train.1.parquet to train.2.parquet: not a readable"),
+    ({"train.1.parquet": PARQUET, "train.2.parquet": NOT_UTF8}, "train.1.parquet to train.2.parquet: not a readable"),
     ({"train.parquet": parquet_bytes(en=[1], zh=["a"])}, "train.parquet: column en holds int64, not text"),
     ({"train.parquet": parquet_bytes(en=["a"], de=["a"])}, "train.parquet: no column zh, only: en, de;"),
-    ({"train.parquet": INVALID}, "train.parquet: not a readable Parquet file ... UTF8"),
-    ({"train.parquet": INVALID.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
-    (TWO_FILES | {"train.en.gz": b"one\ntwo\n"}, f"{DAMAGED_GZIP} ... ); copy it again, or unpack it"),
-    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, DAMAGED_GZIP),
-    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
-    (TWO_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
+    ({"train.parquet": NOT_UTF8}, "train.parquet: not a readable Parquet file ... UTF8"),
+    ({"train.parquet": NOT_UTF8.replace(b"zh", b"z\xe8")}, "train.parquet: not a readable Parquet file ... decode"),
+    (OTHER_FILES | {"train.en.gz": b"one\ntwo\n"}, f"{DAMAGED_GZIP} ... ); copy it again, or unpack it"),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-12]}, DAMAGED_GZIP),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:-6] + b"x" + GZIP_BYTES[-5:]}, f"{DAMAGED_GZIP}CRC"),
+    (OTHER_FILES | {"train.en.gz": GZIP_BYTES[:10] + b"\x07" + GZIP_BYTES[11:]}, f"{DAMAGED_GZIP} ... block"),
 ]
 BAD_NOISE = [
     ("lowr: 0.1", "data.noise has no lowr; the nearest is lower"),
@@ -392,16 +392,16 @@ def claim_billion_layers(run: Path) -> None:
 
 BIAS = "encoder.norm.bias"
 DAMAGED, NO_FIT = "model.json is damaged (", "does not fit model.json"
-OTHER = "does not have the sha256 that model.json gives"
-NO_WORDS = "words.txt is missing or damaged"
+BAD_HASH = "does not have the sha256 that model.json gives"
+BAD_WORDS = "words.txt is missing or damaged"
 BAD_THRESHOLDS = [1, {"score": "low", "chrf": None}, {"score": -1, "chrf": []}, {"score": None, "chrf": None}, {"x": 1}]
 RUN_DAMAGES: list[tuple[Setup, str]] = [
     # Files
     *((remove_file(name), f"holds no finished run: {name} is missing") for name in (METADATA, WEIGHTS, TOKENIZER)),
     *((resize_file(name, 50), name) for name in (METADATA, WEIGHTS, TOKENIZER, WORDS)),
     *((resize_file(n, 2**40), f"{n} is damaged (1099511627776 bytes, more") for n in (METADATA, TOKENIZER, WORDS)),
-    (remove_file(WORDS), NO_WORDS),
-    ({f"run/{WORDS}": b"\xff\n"}, NO_WORDS),
+    (remove_file(WORDS), BAD_WORDS),
+    ({f"run/{WORDS}": b"\xff\n"}, BAD_WORDS),
     ({f"run/{WORDS}": b"a\nb\n"}, "words.txt is damaged (2 words, not ... ); train the run again"),
     ({f"run/{WORDS}": "".join(map("{}\n".format, range(9_999)))}, "words.txt is damaged (9999 words, not"),
     # model.json
@@ -412,7 +412,7 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     ),
     *((edit_metadata(threshold=threshold), DAMAGED) for threshold in BAD_THRESHOLDS),
     (edit_metadata(target="zh\x1b[2J"), f"{DAMAGED} ... \\x1b"),
-    (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {OTHER}"),
+    (edit_metadata(sha256={TOKENIZER: "0" * 64}), f"{TOKENIZER} {BAD_HASH}"),
     (edit_sizes(d_modl=3), f"{DAMAGED} ... d_modl"),
     (edit_sizes(n_layers=1.0), f"{DAMAGED}n_layers is 1.0"),
     (edit_sizes(d_head="16"), f"{DAMAGED} ... '<'"),
@@ -439,7 +439,7 @@ RUN_DAMAGES: list[tuple[Setup, str]] = [
     (edit_weights(lambda tensors: tensors.pop(BIAS)), f"{BIAS} differs"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.nan)), f"damaged ({BIAS} is not finite)"),
     (edit_weights(lambda tensors: tensors[BIAS][3].fill_(torch.inf)), f"damaged ({BIAS} is not finite)"),
-    (edit_weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {OTHER}"),  # finite, and of the right shape
+    (edit_weights(lambda tensors: tensors[BIAS].mul_(1.01)), f"{WEIGHTS} {BAD_HASH}"),  # finite, and of the right shape
 ]
 
 # -- All of them ------------------------------------------------------------------------------------------------------
@@ -484,7 +484,7 @@ REFUSAL_CASES: list[tuple[Setup, str, str]] = [
 
 
 @pytest.fixture(scope="module")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hf_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What has been read of corpora."""
     return tmp_path_factory.mktemp("cache")
 
@@ -493,12 +493,12 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("given", "words", "said"), REFUSAL_CASES, ids=[f"{words[-40:]}-{said[:40]}" for _, words, said in REFUSAL_CASES]
 )
 def test_what_is_wrong_is_said_in_one_line_and_nothing_else_is_done(
-    given: Setup, words: str, said: str, tiny_run: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    given: Setup, words: str, said: str, tiny_run: Path, hf_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is said must be in the line; ` ... ` stands for anything."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", hf_cache)
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, GIVEN_FILES)
     os.mkfifo("pipe")

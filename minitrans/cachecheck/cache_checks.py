@@ -29,8 +29,8 @@ from minitrans.cachecheck.protocol import N_BEAMS, CachedModel, ModelAndTokens, 
 
 ALL_SPLITS_LENGTH = 5  # tokens that are fed in literally every split
 LONG_LENGTH = 24  # tokens of a long sentence, where no window calls for more
-GENERATION_LENGTH = 16  # tokens of a prompt and what is generated after it
-DRAFT_LENGTH = 8  # tokens of the longest draft, where there is no window
+GENERATION_MAX_LENGTH = 16  # tokens of a prompt and what is generated after it
+MAX_DRAFT = 8  # tokens of the longest draft, where there is no window
 MIN_EFFECT = 1e-7  # what another token has to move logits by at least, of the largest logit
 
 
@@ -49,17 +49,17 @@ def feed_in_chunks(case: ModelAndTokens[Any], chunks: Sequence[int]) -> list[Ten
 
 
 def chunk_deviation(
-    case: ModelAndTokens[Any], chunks: Sequence[int], passing: CachedModel[Any] | None = None
+    case: ModelAndTokens[Any], chunks: Sequence[int], reference: CachedModel[Any] | None = None
 ) -> Deviation:
-    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `passing`."""
-    want = (case if passing is None else replace(case, model=passing)).full_pass()
+    """Feed the tokens in chunks, and compare with the full pass: that of the model, or of `reference`."""
+    want = (case if reference is None else replace(case, model=reference)).full_pass()
     return compare(feed_in_chunks(case, chunks), want).named(f"fed in chunks of {_format_chunks(chunks)}")
 
 
 @claim("steps", "logits, one token at a time, against the full pass")
-def step_deviation(case: ModelAndTokens[Any], passing: CachedModel[Any] | None = None) -> Deviation:
+def step_deviation(case: ModelAndTokens[Any], reference: CachedModel[Any] | None = None) -> Deviation:
     """Decoding step by step from the cache gives what the full masked pass gives, at every position."""
-    return chunk_deviation(case, [1] * case.tokens.size(1), passing=passing).named("fed one by one")
+    return chunk_deviation(case, [1] * case.tokens.size(1), reference=reference).named("fed one by one")
 
 
 @claim(
@@ -142,27 +142,27 @@ def greedy_differences(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("score", "log-probability per token of every sentence, summed over steps from the cache, against the full pass")
-def next_token_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def sentence_score_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """The log-probabilities of the steps add up to the teacher-forced score of each sentence."""
     return score_deviation(case.with_tokens(case.tokens[:, :-1]), case.tokens[:, 1:])
 
 
-def score_deviation(case: ModelAndTokens[Any], right: Tensor) -> Deviation:
-    """The log-probability of what is right, summed over steps from the cache, against the full pass; a token's share.
+def score_deviation(case: ModelAndTokens[Any], targets: Tensor) -> Deviation:
+    """The log-probability of the targets, summed over steps from the cache, against the full pass; a token's share.
 
     Args:
         case: What to measure.
-        right: int64 (B, T), what should follow each token; -1 where that does not count.
+        targets: int64 (B, T), what should follow each token; -1 where that does not count.
     """
-    counts, cache = right >= 0, case.new_cache()
+    counts, cache = targets >= 0, case.new_cache()
 
-    def log_p_of(logits: Tensor, right: Tensor) -> Tensor:
-        return F.log_softmax(logits.double() * case.logit_unit, -1).gather(-1, right.clamp(min=0)[..., None])[..., 0]
+    def log_p_of(logits: Tensor, targets: Tensor) -> Tensor:
+        return F.log_softmax(logits.double() * case.logit_unit, -1).gather(-1, targets.clamp(min=0)[..., None])[..., 0]
 
-    pieces = zip(case.tokens.split(1, 1), right.split(1, 1), strict=True)
+    pieces = zip(case.tokens.split(1, 1), targets.split(1, 1), strict=True)
     steps = torch.cat([log_p_of(case.feed(token, cache)[0], target) for token, target in pieces], 1)
     stepped, forced = (
-        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], right))
+        (log_p * counts).sum(1) / counts.sum(1) for log_p in (steps, log_p_of(case.full_pass()[0], targets))
     )
     return deviation(stepped.to(case.model.dtype), forced)
 
@@ -281,7 +281,7 @@ def source_padding_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("source.padding-token", "logits with another token there")
-def padding_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def source_pad_token_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Nor does it matter what stands in the padding."""
     if not case.model.has_source:
         raise NotOfferedError("there is no encoder")
@@ -392,7 +392,7 @@ def rollback_deviation(case: ModelAndTokens[Any]) -> Deviation:
     if "rollback" in case.model.variants:
         case = case.with_variant("rollback")
     longest, deviations = case.model.max_len or sys.maxsize, []
-    for span in [span for span in case.model.spans if span + 2 <= longest] or [DRAFT_LENGTH]:
+    for span in [span for span in case.model.spans if span + 2 <= longest] or [MAX_DRAFT]:
         most = span if span <= LONG_LENGTH else ALL_SPLITS_LENGTH
         prompt, length = max(1, span - most), min(span + 2 * most, longest)
         right = case.with_tokens(tokens_of_length(case, length))
@@ -446,7 +446,7 @@ def interleaved_deviation(case: ModelAndTokens[Any]) -> Deviation:
 
 
 @claim("caches.alternating", "logits, with a full pass after every chunk of two tokens, against a full pass before")
-def alternating_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def full_pass_between_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Cached, then uncached, then cached again on one model: neither affects the other."""
     want, cache = case.full_pass(), case.new_cache()
     steps, deviations = [], []
@@ -462,7 +462,7 @@ def alternating_deviation(case: ModelAndTokens[Any]) -> Deviation:
     tolerance=0.0,
     lower=(),
 )
-def random_numbers_drawn(case: ModelAndTokens[Any]) -> Deviation:
+def rng_state_changes(case: ModelAndTokens[Any]) -> Deviation:
     """A model in eval mode draws no random number."""
     moved = 0
     runs: list[Callable[[], object]] = [case.full_pass, lambda: feed_in_chunks(case, [1] * case.tokens.size(1))]
@@ -479,8 +479,8 @@ TIE_GAP = dtype_tolerance(torch.float32)  # how far apart two logits of a tie ma
 
 
 def generate_tokens(case: ModelAndTokens[Any], prompts: Tensor, way: str, mask: Tensor | None = None) -> Tensor:
-    """The prompts (B, T) and what is generated after them; with them no more than GENERATION_LENGTH tokens."""
-    n = min(case.model.max_len or GENERATION_LENGTH, GENERATION_LENGTH) - prompts.size(1)
+    """The prompts (B, T) and what is generated after them; with them no more than GENERATION_MAX_LENGTH tokens."""
+    n = min(case.model.max_len or GENERATION_MAX_LENGTH, GENERATION_MAX_LENGTH) - prompts.size(1)
     outputs: Tensor = call_model(case.model.generate, case.memory(), prompts, n, way, mask)
     shape = N_BEAMS if "beams" in way else len(prompts), prompts.size(1) + n
     if outputs.shape != shape or not (outputs[:, : prompts.size(1)] == prompts).all():
@@ -496,10 +496,10 @@ def logit_gap(case: ModelAndTokens[Any], n_given: int) -> Deviation:
     return deviation(chosen, best).named(start=n_given)
 
 
-def prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
+def repeating_prompt_case(case: ModelAndTokens[Any], b: int) -> ModelAndTokens[Any]:
     """A row's source, and a prompt whose end has been there before, so that something is found in it."""
     row = case.unpadded_row(b)
-    length = min(case.model.max_len or GENERATION_LENGTH, GENERATION_LENGTH) // 2
+    length = min(case.model.max_len or GENERATION_MAX_LENGTH, GENERATION_MAX_LENGTH) // 2
     return row.with_tokens(torch.cat([row.tokens[:, :3], row.tokens[:, 1:3]], 1)[:, :length])
 
 
@@ -509,7 +509,7 @@ def generated_logit_gap(case: ModelAndTokens[Any], ways: Sequence[str] = ("cache
     deviations = []
     for way in ways:
         for b in range(len(case.tokens)):
-            row = prompt_case(case, b)
+            row = repeating_prompt_case(case, b)
             output = row.with_tokens(generate_tokens(row, row.tokens, way))
             deviations.append(logit_gap(output, row.tokens.size(1)).named(f"prompt {b} alone, {way}"))
     return worst(deviations)
@@ -542,11 +542,11 @@ def ragged_logit_gap(case: ModelAndTokens[Any]) -> Deviation:
 @claim(
     "generate.beams", "log-probability per token, by the full pass, of the beams in order", tolerance=TIE_GAP, lower=()
 )
-def beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def cached_beams_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """Beam search finds with a cache what it finds without one."""
     deviations = []
     for b in range(len(case.tokens)):
-        row, scores = prompt_case(case, b), []
+        row, scores = repeating_prompt_case(case, b), []
         for way in ("beams", "uncached beams"):
             tokens = generate_tokens(row, row.tokens, way)
             beams = row.with_rows(torch.zeros(N_BEAMS, dtype=torch.int64)).with_tokens(tokens[:, :-1])

@@ -80,12 +80,12 @@ def draws_random_numbers(case: ModelAndTokens[Any]) -> bool:
     return not _allclose(case.full_pass()[0], case.full_pass()[0])
 
 
-def computes_in_float32(case: ModelAndTokens[Any]) -> bool:
+def is_float64(case: ModelAndTokens[Any]) -> bool:
     """Where all should be float64, what differs does so by no more than rounding in float32."""
     return case.model.dtype == torch.float64
 
 
-def future_tokens_seen(case: ModelAndTokens[Any]) -> int:
+def lookahead_distance(case: ModelAndTokens[Any]) -> int:
     """How many of the tokens that follow it the first position sees, in the full pass."""
     whole, furthest = case.full_pass()[0], 0
     for t in range(1, case.tokens.size(1)):
@@ -96,22 +96,22 @@ def future_tokens_seen(case: ModelAndTokens[Any]) -> int:
 
 def sees_next_tokens(case: ModelAndTokens[Any]) -> bool:
     """One or a few tokens ahead, a further one in each layer; but not to the end."""
-    return 0 < future_tokens_seen(case) < case.tokens.size(1) - 1
+    return 0 < lookahead_distance(case) < case.tokens.size(1) - 1
 
 
 def sees_all_later_tokens(case: ModelAndTokens[Any]) -> bool:
     """To the end."""
-    return future_tokens_seen(case) == case.tokens.size(1) - 1
+    return lookahead_distance(case) == case.tokens.size(1) - 1
 
 
 def attends_to_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands in the source's padding matters."""
-    return not cache_checks.padding_token_deviation(case) <= VISIBLE_EFFECT
+    return not cache_checks.source_pad_token_deviation(case) <= VISIBLE_EFFECT
 
 
 def counts_source_padding(case: ModelAndTokens[Any]) -> bool:
     """What stands there does not, but how much of it there is."""
-    return bool(cache_checks.padding_token_deviation(case) <= dtype_tolerance(case.model.dtype))
+    return bool(cache_checks.source_pad_token_deviation(case) <= dtype_tolerance(case.model.dtype))
 
 
 def attends_to_padding(case: ModelAndTokens[Any]) -> bool:
@@ -215,14 +215,14 @@ def sees_dropped_tokens(case: ModelAndTokens[Any]) -> bool:
     return bool(_differ_at(_logits_after_draft(case, draft), _logits_after_draft(case, case.other_tokens(draft))).any())
 
 
-def caches_share_memory(case: ModelAndTokens[Any]) -> bool:
+def single_decode_is_right(case: ModelAndTokens[Any]) -> bool:
     """One decode at a time is right, in steps and after a prompt."""
     ways = ([prompt, *[1] * (case.tokens.size(1) - prompt)] for prompt in (1, case.tokens.size(1) // 2))
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
 
-CACHE_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
-STEP_IDS = (*CACHE_IDS, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
+STEP_CHECK_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
+STEP_IDS = (*STEP_CHECK_IDS, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
 CAUSAL_IDS = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE_IDS = ("source.padding", "source.padding-token")
 PADDING_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")
@@ -233,7 +233,7 @@ VARIANT_OF = {"static": "static", "weights": "weights", "padding.left-mask-alone
 PATTERNS = [
     Pattern("random numbers are drawn, as by dropout outside of eval mode", (*NUMERIC_IDS, "random"),
             draws_random_numbers),
-    Pattern("something inside is computed in float32", NUMERIC_IDS, computes_in_float32,
+    Pattern("something inside is computed in float32", NUMERIC_IDS, is_float64,
             dtype_tolerance(torch.float32)),
     Pattern("the causal mask is one late: a token sees the next one", (*CAUSAL_IDS, *STEP_IDS), sees_next_tokens),
     Pattern("there is no causal mask: a token sees all that follow", (*CAUSAL_IDS, *STEP_IDS), sees_all_later_tokens),
@@ -252,6 +252,6 @@ PATTERNS = [
     Pattern("no tokens are dropped at all", ("rollback",), rollback_drops_nothing),
     Pattern("dropped tokens are still seen", ("rollback",), sees_dropped_tokens),
     Pattern("two caches share memory, or the model holds the cache", ("fork", "caches.two", "caches.alternating"),
-            caches_share_memory),
+            single_decode_is_right),
     Pattern("padding of the source is not attended to, but counted", SOURCE_IDS, counts_source_padding),
 ]  # fmt: skip

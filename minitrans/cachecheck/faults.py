@@ -109,7 +109,7 @@ def padding_seen(model: CachedModel[Any]) -> ChangedMethods:
     }
 
 
-def generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
+def last_generated_wrong(model: CachedModel[Any]) -> ChangedMethods:
     """The last token that is generated from a cache, in whatever way, is another one."""
 
     def generate(memory: Any, prompts: Tensor, n: int, way: str, mask: Tensor | None = None) -> Tensor:
@@ -172,6 +172,6 @@ FAULTS = [
         ("copy.shared", copy_is_original, ("fork",)),
         ("draft.kept", draft_kept, ("rollback",)),
         ("padding.seen", padding_seen, ("source.padding", "padding.left", "generate.ragged")),
-        ("generated.last", generated_wrong, ("generate.greedy",)),
+        ("generated.last", last_generated_wrong, ("generate.greedy",)),
     )
 ]

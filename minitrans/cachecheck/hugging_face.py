@@ -45,7 +45,7 @@ WINDOW_KEYS = "sliding_window", "window_size", "local_window_size", "attention_c
 # What small models are made of: a number of an architecture whose whole name is like one of these, the first that fits,
 # becomes this one where it is larger. Heads and states agree: 32 = 4 * 8, and 2 * 32 = 8 * 8. Windows and blocks are
 # short, so that sentences cross them.
-SMALL_SIZES: dict[str, int] = {
+SIZE_CAPS: dict[str, int] = {
     r".*vocab(_size)?(_.*)?": SMALL_VOCAB_SIZE,
     r"num_kv_shared_layers|ple_layer_ids": 0,
     r"\w*(dense_replace|dense_layers|_offset|topk_groups?|topk_blocks|random_blocks|indexer_kv_heads)": 1,
@@ -102,7 +102,7 @@ FALLBACK_SETTINGS: list[dict[str, Any]] = [
 ]
 BEAM_SEARCH_KWARGS = {"num_beams": N_BEAMS, "num_return_sequences": N_BEAMS}
 DRAFTING = {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant", "assistant_confidence_threshold": 0}
-GEN_KWARGS: dict[str, dict[str, Any]] = {
+WAY_KWARGS: dict[str, dict[str, Any]] = {
     "uncached": {"use_cache": False},
     "beams": BEAM_SEARCH_KWARGS,
     "uncached beams": {**BEAM_SEARCH_KWARGS, "use_cache": False},
@@ -174,7 +174,7 @@ class HFModel(CachedModel[DecodingState]):
             draft.generation_config = transformers.GenerationConfig(**DRAFTING)
         given = {"max_new_tokens": n, "suppress_tokens": special or None, "decoder_start_token_id": self.first}
         before = self.model.generation_config
-        self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **GEN_KWARGS.get(way, {}))
+        self.model.generation_config = transformers.GenerationConfig(**given, pad_token_id=0, **WAY_KWARGS.get(way, {}))
         try:
             return self.model.generate(**inputs)
         finally:
@@ -356,7 +356,7 @@ def _select_memory(memory: Any, rows: Tensor) -> Any:
     return chosen, *(x[rows] for x in source)
 
 
-def architectures() -> dict[str, tuple[str, type[HFModel]]]:
+def adapter_by_name() -> dict[str, tuple[str, type[HFModel]]]:
     """What stands for an architecture, its name or its class's: the name, and the kind; if both, an encoder-decoder."""
     kinds: list[tuple[dict[str, str], type[HFModel]]] = [
         (modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, DecoderOnly),
@@ -372,12 +372,12 @@ def small_model(architecture: str, **settings: object) -> HFModel:
 
     Args:
         architecture: Such as "marian", "MarianMTModel" or "gpt2".
-        settings: Settings of its own, in place of those of SMALL_SIZES, FIXED_SETTINGS and ARCHITECTURE_SETTINGS.
+        settings: Settings of its own, in place of those of SIZE_CAPS, FIXED_SETTINGS and ARCHITECTURE_SETTINGS.
 
     Raises:
         LoadError: There is no such architecture, or it cannot be made small.
     """
-    if architecture not in architectures():
+    if architecture not in adapter_by_name():
         raise LoadError(f"transformers {transformers.__version__} has no {architecture} that decodes")
     try:
         return call_model(_random_model, architecture, settings)  # a configuration may refuse in any way
@@ -386,7 +386,7 @@ def small_model(architecture: str, **settings: object) -> HFModel:
 
 
 def _random_model(architecture: str, settings: dict[str, object]) -> HFModel:
-    name, kind = architectures()[architecture]
+    name, kind = adapter_by_name()[architecture]
     config_class, own = transformers.CONFIG_MAPPING[name], {**ARCHITECTURE_SETTINGS.get(name, {}), **settings}
     first: Exception | None = None
     dropping = [(attempt, MAX_SETTING_DROPS) for attempt in (FALLBACK_SETTINGS[0], FALLBACK_SETTINGS[-1])]
@@ -438,7 +438,7 @@ def _small_settings(
 
     Args:
         config_class: Its class.
-        given: Settings in place of those of SMALL_SIZES and FIXED_SETTINGS.
+        given: Settings in place of those of SIZE_CAPS and FIXED_SETTINGS.
         fill: Whether numbers that are None are set too.
         of_each: How many layers of each kind.
     """
@@ -485,7 +485,7 @@ def _small_settings(
 
 def _cap_size(name: str, value: int) -> int:
     """A number made small."""
-    return next((min(value, small) for like, small in SMALL_SIZES.items() if re.fullmatch(like, name)), value)
+    return next((min(value, small) for like, small in SIZE_CAPS.items() if re.fullmatch(like, name)), value)
 
 
 def load(name: str) -> HFModel:
@@ -502,7 +502,7 @@ def load(name: str) -> HFModel:
     transformers.logging.disable_progress_bar()
     folder = Path(name)
     if not folder.is_dir():
-        if name in architectures():
+        if name in adapter_by_name():
             return small_model(name)
         if folder.is_absolute() or name.startswith(".") or folder.exists():
             raise LoadError(

@@ -21,7 +21,7 @@ LOWER_DTYPES = tuple(TOLERANCES_IN_EPS)
 MIN_FAULT = 1e-3  # what a wrong formula has to be off by at least, for a check to have told it from the right one
 
 MeasureFn = Callable[[Any], float]  # of a subject
-AnyMeasure = TypeVar("AnyMeasure", bound=Callable[..., float])  # a measure, which may take more than a subject
+MeasureT = TypeVar("MeasureT", bound=Callable[..., float])  # a measure, which may take more than a subject
 
 logger = logging.getLogger("minitrans")
 
@@ -94,7 +94,7 @@ class Result:
         return self.offered and not self.passed
 
     @property
-    def failure(self) -> Measurement:
+    def first_failed(self) -> Measurement:
         """The outcome in the first dtype in which it failed."""
         return next(m for m in self.by_dtype.values() if not m.passed)
 
@@ -171,7 +171,7 @@ class Check:
             return math.inf
 
 
-def check_registrar(title: str) -> tuple[Callable[..., Callable[[AnyMeasure], AnyMeasure]], list[Check]]:
+def check_registrar(title: str) -> tuple[Callable[..., Callable[[MeasureT], MeasureT]], list[Check]]:
     """Begin a chapter of a table: returns the decorator that adds checks to it, and the list of its checks.
 
     The decorator takes the check's id, what is measured, the tolerance in float64, and the lower dtypes that it is
@@ -182,8 +182,8 @@ def check_registrar(title: str) -> tuple[Callable[..., Callable[[AnyMeasure], An
 
     def check(
         id_: str, what: str, tolerance: float = TOLERANCE, lower: tuple[torch.dtype, ...] = LOWER_DTYPES
-    ) -> Callable[[AnyMeasure], AnyMeasure]:
-        def register(measure: AnyMeasure) -> AnyMeasure:
+    ) -> Callable[[MeasureT], MeasureT]:
+        def register(measure: MeasureT) -> MeasureT:
             checks.append(Check(id_, title, measure.__doc__ or "", what, tolerance, lower, torch.no_grad()(measure)))
             return measure
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from minitrans.cachecheck.measure import NotOfferedError
 
-AnyCache = TypeVar("AnyCache")
+CacheT = TypeVar("CacheT")
 N_BEAMS = 3
 
 
@@ -18,7 +18,7 @@ class LoadError(Exception):
     """There is no such model, or what loads it is not installed; the message says in one line what and what to do."""
 
 
-class CachedModel(Generic[AnyCache]):
+class CachedModel(Generic[CacheT]):
     """A model in eval mode that computes the next token's logits from a cache. Subclass it around your own.
 
     `full_pass`, `new_cache` and `feed` are needed. What else a model cannot do, its subclass leaves as it is here: the
@@ -58,11 +58,11 @@ class CachedModel(Generic[AnyCache]):
         """
         raise NotImplementedError
 
-    def new_cache(self, memory: Any, rows: int, capacity: int) -> AnyCache:
+    def new_cache(self, memory: Any, rows: int, capacity: int) -> CacheT:
         """An empty cache for some rows, and for as many tokens as `capacity`; it holds the memory."""
         raise NotImplementedError
 
-    def feed(self, tokens: Tensor, cache: AnyCache, mask: Tensor | None = None) -> Sequence[Tensor]:
+    def feed(self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None) -> Sequence[Tensor]:
         """What `full_pass` returns, for the next n >= 1 tokens (B, n); the cache gains them."""
         raise NotImplementedError
 
@@ -70,15 +70,15 @@ class CachedModel(Generic[AnyCache]):
         """The memory of sources (B, S), padded where the mask (B, S) is False."""
         raise NotOfferedError("there is no encoder")
 
-    def select_rows(self, cache: AnyCache, rows: Tensor) -> AnyCache:
+    def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows, int64 (R,), in the given order; a row may occur any number of times."""
         raise NotOfferedError("there is no way to select a cache's rows")
 
-    def copy_cache(self, cache: AnyCache) -> AnyCache:
+    def copy_cache(self, cache: CacheT) -> CacheT:
         """A copy that shares nothing with the cache."""
         return copy.deepcopy(cache)
 
-    def drop_last(self, cache: AnyCache, n: int) -> AnyCache:
+    def drop_last(self, cache: CacheT, n: int) -> CacheT:
         """The cache without its last n >= 1 tokens, all fed since some were last dropped; it is not left empty."""
         raise NotOfferedError("there is no way to drop a cache's last tokens")
 
@@ -102,11 +102,11 @@ class CachedModel(Generic[AnyCache]):
         """
         raise NotOfferedError("it has no generate")
 
-    def to(self, dtype: torch.dtype) -> "CachedModel[AnyCache]":
+    def to(self, dtype: torch.dtype) -> "CachedModel[CacheT]":
         """The same around a copy of the model in another dtype."""
         raise NotOfferedError("there is no way to convert it to another dtype")
 
-    def sabotage_positions(self, cache: AnyCache, by: int) -> None:
+    def sabotage_positions(self, cache: CacheT, by: int) -> None:
         """Sabotage: have the next tokens take positions that are off by some."""
         raise NotOfferedError("there is no way to move its positions")
 
@@ -175,7 +175,7 @@ class Functions(CachedModel[list[Any]]):
 
 
 @dataclass(frozen=True)
-class ModelAndTokens(Generic[AnyCache]):
+class ModelAndTokens(Generic[CacheT]):
     """A model, and sentences for it.
 
     Attributes:
@@ -186,26 +186,26 @@ class ModelAndTokens(Generic[AnyCache]):
         logit_unit: What logits are divided by before they are compared.
     """
 
-    model: CachedModel[AnyCache]
+    model: CachedModel[CacheT]
     tokens: Tensor
     src_ids: Tensor
     src_mask: Tensor
     logit_unit: float = 1.0
 
-    def with_rows(self, index: Tensor | slice) -> "ModelAndTokens[AnyCache]":
+    def with_rows(self, index: Tensor | slice) -> "ModelAndTokens[CacheT]":
         """The same with the given rows alone."""
         return replace(self, tokens=self.tokens[index], src_ids=self.src_ids[index], src_mask=self.src_mask[index])
 
-    def unpadded_row(self, b: int) -> "ModelAndTokens[AnyCache]":
+    def unpadded_row(self, b: int) -> "ModelAndTokens[CacheT]":
         """One row, without its source's padding."""
         row = self.with_rows(slice(b, b + 1))
         return replace(row, src_ids=row.src_ids[:, self.src_mask[b]], src_mask=row.src_mask[:, self.src_mask[b]])
 
-    def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[AnyCache]":
+    def with_tokens(self, tokens: Tensor) -> "ModelAndTokens[CacheT]":
         """The same with other tokens (B, T)."""
         return replace(self, tokens=tokens)
 
-    def with_other_tokens(self, positions: slice) -> "ModelAndTokens[AnyCache]":
+    def with_other_tokens(self, positions: slice) -> "ModelAndTokens[CacheT]":
         """The same with other tokens at some positions."""
         tokens = self.tokens.clone()
         tokens[:, positions] = self.other_tokens(tokens[:, positions])
@@ -231,27 +231,27 @@ class ModelAndTokens(Generic[AnyCache]):
         return self._logits_in_units(call_model(self.model.full_pass, self.memory(), self.tokens, mask))
 
     @torch.no_grad()
-    def new_cache(self, capacity: int | None = None) -> AnyCache:
+    def new_cache(self, capacity: int | None = None) -> CacheT:
         """An empty cache for the sources; without a capacity, for all of the tokens."""
         rows, length = self.tokens.shape
         return call_model(self.model.new_cache, self.memory(), rows, length if capacity is None else capacity)
 
     @torch.no_grad()
-    def feed(self, tokens: Tensor, cache: AnyCache, mask: Tensor | None = None) -> list[Tensor]:
+    def feed(self, tokens: Tensor, cache: CacheT, mask: Tensor | None = None) -> list[Tensor]:
         """What the next tokens (B, n) give; logits in units."""
         return self._logits_in_units(call_model(self.model.feed, tokens, cache, mask))
 
     @torch.no_grad()
-    def select_rows(self, cache: AnyCache, rows: Tensor) -> AnyCache:
+    def select_rows(self, cache: CacheT, rows: Tensor) -> CacheT:
         """The cache with the given rows."""
         return call_model(self.model.select_rows, cache, rows)
 
     @torch.no_grad()
-    def drop_last(self, cache: AnyCache, n: int) -> AnyCache:
+    def drop_last(self, cache: CacheT, n: int) -> CacheT:
         """The cache without its last tokens."""
         return call_model(self.model.drop_last, cache, n)
 
-    def copy_cache(self, cache: AnyCache) -> AnyCache:
+    def copy_cache(self, cache: CacheT) -> CacheT:
         """A copy of the cache."""
         return call_model(self.model.copy_cache, cache)
 

@@ -68,7 +68,7 @@ def run(model: CachedModel[Any]) -> Report:
 def run_checks(cases: Mapping[torch.dtype, ModelAndTokens[Any]], checks: Sequence[Check]) -> list[Result]:
     """What checks find in sentences for a model; of one that fails, also what that looks like."""
     results = [check.run(cases, may_lack=True) for check in checks]
-    failed = {r.id: r.failure.measured for r in results if r.failed}
+    failed = {r.id: r.first_failed.measured for r in results if r.failed}
     looks_like = explain_failures(next(iter(cases.values())), failed)
     return [replace(r, detail="; ".join(filter(None, [r.detail, looks_like.get(r.id, "")]))) for r in results]
 
@@ -118,5 +118,5 @@ def check_cache(model: CachedModel[Any], *, skip: tuple[str, ...] = ()) -> Repor
 
 def failure_line(result: Result) -> str:
     """A check that failed, in one line: by how much, what differs first, and what that looks like."""
-    measured, allowed = to_str(result.failure.measured), to_str(result.failure.tolerance)
+    measured, allowed = to_str(result.first_failed.measured), to_str(result.first_failed.tolerance)
     return f"{result.id}: {measured}, at most {allowed} is allowed: {result.detail or result.claim}"

@@ -154,7 +154,7 @@ def output_lines(
             yield f"{first.text} (unsure)" if doubts == "shown" and first.unsure else first.text, first.unsure
 
 
-def make_progress_bar(stream: BinaryIO, numbers: range) -> "Progress":
+def make_progress_bar(stream: BinaryIO, line_numbers: range) -> "Progress":
     """A progress bar on standard error for the lines with these numbers; a pipe's total is unknown."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -164,7 +164,7 @@ def make_progress_bar(stream: BinaryIO, numbers: range) -> "Progress":
     total = None
     if stream.seekable():
         start = stream.tell()
-        total = sum(1 for _ in zip(numbers, stream, strict=False))
+        total = sum(1 for _ in zip(line_numbers, stream, strict=False))
         stream.seek(start)
     bar.add_task("translating", total=total)
     return bar

@@ -1,6 +1,6 @@
 """The model compiled for this processor: a guest. Without this folder everything works, more slowly.
 
-`accelerate_training` and `accelerate_decoding` give what computes batches and steps faster than the model, or refuse in
+`compiled_batch_loss` and `compiled_stepper` give what computes batches and steps faster than the model, or refuse in
 words: the plan has to know the architecture, and the probe has to find no difference between the model's own numbers
 and these. Both look at the model and its code once, when they are called.
 """
@@ -15,10 +15,10 @@ from minitrans.compiled.stepper import CompiledStepper
 from minitrans.model.loss import BatchLossFn
 from minitrans.model.transformer import Transformer
 
-__all__ = ["NotAdmittedError", "accelerate_decoding", "accelerate_training", "can_compile_libraries"]
+__all__ = ["NotAdmittedError", "compile_libraries", "compiled_batch_loss", "compiled_stepper"]
 
 
-def accelerate_training(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLossFn:
+def compiled_batch_loss(model: Transformer, device: torch.device, dtype: torch.dtype) -> BatchLossFn:
     """The loss of a model's batches, with products in a dtype: of its weights as they are at each batch.
 
     Raises:
@@ -27,7 +27,7 @@ def accelerate_training(model: Transformer, device: torch.device, dtype: torch.d
     mode = model.training
     if len({module.training for module in model.modules()}) > 1:
         raise NotAdmittedError("some parts of the model are in eval mode, and others are not")
-    plans = {mode: _checked_plan(model, device, dtype), not mode: _checked_plan(model.train(not mode), device, dtype)}
+    plans = {mode: _read_cpu_plan(model, device, dtype), not mode: _read_cpu_plan(model.train(not mode), device, dtype)}
     model.train(mode)
     kind = model.output.weight.dtype, model.output.weight.device
     if kind[0] != (computed := torch.promote_types(dtype, torch.float32)):
@@ -42,19 +42,19 @@ def accelerate_training(model: Transformer, device: torch.device, dtype: torch.d
     return batch_loss
 
 
-def accelerate_decoding(model: Transformer) -> CompiledStepper:
+def compiled_stepper(model: Transformer) -> CompiledStepper:
     """A stepper of a model on a CPU; it takes a copy of the weights.
 
     Raises:
         NotAdmittedError: It may not compute this model's steps.
     """
     dtype = model.output.weight.dtype
-    plan = _checked_plan(model, model.output.weight.device, dtype)
+    plan = _read_cpu_plan(model, model.output.weight.device, dtype)
     probe.check_steps(plan, dtype)
     return CompiledStepper(plan)
 
 
-def _checked_plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
+def _read_cpu_plan(model: Transformer, device: torch.device, dtype: torch.dtype) -> Plan:
     """The model's plan, for products in a dtype."""
     if device.type != "cpu":
         raise NotAdmittedError(f"compiled code is for a CPU, and the model is on {device}", expected=True)
@@ -63,7 +63,7 @@ def _checked_plan(model: Transformer, device: torch.device, dtype: torch.dtype) 
     return read_plan(model)
 
 
-def can_compile_libraries() -> bool:
+def compile_libraries() -> bool:
     """True: both libraries are there, compiled unless that has been done on this machine.
 
     Raises:

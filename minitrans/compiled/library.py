@@ -59,7 +59,7 @@ def load_library(source: Path, arguments: Mapping[str, Sequence[Any]], results: 
     Raises:
         NotAdmittedError: It cannot be compiled or loaded.
     """
-    library = _compile(source)
+    library = _compile_and_load(source)
     if isinstance(library, str):
         raise NotAdmittedError(library)
     for name, types in arguments.items():
@@ -77,7 +77,7 @@ def call_function(library: ctypes.CDLL, dtype: torch.dtype, name: str, *argument
 
 
 @functools.cache
-def _compile(source: Path) -> ctypes.CDLL | str:
+def _compile_and_load(source: Path) -> ctypes.CDLL | str:
     """The library, or why there is none."""
     command = os.environ.get("CXX", "")
     try:

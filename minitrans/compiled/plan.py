@@ -19,11 +19,11 @@ from minitrans.model.layers import DecoderLayer, EncoderLayer, FeedForward
 from minitrans.model.transformer import Decoder, Encoder, Transformer, TransformerConfig
 
 SublayerKind = Literal["self-attention", "cross-attention", "feed-forward"]
-DropoutLike = MultiHeadAttention | Dropout
+HasDropout = MultiHeadAttention | Dropout
 ModuleSpec = dict[str, Any]  # a module by the names in it, see `known_architecture`
 
 TYPE = "type"
-KNOWN_ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
+COMMON_ATTRIBUTES = {*vars(nn.Module()), "config", "p", "dropout"}  # besides those of an architecture
 HOOKS = {"forward": ("_forward_pre_hooks", "_forward_hooks"), "backward": ("_backward_pre_hooks", "_backward_hooks")}
 
 
@@ -152,7 +152,7 @@ def _check_module(name: str, module: nn.Module, known: ModuleSpec) -> None:
     for direction, attributes in HOOKS.items():
         if any(getattr(module, attribute) for attribute in attributes):
             raise NotAdmittedError(f"{place} has a {direction} hook")
-    if own := vars(module).keys() - KNOWN_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
+    if own := vars(module).keys() - COMMON_ATTRIBUTES - known.keys() - {*getattr(module, "__constants__", ())}:
         raise NotAdmittedError(f"{place} has an attribute {min(own)} that is not known")
     parts = {n: x for n, x in (module._modules | module._parameters | module._buffers).items() if x is not None}
     if others := parts.keys() - known.keys():
@@ -195,12 +195,12 @@ def _sublayers(stack: Encoder | Decoder) -> Iterator[Sublayer]:
 
 
 def _sublayer(
-    kind: SublayerKind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: DropoutLike, end: DropoutLike
+    kind: SublayerKind, norm: nn.LayerNorm, first: nn.Linear, last: nn.Linear, inside: HasDropout, end: HasDropout
 ) -> Sublayer:
     parameters = norm.weight, norm.bias, first.weight, first.bias, last.weight, last.bias
     return Sublayer(kind, parameters, norm.eps, _dropout_probability(inside), _dropout_probability(end))
 
 
-def _dropout_probability(module: DropoutLike) -> float:
+def _dropout_probability(module: HasDropout) -> float:
     p = module.dropout if isinstance(module, MultiHeadAttention) else module.p
     return p if module.training else 0.0

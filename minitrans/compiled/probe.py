@@ -26,12 +26,12 @@ from minitrans.model.transformer import Transformer
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-3, torch.bfloat16: 0.2}
 SMOOTHING = 0.1
 LENGTH = 40  # tokens of a long row: more than a block has, and than most windows that somebody may add
-IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
-SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), IDS, 0)  # a long row and a short one
+FULL_IDS = torch.arange(2 * LENGTH).view(2, LENGTH) * 37 % 297 + 3
+SRC_IDS = torch.where(torch.arange(LENGTH) < torch.tensor([[LENGTH], [3]]), FULL_IDS, 0)  # a long row and a short one
 TGT_OUT = SRC_IDS.flip(0)
 TGT_IN = F.pad(TGT_OUT[:, :-1], (1, 0), value=1)
 
-TensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
+NamedTensorPair = tuple[str, Tensor, Tensor]  # what is compared, by the plain way and by the other
 
 
 def check_training(plan: Plan, dtype: torch.dtype) -> None:
@@ -110,7 +110,7 @@ def _shift_relu_inputs(model: Transformer) -> None:
 
 def compare_training(
     model: Transformer, src_ids: Tensor, tgt_in: Tensor, tgt_out: Tensor, smoothing: float, dtype: torch.dtype
-) -> Iterator[TensorPair]:
+) -> Iterator[NamedTensorPair]:
     """Yield the real hidden states, the loss a token, and the gradient at each parameter, in bfloat16 at all together.
 
     The arguments are those of `batch_loss`; products are in the dtype, and dropout has the same seed both ways.
@@ -143,7 +143,7 @@ def compare_training(
         yield from zip(names, gradients, other_gradients, strict=True)
 
 
-def _compare_steps(model: Transformer) -> Iterator[TensorPair]:
+def _compare_steps(model: Transformer) -> Iterator[NamedTensorPair]:
     steppers: tuple[Stepper[Any], ...] = CachedStepper(model), CompiledStepper(read_plan(model))
     n = model.config.vocab_size - 2  # all tokens but PAD and BOS
     states = [stepper.begin(SRC_IDS, LENGTH + 3) for stepper in steppers]
@@ -152,8 +152,8 @@ def _compare_steps(model: Transformer) -> Iterator[TensorPair]:
             for state in states:
                 state.select_rows(torch.tensor([1, 0, 0]))
         if t == 2:  # far from the first ones
-            model.step(IDS[[0, 1, 0]], states[0])
-            for each in IDS[[0, 1, 0]].T:
+            model.step(FULL_IDS[[0, 1, 0]], states[0])
+            for each in FULL_IDS[[0, 1, 0]].T:
                 steppers[1].next_tokens(each, states[1], 1)
         found = (s.next_tokens(torch.tensor(tokens), state, n) for s, state in zip(steppers, states, strict=True))
         (own, own_ids), (other, ids) = ((log_p.gather(1, i.argsort()), i.sort().values) for log_p, i in found)
@@ -161,7 +161,7 @@ def _compare_steps(model: Transformer) -> Iterator[TensorPair]:
         yield f"the log-probabilities of step {t + 1}", own, other
 
 
-def _refuse_differences(compared: Iterable[TensorPair], dtype: torch.dtype) -> None:
+def _refuse_differences(compared: Iterable[NamedTensorPair], dtype: torch.dtype) -> None:
     """Raise a NotAdmittedError for the first that is above the tolerance."""
     for what, own, other in compared:
         distance = float((own.double() - other.double()).norm() / own.double().norm().clamp(min=1e-30))

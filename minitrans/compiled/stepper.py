@@ -34,7 +34,7 @@ class _Model(ctypes.Structure):
     ] + [(name, c_double) for name in ("encoder_eps", "decoder_eps")]  # fmt: skip
 
 
-class _Block(ctypes.Structure):
+class _KVBlock(ctypes.Structure):
     _fields_ = [("data", c_void_p), ("rows", c_int64)]
 
 
@@ -42,7 +42,7 @@ _ARGUMENT_TYPES: dict[str, Sequence[Any]] = {
     "make": [_Sizes, _Model],
     "free": [c_void_p],
     "encode": [c_void_p, c_void_p, c_void_p, c_int64, c_void_p],
-    "step": [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _Block, c_int64, c_void_p, c_void_p],
+    "step": [c_void_p, c_void_p, *[c_int64] * 3, *[c_void_p] * 4, _KVBlock, c_int64, c_void_p, c_void_p],
 }
 
 
@@ -65,7 +65,7 @@ class CompiledState:
         self.cross, self.offsets = cross, offsets
         self.sources = torch.arange(len(offsets) - 1)
         self.blocks: list[Tensor] = []
-        self.pointers = (_Block * capacity)()
+        self.pointers = (_KVBlock * capacity)()
         self.slots = torch.arange(len(self.sources), dtype=torch.int32)[:, None].repeat(1, capacity)
 
     def select_rows(self, rows: Tensor) -> None:
@@ -116,7 +116,7 @@ class CompiledStepper:
         weakref.finalize(self, self._call, "free", self._stepper)
 
     @property
-    def max_threads(self) -> int:
+    def max_concurrent_batches(self) -> int:
         """As many as PyTorch may use: a batch keeps one busy, and they never wait for each other."""
         return torch.get_num_threads()
 
@@ -156,9 +156,9 @@ class CompiledStepper:
         n = min(n, c.vocab_size - 2)
         block = state.cross.new_empty(c.n_layers, count, state.cross.size(2))
         state.blocks.append(block)
-        state.pointers[t] = _Block(block.data_ptr(), count)
+        state.pointers[t] = _KVBlock(block.data_ptr(), count)
         log_p, ids = torch.empty(count, n, dtype=self._computed), tokens.new_empty(count, n)
-        cross = _Block(state.cross.data_ptr(), state.cross.size(1))
+        cross = _KVBlock(state.cross.data_ptr(), state.cross.size(1))
         self._call("step", self._stepper, tokens.contiguous(), count, t, len(state.pointers), addressof(state.pointers),
                    state.slots, state.sources, state.offsets, cross, n, log_p, ids)  # fmt: skip
         return log_p, ids

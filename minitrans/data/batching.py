@@ -135,7 +135,7 @@ class IdRows:
         return torch.from_numpy(padded)
 
 
-def exchange_rows(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
+def swap_sides(src: IdRows, tgt: IdRows, which: npt.NDArray[np.bool_]) -> tuple[IdRows, IdRows]:
     """Return N sources and N targets, exchanged in the rows that (N,) `which` marks."""
     both, here = IdRows.concat_rows([src, tgt]), np.arange(len(which))
     there = here + len(here)

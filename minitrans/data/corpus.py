@@ -22,10 +22,10 @@ from minitrans.data.filters import (
     duplicate_pairs,
     empty_sides,
     hash_pairs,
+    length_faults,
     log_faults,
     mark_kept,
-    repeated_sources,
-    wrong_lengths,
+    overlap_faults,
 )
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
 from minitrans.data.settings import DataConfig
@@ -187,7 +187,7 @@ def tokenize_corpus(corpus: DatasetDict, tokenizer: Tokenizer, cache_dir: str | 
     return tokenized
 
 
-def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None) -> Dataset:
+def filter_by_length(pairs: Dataset, purpose: str, max_len: int, limits: DataConfig | None) -> Dataset:
     """Leave out the pairs that a model of `max_len` positions cannot take, and count them in the log.
 
     Args:
@@ -200,7 +200,7 @@ def drop_long_pairs(pairs: Dataset, purpose: str, max_len: int, limits: DataConf
         UserError: No pair is left.
     """
     src, tgt = (pc.list_value_length(_arrow_column(pairs, side)).to_numpy() + 1 for side in ("src_ids", "tgt_ids"))
-    faults = wrong_lengths(src, tgt, max_len, limits)
+    faults = length_faults(src, tgt, max_len, limits)
     kept = mark_kept(faults, purpose)
     if not kept.any():
         raise UserError(f"none of {len(pairs)} {purpose} pairs is left: {' or '.join(faults)}; set other limits")
@@ -302,10 +302,10 @@ def _hash_split(pairs: Dataset, config: DataConfig) -> PairHashes:
 def _without_faulty_pairs(train: Dataset, others: dict[str, Dataset], config: DataConfig) -> Dataset:
     hashes = {split: _hash_split(pairs, config) for split, pairs in others.items()}
     tests = {split: other for split, other in hashes.items() if split != "valid"}
-    log_faults(repeated_sources(hashes["valid"], tests), "validation")
+    log_faults(overlap_faults(hashes["valid"], tests), "validation")
     own, empty = _hash_split(train, config), empty_sides(train.data)
     faults = {"one side is empty": empty}
-    repeated = repeated_sources(own, hashes) | {"the same as an earlier pair": duplicate_pairs(own)}
+    repeated = overlap_faults(own, hashes) | {"the same as an earlier pair": duplicate_pairs(own)}
     purpose = "first training" if config.streaming else "training"
     if config.deduplicate:
         faults |= repeated

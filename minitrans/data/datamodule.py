@@ -9,7 +9,7 @@ from lightning.pytorch import LightningDataModule
 from torch.utils.data import DataLoader
 
 from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches
-from minitrans.data.corpus import drop_long_pairs, find_pair_numbers, flatten_id_column, load_corpus, tokenize_corpus
+from minitrans.data.corpus import filter_by_length, find_pair_numbers, flatten_id_column, load_corpus, tokenize_corpus
 from minitrans.data.loader import EpochLoader
 from minitrans.data.noise import Noise
 from minitrans.data.settings import DataConfig
@@ -42,14 +42,14 @@ class TranslationDataModule(LightningDataModule):
         self._corpus = corpus or load_corpus(config)
         used = DatasetDict({k: v for k, v in self._corpus.items() if k != "train" or not config.streaming})
         tokenized = tokenize_corpus(used, tokenizer, config.cache_dir)
-        valid = drop_long_pairs(tokenized["valid"], "validation", max_len, None)
+        valid = filter_by_length(tokenized["valid"], "validation", max_len, None)
         self._valid = _pair_rows(valid)
         noise = Noise(config.noise, tokenizer, config.target, max_len, seed) if config.noise else None
         self._train: EpochLoader | StreamLoader
         if config.streaming:
             self._train = StreamLoader(config, tokenizer, max_len, seed, used, noise)
         else:
-            self._train_ids = drop_long_pairs(tokenized["train"], "training", max_len, config)
+            self._train_ids = filter_by_length(tokenized["train"], "training", max_len, config)
             sides, special_ids = _pair_rows(self._train_ids), tokenizer.special_ids
             self._train = EpochLoader(*sides, special_ids, config.batch_tokens, seed, noise, config.reversed_epochs)
 

@@ -66,7 +66,7 @@ def empty_sides(pairs: pa.Table) -> BoolArray:
     return ~full
 
 
-def repeated_sources(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
+def overlap_faults(hashes: PairHashes, others: Mapping[str, PairHashes]) -> dict[str, BoolArray]:
     """Tell, for each other split, which of the N pairs have a source that occurs there too."""
     faults = {}
     for split, other in others.items():
@@ -83,7 +83,7 @@ def duplicate_pairs(hashes: PairHashes) -> BoolArray:
     return again
 
 
-def wrong_lengths(
+def length_faults(
     src_lengths: IntArray, tgt_lengths: IntArray, max_len: int, limits: DataConfig | None
 ) -> dict[str, BoolArray]:
     """Tell which of the N pairs break which limit of length.

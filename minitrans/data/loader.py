@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, exchange_rows, plan_batches
+from minitrans.data.batching import Batch, IdRows, batches_of_rank, collate_rows, plan_batches, swap_sides
 from minitrans.data.distributed import n_processes
 from minitrans.data.noise import Noise, draw_bits
 from minitrans.errors import UserError
@@ -96,7 +96,7 @@ class ResumableLoader(ABC):
                 if self._noise is not None:
                     sides = self._noise(*sides, buffer.epoch, numbers)
                 if buffer.epoch < self._reversed_epochs:
-                    sides = exchange_rows(*sides, draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1)
+                    sides = swap_sides(*sides, draw_bits(self._seed, buffer.epoch, numbers) % 2 == 1)
                 yield collate_rows(*sides, *self._special_ids)
             number, position = number + 1, 0
 

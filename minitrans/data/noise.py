@@ -135,7 +135,7 @@ class Noise:
             source, target = NOISES[kind](source, target, rng, self._language)
             first = rng.random()
         reader = self._tokenizer.reader
-        source = reader.normalize(source)
+        source = reader.fix_marks(source)
         return (reader.lowered(source), target) if target in before else reader.insert_placeholders(source, target)
 
 

@@ -11,7 +11,7 @@ from datasets import Dataset
 
 from minitrans.data.batching import IdRows
 from minitrans.data.distributed import all_gather, slice_of_rank
-from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, overlap_faults
 from minitrans.data.loader import Buffer, ResumableLoader
 from minitrans.data.noise import Noise
 from minitrans.data.readers import CHUNK, open_train, read_tables
@@ -91,7 +91,7 @@ class StreamLoader(ResumableLoader):
         if self._config.deduplicate:
             hashes = hash_pairs(pairs)
             wrong |= duplicate_pairs(hashes)
-            for repeated in repeated_sources(hashes, self._others).values():
+            for repeated in overlap_faults(hashes, self._others).values():
                 wrong |= repeated
         pairs = pairs.filter(pa.array(~wrong))
         sources, targets = list[str](), list[str]()
@@ -100,7 +100,7 @@ class StreamLoader(ResumableLoader):
             sources += read[0]
             targets += read[1]
         src, tgt = (self._gather_ids(lines) for lines in (sources, targets))
-        faults = wrong_lengths(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
+        faults = length_faults(src.lengths + 1, tgt.lengths + 1, self._max_len, self._config)
         kept = np.flatnonzero(mark_kept(faults, "first training") if first else ~np.any(list(faults.values()), axis=0))
         self.words = add_word_counts(self.words, () if again else (sources[i] for i in kept))
         return src.take(kept), tgt.take(kept)

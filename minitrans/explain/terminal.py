@@ -24,14 +24,14 @@ def draw_translation(traced: TracedTranslation, width: int) -> Iterator[str]:
     weights = traced.attention.cross[-1].float().mean(0).tolist()
     left = max(map(cell_len, rows)) + 1
     yield f"{clean(traced.text)} → {traced.translation.text}"
-    for columns in _fitting_columns([cell_len(source) for source in sources], width - left):
+    for columns in _wrap_columns([cell_len(source) for source in sources], width - left):
         yield " " * left + " ".join(sources[k] for k in columns)
         for row, of_row in zip(rows, weights, strict=True):
             cells = (_shade(of_row[k]) * cell_len(sources[k]) for k in columns)
             yield f"{row}{' ' * (left - cell_len(row))}{' '.join(cells)}".rstrip()
 
 
-def _fitting_columns(widths: list[int], room: int) -> Iterator[range]:
+def _wrap_columns(widths: list[int], room: int) -> Iterator[range]:
     """The columns in groups that fit side by side, a space between them; at least one in each."""
     first, used = 0, 0
     for k, width in enumerate(widths):

@@ -34,22 +34,22 @@ class TracedStep(NamedTuple):
 
     Attributes:
         likeliest: The likeliest next pieces and their log-probabilities, the best first.
-        taken: Log-probability of the piece that was taken.
-        read: How many keys, and as many values, each layer's self-attention read.
+        taken_logp: Log-probability of the piece that was taken.
+        n_keys_read: How many keys, and as many values, each layer's self-attention read.
         held: How many of them each layer's cache held before the step.
         source_kept: Whether keys and values of the source are still, bit for bit, what they were at first.
-        logits: Largest difference between cache and full pass over the logits.
-        weights: The same over the decoder's attention weights, of both kinds and in all layers and heads; the
+        logit_difference: Largest difference between cache and full pass over the logits.
+        weight_difference: The same over the decoder's attention weights, of both kinds, in all layers and heads; the
             translation's `attention` has those of the full pass.
     """
 
     likeliest: list[tuple[str, float]]
-    taken: float
-    read: list[int]
+    taken_logp: float
+    n_keys_read: list[int]
     held: int
     source_kept: bool
-    logits: float
-    weights: float
+    logit_difference: float
+    weight_difference: float
 
 
 @dataclass(frozen=True)
@@ -144,15 +144,15 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                     (shown.get(id_) or tokenizer.piece(id_), p)
                     for id_, p in zip(ids[0].tolist(), log_p[0].tolist(), strict=True)
                 ],
-                taken=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),
-                read=[of_self.size(-1)] * len(traces),
+                taken_logp=float(token_log_probs(of_step, tgt_out[:, t : t + 1])),
+                n_keys_read=[of_self.size(-1)] * len(traces),
                 held=held,
                 source_kept=all(
                     torch.equal(layer.source.k, k) and torch.equal(layer.source.v, v)
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
                 ),
-                logits=_largest_absolute_value(of_step[:, 0] - logits[:, t]),
-                weights=max(_largest_absolute_value(of_decoder), _largest_absolute_value(of_cross)),
+                logit_difference=_largest_absolute_value(of_step[:, 0] - logits[:, t]),
+                weight_difference=max(_largest_absolute_value(of_decoder), _largest_absolute_value(of_cross)),
             )
         )
     forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]

@@ -21,7 +21,7 @@ from minitrans.model.decoding import length_limit, suppress_pad_bos, token_log_p
 from minitrans.model.layers import DecoderLayer, EncoderLayer
 from minitrans.model.transformer import Transformer
 from minitrans.pages.render import template_renderer
-from minitrans.translate.bundle import TOKENIZER, Bundle, save_reader_module
+from minitrans.translate.bundle import TOKENIZER, Bundle, save_source_reader
 
 BATCH_TOKENS = 4096  # source tokens in a batch, padding included
 LOG_PROB_TOLERANCE = 1e-3  # what float32 may change in the log-probability of a token, in nats or as a share of it
@@ -50,7 +50,7 @@ def export(bundle: Bundle, folder: Path) -> None:
                 f"(at most {LOG_PROB_TOLERANCE:g}); translate with minitrans"
             )
         bundle.tokenizer.save(temp / TOKENIZER)
-        save_reader_module(temp, bundle)
+        save_source_reader(temp, bundle)
         readme = render_template("engine.md", bundle=bundle, tokenizer=TOKENIZER, batch_tokens=BATCH_TOKENS)
         write_file(temp / "README.md", f"{readme}\n")
 

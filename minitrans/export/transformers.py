@@ -28,7 +28,7 @@ from minitrans.pages.render import template_renderer
 from minitrans.text.lines import escape_controls
 from minitrans.text.reading import PLACEHOLDERS, PLAIN_MARKS_TABLE, clean, with_keyboard_marks
 from minitrans.text.tokenizer import Tokenizer
-from minitrans.translate.bundle import Bundle, save_reader_module
+from minitrans.translate.bundle import Bundle, save_source_reader
 from minitrans.translate.scoring import Scores
 
 transformers.utils.logging.disable_progress_bar()  # there is one for each file, however short
@@ -69,12 +69,12 @@ HOSTILE_LINES = (
 )
 
 
-def _quoted(text: str) -> Markup:
+def _yaml_quoted(text: str) -> Markup:
     """A text as a YAML string on one line; without quotes, `no` would be false."""
     return Markup(yaml.safe_dump(text, allow_unicode=True, default_style='"', width=2**31).strip())
 
 
-render_template = template_renderer("minitrans.export", quoted=_quoted)
+render_template = template_renderer("minitrans.export", quoted=_yaml_quoted)
 
 
 class Engine(NamedTuple):
@@ -155,7 +155,7 @@ def save_model(folder: Path, model: Transformer) -> None:
 
 def save_tokenizer(folder: Path, bundle: Bundle) -> None:
     """Write the tokenizer, how to use it, and what reads lines for it."""
-    save_reader_module(folder, bundle)
+    save_source_reader(folder, bundle)
     tokenizer = bundle.tokenizer
     ids = {name: getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk")}
     transformers.PreTrainedTokenizerFast(

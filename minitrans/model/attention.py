@@ -154,7 +154,7 @@ class MultiHeadAttention(nn.Module):
             else:
                 (q,), (k,), (v,) = self.project(query, 0, 1), self.project(key, 1, 2), self.project(value, 2, 3)
             if cache is not None:
-                k, v = cache.write(k, v, offset)
+                k, v = cache.update(k, v, offset)
         dropout_p = self.dropout if self.training else 0.0
         heads, weights = scaled_dot_product_attention(q, k, v, mask, dropout_p, need_weights)
         return self.w_o(heads.transpose(1, 2).flatten(2)), weights  # (B, H, Tq, Dh) -> (B, Tq, H*Dh) -> (B, Tq, D)

@@ -28,7 +28,7 @@ class KeyValues:
         """Empty buffers of the same rows and heads for `n` tokens."""
         return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in (self.k, self.v)))
 
-    def write(self, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
+    def update(self, k: Tensor, v: Tensor, offset: int) -> tuple[Tensor, Tensor]:
         """Store the new tokens' keys and values and return those of all tokens so far.
 
         Args:

@@ -29,7 +29,7 @@ class Stepper(Protocol[AnyState]):
         """The model's sizes and special ids."""
 
     @property
-    def max_threads(self) -> int:
+    def max_concurrent_batches(self) -> int:
         """How many threads can usefully decode a batch each at the same time."""
 
     def begin(self, src_ids: Tensor, capacity: int) -> AnyState:
@@ -46,7 +46,7 @@ class Stepper(Protocol[AnyState]):
 class CachedStepper:
     """The usual way: `Transformer.step` on its cache."""
 
-    max_threads = 1  # PyTorch's own threads share the work of a step
+    max_concurrent_batches = 1  # PyTorch's own threads share the work of a step
 
     def __init__(self, model: Transformer) -> None:
         """Take a model in eval mode."""
@@ -64,7 +64,7 @@ class CachedStepper:
 class UncachedStepper:
     """The same without a cache: the full masked pass over the whole prefix at every step. Slow; for comparison."""
 
-    max_threads = 1
+    max_concurrent_batches = 1
 
     def __init__(self, model: Transformer) -> None:
         """Take a model in eval mode."""

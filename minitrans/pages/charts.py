@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 OMITTED_METADATA = dict.fromkeys(["Date", "Creator", "Format", "Type"])  # so that the same chart gives the same bytes
 
 
-def make_panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
+def make_stacked_panels(n: int, height: float) -> tuple[Figure, list[Axes]]:
     """An empty chart of `n` panels, one below the other, each as high as that many inches; and the panels."""
     figure = Figure(figsize=(8, height * n), layout="constrained")
     return figure, list(figure.subplots(n, sharex=True, squeeze=False).flat)

@@ -35,8 +35,9 @@ from minitrans.text.reading import clean, split_words
 from minitrans.translate.translator import Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
-NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
-NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"}
+LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
+LANGUAGE_NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese"}
+LANGUAGE_NAMES["zh"] = "Chinese"
 # Of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
@@ -129,7 +130,7 @@ class Api:
             server.run([listening])
 
     async def _translate(self, request: Request) -> Response:
-        params = await self._params(request)
+        params = await self._checked_params(request)
         q = params.get("q") or _refuse("Invalid request: missing q parameter")
         texts: list[str] = q if isinstance(q, list) else [q]
         source, target = _required_text(params, "source"), _required_text(params, "target")
@@ -160,7 +161,7 @@ class Api:
         return JSONResponse(answer if isinstance(q, list) else {name: of_text for name, (of_text,) in answer.items()})
 
     async def _detect(self, request: Request) -> Response:
-        return JSONResponse(self._detected_languages(_required_text(await self._params(request), "q")))
+        return JSONResponse(self._detected_languages(_required_text(await self._checked_params(request), "q")))
 
     async def _languages(self, _: Request) -> Response:
         codes = sorted({code for pair in self._translators for code in pair})
@@ -183,7 +184,7 @@ class Api:
 
     async def _explain(self, request: Request) -> Response:
         """The page of `minitrans explain` for a text's first sentences."""
-        params = await self._params(request)
+        params = await self._checked_params(request)
         text = _required_text(params, "q")
         translator = self._find_translator(_required_text(params, "source"), _required_text(params, "target"))
         sentences = (sentence for line in text.split("\n") for sentence in translator.to_sentences(line))
@@ -211,7 +212,7 @@ class Api:
         yield
         working.cancel()
 
-    async def _params(self, request: Request) -> dict[str, Any]:
+    async def _checked_params(self, request: Request) -> dict[str, Any]:
         """A request's parameters, from JSON, a form or the URL. A request too many, or too long, is refused."""
         if self.is_stopping():
             _refuse("the server stops; ask again when it is back", 503)
@@ -307,7 +308,7 @@ def _required_text(params: Any, name: str) -> str:
 
 
 def _language_entry(code: str) -> dict[str, Any]:
-    return {"code": code, "name": NAMES.get(_normalize_language(code), code)}
+    return {"code": code, "name": LANGUAGE_NAMES.get(_normalize_language(code), code)}
 
 
 def _normalize_language(code: str) -> str:

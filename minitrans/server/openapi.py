@@ -25,9 +25,9 @@ def _path_item(summary: str, answer: dict[str, Any], **fields: dict[str, Any]) -
 
 UNSURE_FIELDS = {"unsure": {"oneOf": [BOOLEAN, {"type": "array", "items": BOOLEAN}]}, "unknown": {"type": "array"}}
 TRANSLATION = {"type": "object", "properties": {"translatedText": TEXTS, "detectedLanguage": DETECTED, **UNSURE_FIELDS}}
-QUESTION = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**BOOLEAN, "default": False}}
+TRANSLATE_ARGS = {"q": TEXTS, "source": TEXT, "target": TEXT, "format": FORMAT, "unsure": {**BOOLEAN, "default": False}}
 PATHS = {
-    "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **QUESTION),
+    "/translate": _path_item("Translate texts; the source may be auto", TRANSLATION, **TRANSLATE_ARGS),
     "/detect": _path_item("Find the language of a text", {"type": "array", "items": DETECTED}, q=TEXT),
     "/languages": _path_item("What can be translated into what", {"type": "array", "items": {"type": "object"}}),
     "/frontend/settings": _path_item("The limit of characters", {"type": "object"}),

@@ -98,7 +98,7 @@ def read_ahead(stream: BinaryIO, name: str, most: int, numbers: range = ALL_LINE
     fill = stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     # A daemon, because it may be waiting for a line when the program ends.
     threading.Thread(target=_put_lines, args=(lines, stream, name, numbers), daemon=True).start()
-    return _take_lines(lines, most, fill)
+    return _iter_line_batches(lines, most, fill)
 
 
 def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, name: str, numbers: range) -> None:
@@ -115,7 +115,7 @@ def _put_lines(lines: "queue.Queue[str | Exception | None]", stream: BinaryIO, n
     lines.put(end)
 
 
-def _take_lines(lines: "queue.Queue[str | Exception | None]", most: int, fill: bool) -> Iterator[list[str]]:
+def _iter_line_batches(lines: "queue.Queue[str | Exception | None]", most: int, fill: bool) -> Iterator[list[str]]:
     taken: list[str] = []
     while True:
         line = lines.get()

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 LONG_LINE_LENGTH = 2_000  # characters; in shorter lines nothing takes long, even what takes quadratic time
-_MAX_MENDED_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
+_MAX_TYPO_LENGTH = 29  # letters of a word that is looked for among the known ones: it takes quadratic time
 _MAX_COMBINING_MARKS = 30  # on one letter, as in Unicode's stream-safe text format: sorting them takes quadratic time
 _CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f\u2581]")  # the last is SentencePiece's own mark for a space
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 # Beginnings of the names of characters that are written without blanks: each is a word.
-_UNSPACED = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
+_UNSPACED_NAMES = "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "HALFWIDTH KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR"
 # What people text in English, and what it is short for.
 SHORT_FORMS = {
     "u": "you", "ur": "your", "r": "are", "pls": "please", "plz": "please", "thx": "thanks", "cuz": "because",
@@ -30,14 +30,14 @@ SHORT_FORMS = {
 # English questions: a verb before its subject. More may stand between "what" or "how" and the verb, but not "a day it".
 _SUBJECTS = "i|you|u|he|she|it|we|they|this|that|these|those|there"
 _BE, _CAN = "is|are|r|was|were|does|did", "can|could|will|would|shall|should|has"
-_VERB = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
+_AUXILIARY = rf"(?:{_BE}|{_CAN}|ca|wo|do|am|have|may|must)(?:n'?t)?"
 _QUESTION = re.compile(
     r"(?:(?:excuse me|sorry|hi|hello|hey|ok|okay|and|but|well|please),? )*"
     rf"(?:(?:who|whose|which|what if|(?:what|how) about) \w|(?:what|where|who|when|how|why)'?(?:s|re) \w"
-    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_SUBJECTS}|an?|the)\b)[\w']+){{0,3}}?) {_VERB} \w"
+    rf"|(?:when|where|why|(?:what|how)(?: (?!(?:{_SUBJECTS}|an?|the)\b)[\w']+){{0,3}}?) {_AUXILIARY} \w"
     rf"|(?:{_BE})(?:n'?t)? \w|(?:do|have)(?:n'?t)? (?:i|you|u|we|they)\b|may (?:i|we)\b"
     rf"|(?:{_CAN}|ca|wo)(?:n'?t)? (?:{_SUBJECTS}|the|my|your|his|her|our|their|any\w*|every\w*)\b"
-    rf"|.+, (?:{_VERB} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
+    rf"|.+, (?:{_AUXILIARY} (?:i|you|u|he|she|we|they)|\w+n'?t it)\b)[^.?!]*",
     re.IGNORECASE,
 )
 KEYBOARD_ROWS = "qwertyuiop", "asdfghjkl", "zxcvbnm"  # the rows of a keyboard
@@ -60,19 +60,19 @@ _BEFORE_SENTENCE = re.compile(rf"(?:(?:\d{{1,3}}[.)]|[-–—•*·>]+) +|{_EMOJ
 _AFTER_SENTENCE = re.compile(rf"(?: *{_EMOJI}| +[:;]-?[()]| *(?:\.{{2,}}|…)+)?$")
 # Where a sentence ends: not after "10." of a list, Mr. or a.m., and not in a quotation.
 _NOT_AFTER_ABBREVIATION = "".join(rf"(?<!\b{word}\.)" for word in ("mr", "ms", "mrs", "dr", "st", "no", "vs", "etc"))
-_SENTENCE_END = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
+_SENTENCE_BREAK = re.compile(rf"(?<=[^\s.?!][^\s.?!][.?!])(?<!^\d\d\.){_NOT_AFTER_ABBREVIATION} (?=\w)", re.IGNORECASE)
 _NO_SPACE_AFTER = "。？！…，；：”’」』）"  # after these no blank is written
 _SURPLUS_PUNCTUATION = re.compile(r"(?<=[?!])[?!]+| +(?=[?!.,;]+(?: |$))")
 _MISSING_SPACE = re.compile(r"(?<=[,;])(?=[^\W\d_])")
 _QUOTED = re.compile(r"[\"“”„«»]([^\"“”„«»]+)[\"“”„«»]|['‘‚]([^'‘’‚]+)['’‘]")
 
-# Characters of Unicode's private use that stand for what is copied: N_SLOTS of each kind. Numbers differ in length.
-N_SLOTS = 6
+# Characters of Unicode's private use that stand for what is copied: KIND_SLOTS of each kind. Numbers differ in length.
+KIND_SLOTS = 6
 # Kinds 5 and 6 are numbers of three and of four digits.
 _NAME_KIND, _CODE_KIND, _SIGN_KIND, _TIME_KIND, _SHORT_NUMBER, _LONG_NUMBER = 0, 1, 2, 3, 4, 7
-PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * N_SLOTS)))
+PLACEHOLDERS = tuple(map(chr, range(0xE000, 0xE000 + 8 * KIND_SLOTS)))
 _PLACEHOLDER = re.compile(f"[{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]")
-_NO_PLACEHOLDERS = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
+_ORDINARY_RUN = re.compile(f"[^{PLACEHOLDERS[0]}-{PLACEHOLDERS[-1]}]+")
 # What may not stand beside what is copied in a target: for names and codes, for signs, for numbers.
 _LETTER_OR_DIGIT = r"[A-Za-z\u00c0-\u024f\d]"
 _WORD_BOUNDARIES = f"(?<!{_LETTER_OR_DIGIT})", f"(?!{_LETTER_OR_DIGIT})"
@@ -132,7 +132,7 @@ class _WordTable(dict[int, str]):
         elif category[0] not in "LMN":
             part = " "
         else:
-            part = f" {character} " if name.startswith(_UNSPACED) else character
+            part = f" {character} " if name.startswith(_UNSPACED_NAMES) else character
         self[code] = part
         return part
 
@@ -153,13 +153,13 @@ class KeptParts(NamedTuple):
         placeholder_values: The placeholders in the source as it was read, and what they stand for.
         before: What goes before the translation.
         after: What goes after it.
-        not_typed: End marks that it loses, because the source has none, or dots in their place.
+        surplus_ends: End marks that it loses, because the source has none, or dots in their place.
     """
 
     placeholder_values: dict[str, str]
     before: str = ""
     after: str = ""
-    not_typed: str = ""
+    surplus_ends: str = ""
 
 
 class Reader:
@@ -188,7 +188,7 @@ class Reader:
     def to_sentences(self, line: str) -> list[str]:
         """The sentences of a line; each is translated by itself."""
         whole = not self.plain or re.search('["“”„«»]', line)
-        return [line] if whole else _SENTENCE_END.split(clean(line))
+        return [line] if whole else _SENTENCE_BREAK.split(clean(line))
 
     def preprocess_line(self, line: str) -> list[tuple[str, KeptParts]]:
         """What `preprocess` makes of each sentence of a line to translate."""
@@ -213,41 +213,41 @@ class Reader:
         is_plain = self.plain and len(text) <= LONG_LINE_LENGTH
         if is_plain:
             before, text, after = _split_surroundings(text)
-        text, not_typed = self.normalize(text), ".。" if after.strip()[:1] in (*".…",) else ""
+        text, surplus_ends = self.fix_marks(text), ".。" if after.strip()[:1] in (*".…",) else ""
         if is_plain and "what" in (self._ranks or ()) and _QUESTION.fullmatch(text):
-            text, not_typed = f"{text}?", "?？؟"
+            text, surplus_ends = f"{text}?", "?？؟"
         places = _PlaceholderMap(text)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "words":
                 return self._mark_names_fix_typos(unit, places)
-            return ",".join(places.assign(part, kind) for part, kind in _unit_parts(unit))
+            return ",".join(places.assign(part, kind) for part, kind in _kind_parts(unit))
 
         if self.uses_placeholders and len(text) <= LONG_LINE_LENGTH:
             text = self._copied_parts.sub(put_placeholders, text)
         values = {place: value for value, place in places.items()}
-        return self.lowered(text), KeptParts(values, before, after, not_typed)
+        return self.lowered(text), KeptParts(values, before, after, surplus_ends)
 
     def postprocess(self, text: str, kept: KeptParts) -> str:
         """Put back what `preprocess` kept."""
         text = _PLACEHOLDER.sub(lambda place: kept.placeholder_values.get(place[0], ""), text)
-        return kept.before + text.rstrip(kept.not_typed) + kept.after
+        return kept.before + text.rstrip(kept.surplus_ends) + kept.after
 
     def preprocess_pairs(self, sources: Iterable[str], targets: Iterable[str]) -> tuple[list[str], list[str]]:
         """Pairs to train on: sources as a translation reads them; what stands on both sides is set aside in both."""
         read = [
-            self.insert_placeholders(self.normalize(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)
+            self.insert_placeholders(self.fix_marks(clean(s)), clean(t)) for s, t in zip(sources, targets, strict=True)
         ]
         return [source for source, _ in read], [target for _, target in read]
 
     def insert_placeholders(self, source: str, target: str) -> tuple[str, str]:
         """What `preprocess_pairs` does with a tidy pair; placeholders that are in it already stay."""
-        places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % N_SLOTS)
+        places = _PlaceholderMap(source + target, first=zlib.crc32(source.encode()) % KIND_SLOTS)
 
         def put_placeholders(unit: re.Match[str]) -> str:
             if unit.lastgroup == "sign":
-                return _NO_PLACEHOLDERS.sub(lambda sign: place(sign[0], [(sign[0], _SIGN_KIND)]), unit[0])
-            return _replace_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _unit_parts(unit))
+                return _ORDINARY_RUN.sub(lambda sign: place(sign[0], [(sign[0], _SIGN_KIND)]), unit[0])
+            return _replace_names(unit[0], place) if unit.lastgroup == "words" else place(unit[0], _kind_parts(unit))
 
         def place(value: str, parts: list[tuple[str, int]]) -> str:
             nonlocal target
@@ -266,7 +266,7 @@ class Reader:
             source = self._copied_parts.sub(put_placeholders, source)
         return self.lowered(source), target
 
-    def normalize(self, text: str) -> str:
+    def fix_marks(self, text: str) -> str:
         """A clean source with a keyboard's marks, without repeated !? or blanks before marks, but with one after ,;."""
         return _MISSING_SPACE.sub(" ", _SURPLUS_PUNCTUATION.sub("", with_keyboard_marks(text))) if self.plain else text
 
@@ -304,7 +304,7 @@ class Reader:
 
     def _correct_typo(self, word: str) -> str | None:
         """The commonest known word that is one typing error away, if any; what it is short for comes first."""
-        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_MENDED_LENGTH else []
+        cuts = [(word[:i], word[i:]) for i in range(len(word) + 1)] if len(word) <= _MAX_TYPO_LENGTH else []
         edits = [a + b[1] + b[0] + b[2:] for a, b in cuts if len(b) > 1]  # letters swapped
         edits += [a + b[1:] for a, b in cuts if a and a[-1] == b[:1]]  # doubled
         if len(word) > 2:
@@ -316,7 +316,7 @@ class Reader:
 
     def full_forms(self, word: str) -> list[str]:
         """The known words that a word in lower case is read as: of `dont`, without its ', `don't`; of `u`, `you`."""
-        if not self.uses_placeholders or len(word) > _MAX_MENDED_LENGTH:
+        if not self.uses_placeholders or len(word) > _MAX_TYPO_LENGTH:
             return []
         forms = SHORT_FORMS.get(word, ""), *(f"{word[:i]}'{word[i:]}" for i in range(1, len(word)))
         return [form for form in forms if all(each in (self._ranks or {}) for each in form.split(" "))]
@@ -337,7 +337,7 @@ class _PlaceholderMap(dict[str, str]):
     def assign(self, value: str, kind: int) -> str:
         """The placeholder for a value, or the value itself if none is free."""
         if value not in self:
-            slots = (PLACEHOLDERS[N_SLOTS * kind + (self._first + i) % N_SLOTS] for i in range(N_SLOTS))
+            slots = (PLACEHOLDERS[KIND_SLOTS * kind + (self._first + i) % KIND_SLOTS] for i in range(KIND_SLOTS))
             free = [slot for slot in slots if slot not in self._text and slot not in self.values()]
             if not free:
                 return value
@@ -345,7 +345,7 @@ class _PlaceholderMap(dict[str, str]):
         return self[value]
 
 
-def _unit_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
+def _kind_parts(unit: re.Match[str]) -> list[tuple[str, int]]:
     """The parts of a unit that is not a word, each with its kind: of 1,250, both numbers."""
     if unit.lastgroup != "number":
         return [(unit[0], _CODE_KIND if unit.lastgroup == "code" else _SIGN_KIND)]

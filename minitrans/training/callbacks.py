@@ -112,7 +112,7 @@ class StopIfNotFinite(Callback):
         """Check the loss of the previous step, and keep that of this one."""
         assert isinstance(pl_module, TranslationModule)
         self._check_finite(trainer, weights=[])
-        self.last = trainer.global_step, pl_module.train_loss, batch
+        self.last = trainer.global_step, pl_module.step_loss, batch
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Check the loss of the last step, and the weights."""
@@ -153,7 +153,7 @@ class StepMetricsLogger(Callback):
         step = trainer.global_step
         if step > self.step and self.every and step % self.every == 0:
             assert isinstance(pl_module, TranslationModule)
-            loss = pl_module.train_loss.item()
+            loss = pl_module.step_loss.item()
             row = {"train_loss": loss, "lr-AdamW": self.rate, "epoch": trainer.current_epoch}
             for log in trainer.loggers:
                 log.log_metrics(row, step - 1)
@@ -221,7 +221,7 @@ class TrainingProgress(ProgressBar):
         self.seconds += time.perf_counter() - self.step_began
         now, step = time.monotonic(), trainer.global_step
         if self.console.is_terminal:
-            self.bar.update(self.task, completed=step, loss=self.module.train_loss.item(), speed=self.token_rate)
+            self.bar.update(self.task, completed=step, loss=self.module.step_loss.item(), speed=self.token_rate)
         elif self.began_at is None:  # the first step also prepares memory: its time is not typical
             self.began_at, self.say_at = (now, step), now + SECONDS_TO_FIRST_LINE
         elif now >= self.say_at and step > self.began_at[1]:
@@ -230,7 +230,7 @@ class TrainingProgress(ProgressBar):
             n_steps = trainer.estimated_stepping_batches
             minutes_left = (now - began) / (step - first_step) * (n_steps - step) / 60
             self.console.print(
-                f"step {step}/{n_steps}  loss {self.module.train_loss.item():.3f}  "
+                f"step {step}/{n_steps}  loss {self.module.step_loss.item():.3f}  "
                 f"{self.token_rate:,.0f} tokens/s  {minutes_left:.0f} min left",
                 soft_wrap=True,
             )

@@ -21,7 +21,7 @@ from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig
 from minitrans.training.precision import PrecisionSetting
 from minitrans.translate.backend import CompiledMode
-from minitrans.translate.bundle import MAX_TABLE_NUMEL, count_parameters
+from minitrans.translate.bundle import MAX_POSITIONS_NUMEL, count_parameters
 
 CONFIG_FILE = "config.yaml"
 # For each parameter: itself, its gradient, two moments and its average, float32; and most of that in a checkpoint.
@@ -165,10 +165,10 @@ def check_memory(c: TransformerConfig) -> None:
             f"{n_parameters:.1e} parameters take {needed / 1e9:.3g} GB with their optimizer, and this machine has "
             f"{memory / 1e9:.3g} GB; make model.d_model, d_ff or n_layers or tokenizer.vocab_size smaller"
         )
-    if c.max_len * c.d_model > MAX_TABLE_NUMEL:
+    if c.max_len * c.d_model > MAX_POSITIONS_NUMEL:
         raise UserError(
             f"model.max_len is {c.max_len}, and model.d_model {c.d_model}; their product "
-            f"must be at most {MAX_TABLE_NUMEL}"
+            f"must be at most {MAX_POSITIONS_NUMEL}"
         )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from minitrans.pages.charts import make_panels
+from minitrans.pages.charts import make_stacked_panels
 
 MAX_DOTS = 60  # a line with no more values has a dot at each
 PANELS = {
@@ -31,7 +31,7 @@ def plot_training_curve(metrics: Path, kept: int) -> Figure:
         for column in columns
     }
     shown = {title: columns for title, columns in PANELS.items() if any(lines[column] for column in columns)}
-    figure, axes = make_panels(len(shown), height=2)
+    figure, axes = make_stacked_panels(len(shown), height=2)
     for panel, (title, columns) in zip(axes, shown.items(), strict=True):
         panel.axvline(kept, color="gray", linestyle="--")
         for column, label in columns.items():

@@ -35,20 +35,20 @@ from minitrans.model.loss import CHUNK_ROWS
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
 from minitrans.training.config import RunConfig, saved_settings
-from minitrans.training.precision import choose_precision
+from minitrans.training.precision import precision_and_reason
 from minitrans.training.run import train
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
 SEEDS = 1, 2, 3  # of the teachers in each direction, and of the students, whatever the model's seed is
 TEACHER_STEPS, STUDENT_STEPS, MODEL_STEPS = 2 / 3, 2, 2 / 3  # of `trainer.max_steps`: a teacher need not be perfect
-MODEL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
+FINAL_RATE_FACTOR = 1 / 2  # of `training.learning_rate`: the model starts from trained weights
 BEAM_SIZE = 5
 SAMPLING_TOP_K = 10  # likeliest tokens from which those of new sources are drawn
 # A model writes shorter texts than it is taught, so long targets are favoured; sources need no help.
 LENGTH_PENALTIES = {"forward": 3.0, "backward": 1.0}
 VOTE_WEIGHT, BACKWARD_WEIGHT, LENGTH_WEIGHT = 2.0, 0.3, 0.4  # see `rerank_candidates`
-BATCH_TOKENS = 4096  # in a batch to score
+SCORING_TOKENS = 4096  # in a batch to score
 
 
 def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
@@ -111,7 +111,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
     training = replace(
         config.training,
         init_from=str(folder / f"student{SEEDS[(config.seed - 1) % len(SEEDS)]}"),
-        learning_rate=config.training.learning_rate * MODEL_RATE_FACTOR,
+        learning_rate=config.training.learning_rate * FINAL_RATE_FACTOR,
     )
     model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
     yield from train_unless_done(replace(model, training=training))
@@ -147,8 +147,8 @@ def pair_log_probs(translator: Translator, sources: Sequence[str], targets: Sequ
     src, tgt = ([ids[:longest] for ids in tokenizer.encode_batch(lines)] for lines in sides)
     src_lengths, tgt_lengths = (np.array([len(ids) + 1 for ids in rows]) for rows in (src, tgt))
     totals = np.zeros(len(src))
-    quick = choose_precision("auto", "cpu")[0] == "bf16"
-    for rows in plan_batches(src_lengths, tgt_lengths, BATCH_TOKENS, None):
+    quick = precision_and_reason("auto", "cpu")[0] == "bf16"
+    for rows in plan_batches(src_lengths, tgt_lengths, SCORING_TOKENS, None):
         batch = collate([src[i] for i in rows], [tgt[i] for i in rows], *tokenizer.special_ids)
         real = batch.tgt_out != tokenizer.pad_id
         with torch.autocast("cpu", torch.bfloat16, enabled=quick):

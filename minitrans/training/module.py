@@ -53,10 +53,10 @@ class TranslationModule(LightningModule):
         model: What is trained.
         tgt_tokens: Target tokens, padding excluded, that the training steps of all processes have seen since the start
             of this one.
-        train_loss: Loss of the last training step's batch, in nats a token, averaged as in `training_step`.
+        step_loss: Loss of the last training step's batch, in nats a token, averaged as in `training_step`.
     """
 
-    train_loss: Tensor
+    step_loss: Tensor
 
     def __init__(self, model: Transformer, config: TrainingConfig, batch_loss: BatchLossFn) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class TranslationModule(LightningModule):
         """
         scaled_loss, loss, n_tokens = self._loss(batch, self.config.label_smoothing)
         self.tgt_tokens += n_tokens
-        self.train_loss = loss.detach()  # not by `log`, which takes longer than an update of the weights
+        self.step_loss = loss.detach()  # not by `log`, which takes longer than an update of the weights
         return scaled_loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

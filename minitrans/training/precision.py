@@ -13,7 +13,7 @@ TRAINER_PRECISIONS: dict[str, TrainerPrecision] = {"bf16": "bf16-mixed", "fp32":
 _BF16_FEATURES = ("amx_bf16", "avx512_bf16")  # torch's names for what makes bfloat16 worth the rounding to it
 
 
-def choose_precision(setting: PrecisionSetting, accelerator: str) -> tuple[str, str]:
+def precision_and_reason(setting: PrecisionSetting, accelerator: str) -> tuple[str, str]:
     """The arithmetic to train in on what Lightning calls `accelerator`, and why, in a few words.
 
     Raises:

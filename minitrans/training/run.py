@@ -47,7 +47,7 @@ from minitrans.training.config import SETTINGS_FROM_TOKENIZER, RunConfig, check_
 from minitrans.training.curve import plot_training_curve
 from minitrans.training.model_card import model_card
 from minitrans.training.module import TranslationModule
-from minitrans.training.precision import TRAINER_PRECISIONS, choose_precision
+from minitrans.training.precision import TRAINER_PRECISIONS, precision_and_reason
 from minitrans.training.run_folder import BEST, CARD, CHECKPOINTS, CURVE, METRICS, TENSORBOARD, begin_run, lock_run
 from minitrans.translate.backend import make_batch_loss
 from minitrans.translate.bundle import WORDS, Bundle, load_bundle, load_tokenizer, load_words, save_bundle
@@ -55,7 +55,7 @@ from minitrans.translate.scoring import Scores, references_by_line, score
 from minitrans.translate.translator import Translator
 from minitrans.translate.unsure_threshold import choose_threshold
 
-GRACE_SECONDS = 10.0  # seconds that the first process of a training has to report an error and end the others
+PEER_WAIT_S = 10.0  # seconds that the first process of a training has to report an error and end the others
 
 
 def train(config: RunConfig) -> dict[str, Scores]:
@@ -171,7 +171,7 @@ def _make_trainer(config: RunConfig, checkpoint: Path | None) -> Trainer:
     """Lightning's Trainer with our loggers and callbacks; `CheckpointWriter` is called last, wherever it stands."""
     _check_devices(config.trainer)
     run_dir, log_every = config.run_dir, config.trainer["log_every_n_steps"]
-    precision, reason = choose_precision(config.training.precision, config.trainer["accelerator"])
+    precision, reason = precision_and_reason(config.training.precision, config.trainer["accelerator"])
     translations, signals = ValidationScorer(config.compiled), StopSignals()
     early = EarlyStopping("val_bleu", 0.0, config.training.patience, mode="max", check_on_train_epoch_end=False)
     callbacks: list[Callback] = [
@@ -242,9 +242,9 @@ def _fit(
             ) from error
     except Exception as error:
         if trainer.local_rank > 0:
-            time.sleep(GRACE_SECONDS)  # the first reports the error and ends this process, unless only this one failed
+            time.sleep(PEER_WAIT_S)  # the first reports the error and ends this process, unless only this one failed
         broken = isinstance(error, RuntimeError)  # perhaps a lost connection to a process that is about to end
-        if codes := _end_processes(trainer, GRACE_SECONDS / 2 if broken else 0):
+        if codes := _end_processes(trainer, PEER_WAIT_S / 2 if broken else 0):
             raise UserError(f"a training process ended with code {codes[0]}; see its messages above") from error
         if isinstance(error, DistError) or "gloo" in str(error):
             raise UserError(

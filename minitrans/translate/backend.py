@@ -42,7 +42,7 @@ def make_batch_loss(
     Raises:
         UserError: The mode is "require", and compiled code cannot compute it.
     """
-    compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.accelerate_training(model, device, dtype))
+    compiled_loss = _try_compiled(mode, "training", lambda compiled: compiled.compiled_batch_loss(model, device, dtype))
     return compiled_loss or partial(loss.batch_loss, model)
 
 
@@ -56,7 +56,7 @@ def make_stepper(model: Transformer, mode: CompiledMode) -> Stepper[Any]:
     Raises:
         UserError: The mode is "require", and compiled code cannot compute them.
     """
-    return _try_compiled(mode, "decoding", lambda compiled: compiled.accelerate_decoding(model)) or CachedStepper(model)
+    return _try_compiled(mode, "decoding", lambda compiled: compiled.compiled_stepper(model)) or CachedStepper(model)
 
 
 def can_verify_compiled(mode: CompiledMode) -> bool:
@@ -66,7 +66,7 @@ def can_verify_compiled(mode: CompiledMode) -> bool:
         UserError: The mode is "require", and it is not there or cannot be compiled.
     """
     both = f"{PLAIN_NAME} and {COMPILED_NAME}"
-    return _try_compiled(mode, "verification", lambda compiled: compiled.can_compile_libraries(), both) or False
+    return _try_compiled(mode, "verification", lambda compiled: compiled.compile_libraries(), both) or False
 
 
 def describe_backends() -> str:

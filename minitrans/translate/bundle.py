@@ -21,7 +21,7 @@ from minitrans.text.tokenizer import Tokenizer
 
 WEIGHTS, METADATA, TOKENIZER, WORDS = "model.safetensors", "model.json", "tokenizer.model", "words.txt"
 # Limits of what no weight confirms: the table of positions, and the small files.
-MAX_TABLE_NUMEL = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
+MAX_POSITIONS_NUMEL = 1 << 24  # numbers in the table of positions, max_len times d_model; 16,384 positions at 1,024
 _MAX_SMALL_FILE_BYTES = 1 << 26  # bytes; a SentencePiece model of 250,000 pieces has less than a tenth
 
 
@@ -89,7 +89,7 @@ def save_words(folder: Path, words: Iterable[str]) -> None:
     write_file(folder / WORDS, "".join(f"{word}\n" for word in words))
 
 
-def save_reader_module(folder: Path, bundle: Bundle) -> None:
+def save_source_reader(folder: Path, bundle: Bundle) -> None:
     """Write the reader of sources into an exported folder: its code, and the settings for `reading.load_reader`.
 
     Raises:
@@ -178,7 +178,7 @@ def _load_metadata(path: Path) -> tuple[TransformerConfig, str, str, int | None,
             value = getattr(config, name)
             if not isinstance(value, (int, kind)):  # JSON may write 0 for 0.0
                 raise TypeError(f"{name} is {value!r}")
-        if config.max_len * config.d_model > MAX_TABLE_NUMEL:
+        if config.max_len * config.d_model > MAX_POSITIONS_NUMEL:
             raise ValueError(f"max_len is {config.max_len}, d_model {config.d_model}")
         threshold = Threshold(**sizes["threshold"]) if "threshold" in sizes else None
         if threshold and not (

@@ -314,7 +314,7 @@ class Translator:
         """What `decode` makes of each sentence of each line; threads share the batches if the stepper allows it."""
         sources = [source.ids for line in lines for source in line]
         stepper = self._stepper if use_cache else UncachedStepper(self.bundle.model)
-        threads = stepper.max_threads
+        threads = stepper.max_concurrent_batches
         if threads > 1:  # a few batches for each, that all end at about the same time
             tokens = sum(map(len, sources))
             least = MIN_BATCH_ROWS * tokens // max(1, len(sources))

@@ -11,8 +11,8 @@ import torch
 import transformers
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import DRAFT_LENGTH, chunk_deviation, tokens_of_length
-from minitrans.cachecheck.hugging_face import HFModel, architectures
+from minitrans.cachecheck.cache_checks import MAX_DRAFT, chunk_deviation, tokens_of_length
+from minitrans.cachecheck.hugging_face import HFModel, adapter_by_name
 from minitrans.cachecheck.measure import MIN_FAULT, Report, dtype_tolerance, to_str
 from minitrans.cachecheck.protocol import ModelAndTokens
 from minitrans.cachecheck.runner import cases_by_dtype
@@ -76,7 +76,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
         return f"# {class_name}: no check of its cache fails\n\n{versions}\n"
     case = next(iter(cases_by_dtype(model).values()))
     # Where something is plainly wrong, look for that, and ignore what may be rounding.
-    wrong = any(not result.failure.measured <= MIN_FAULT for result in failed.values())
+    wrong = any(not result.first_failed.measured <= MIN_FAULT for result in failed.values())
     limit = MIN_FAULT if wrong else dtype_tolerance(case.model.dtype)
     programs = candidate_programs(case, model, name, failed.keys(), limit)
     shown = ((program, failing_program_output(program, limit)) for program in programs)
@@ -84,7 +84,7 @@ def issue_markdown(report: Report, model: HFModel, name: str) -> str:
     lines = [f"# {class_name}: decoding from a cache differs from the full pass", ""]
     lines += ["| check | what should be true | deviation | allowed | what differs first |", "|---|---|---:|---:|---|"]
     for r in failed.values():
-        measured, allowed = to_str(r.failure.measured), to_str(r.failure.tolerance)
+        measured, allowed = to_str(r.first_failed.measured), to_str(r.first_failed.tolerance)
         lines.append(f"| {r.id} | {r.claim} | {measured} | {allowed} | {r.detail} |")
     if program:
         lines += ["", "```python", f"{program}```", "", "It should print zeros, up to rounding. It prints"]
@@ -101,7 +101,7 @@ def candidate_programs(
     """The programs that may show why these checks fail, the likeliest first; deviations up to a limit are ignored."""
     hf_model, auto, dtype = model.model, model.auto_class.__name__, str(case.model.dtype)
     made = f"model = transformers.{auto}.from_pretrained({name!r}, dtype={dtype}).eval()"
-    if name in architectures():
+    if name in adapter_by_name():
         default = type(hf_model.config)().to_dict()
         own = {key: value for key, value in hf_model.config.to_diff_dict().items() if value != default.get(key)}
         settings = {key: value for key, value in own.items() if key not in ("architectures", "dtype")}
@@ -117,7 +117,7 @@ def candidate_programs(
         cache = getattr(model, "cache_name", "past_key_values")
         yield whole(difference[0], CHUNKED_PASS_TEMPLATE, chunks=difference[1], cache=cache)
     if "rollback" in failed and not source:
-        yield whole(tokens_of_length(case, 3 * DRAFT_LENGTH), DRAFT_ROLLBACK_TEMPLATE, before=DRAFT_LENGTH, draft=3)
+        yield whole(tokens_of_length(case, 3 * MAX_DRAFT), DRAFT_ROLLBACK_TEMPLATE, before=MAX_DRAFT, draft=3)
     given = ", position_ids=(mask.cumsum(1) - 1).clamp(min=0)"
     for id_, positions in (("padding.left", given), ("padding.left-mask-alone", "")):
         if id_ in failed:
@@ -126,7 +126,7 @@ def candidate_programs(
 
 def shortest_failing_input(case: ModelAndTokens[Any], limit: float) -> tuple[Tensor, list[int]] | None:
     """The fewest tokens, in the fewest chunks, that deviate from the full pass by more than a limit, if any do."""
-    most = 3 * max(case.model.spans, default=DRAFT_LENGTH) + 2
+    most = 3 * max(case.model.spans, default=MAX_DRAFT) + 2
     for length in range(1, min(most, case.model.max_len or most) + 1):
         part = case.with_tokens(tokens_of_length(case, length))
         two = [[first, length - first] for first in range(1, length)]

@@ -50,8 +50,8 @@ def self_test(compiled: CompiledMode = "auto") -> Iterator[Caught]:
         For each sabotage the checks that noticed it; by then the code has been restored.
     """
     checks = checks_to_run(compiled)
-    before = {check.id: check.run(fresh_models_by_dtype()) for check in checks}
-    yield from catch_faults(checks, sabotages_to_run(compiled), fresh_models_by_dtype, before)
+    before = {check.id: check.run(fresh_float64_subjects()) for check in checks}
+    yield from catch_faults(checks, sabotages_to_run(compiled), fresh_float64_subjects, before)
 
 
 def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
@@ -63,12 +63,12 @@ def run_sabotaged(id_: str, compiled: CompiledMode = "auto") -> Report:
     known = {sabotage.id: sabotage for sabotage in sabotages_to_run(compiled)}
     if id_ not in known:
         raise nearest_name_error(f"there is no sabotage {id_} (see --list)", id_, known)
-    results = known[id_].results_under_fault(checks_to_run(compiled), fresh_models_by_dtype)
+    results = known[id_].results_under_fault(checks_to_run(compiled), fresh_float64_subjects)
     caught = Caught(id_, known[id_].fault, [result.id for result in results if not result.passed])
     return Report(results, [caught], all_must_catch=False)
 
 
-def fresh_models_by_dtype() -> Mapping[torch.dtype, ModelAndPairs]:
+def fresh_float64_subjects() -> Mapping[torch.dtype, ModelAndPairs]:
     """A fresh model and its sentences, in float64 alone."""
     return {torch.float64: model_and_random_pairs(fresh_model())}
 

@@ -15,7 +15,7 @@ from typing import Any
 from minitrans.cachecheck.self_test import Fault
 from minitrans.errors import UserError
 
-MODULE_BY_PREFIX = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by the beginning of an id
+REQUIRED_MODULE_BY_PREFIX = {"compiled": "minitrans.compiled", "export": "ctranslate2"}  # by the beginning of an id
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def compile_edited_function(function: FunctionType, source: str) -> CodeType:
 def load_sabotages() -> list[Sabotage]:
     """Read the sabotages, without those whose module is not installed."""
     table = tomllib.loads(Path(__file__).with_name("sabotages.toml").read_text(encoding="utf-8"))
-    there = {kind: find_spec(module) is not None for kind, module in MODULE_BY_PREFIX.items()}
+    there = {kind: find_spec(module) is not None for kind, module in REQUIRED_MODULE_BY_PREFIX.items()}
     return [Sabotage(id_, **fields) for id_, fields in table.items() if there.get(id_.split(".")[0], True)]
 
 

@@ -40,7 +40,7 @@ class ModelAndPairs:
         tgt_in: int64 (B, T), begins with BOS, ragged, padded on the right.
         tgt_out: int64 (B, T), ends with EOS, padded alike.
         decode_batches: Sources for greedy decoding, int64 (B, S) each.
-        examples: Sources that the model has learnt, and their only right translations, as piece ids.
+        known_pairs: Sources that the model has learnt, and their only right translations, as piece ids.
         piece: The text of a piece id.
     """
 
@@ -49,7 +49,7 @@ class ModelAndPairs:
     tgt_in: Tensor
     tgt_out: Tensor
     decode_batches: list[Tensor]
-    examples: list[tuple[list[int], list[int]]]
+    known_pairs: list[tuple[list[int], list[int]]]
     piece: Callable[[int], str]
 
     @property
@@ -136,7 +136,7 @@ def load_run_and_pairs(run: Path, data: str | None = None) -> ModelAndPairs:
 
 
 def model_and_text_pairs(
-    bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], examples: Sequence[tuple[str, str]]
+    bundle: Bundle, pairs: Sequence[tuple[str, str]], decode_lines: Sequence[str], learnt: Sequence[tuple[str, str]]
 ) -> ModelAndPairs:
     """Real sentences for a trained model.
 
@@ -144,7 +144,7 @@ def model_and_text_pairs(
         bundle: The model and its tokenizer; a float64 copy of the model is taken.
         pairs: Source and target sentences, of which a few of different lengths serve for the full passes.
         decode_lines: Source sentences, of which MAX_DECODE_LINES of all lengths are decoded.
-        examples: Sentences, and the only translations that are right.
+        learnt: Sentences, and the only translations that are right.
     """
     tokenizer, longest = bundle.tokenizer, bundle.model.config.max_len - 1
     by_length = sorted(pairs, key=lambda pair: len(pair[0]))
@@ -159,7 +159,7 @@ def model_and_text_pairs(
     src_ids, pad_id = subject.src_ids, bundle.model.config.pad_id
     if src_ids.size(1) <= longest:  # all sentences may be equally long, and there must be padding
         src_ids = F.pad(src_ids, (0, 1), value=pad_id)
-    return replace(subject, src_ids=src_ids, examples=_encode_pairs(tokenizer, examples), piece=bundle.tokenizer.piece)
+    return replace(subject, src_ids=src_ids, known_pairs=_encode_pairs(tokenizer, learnt), piece=bundle.tokenizer.piece)
 
 
 def _encode_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, str]]) -> list[tuple[list[int], list[int]]]:
@@ -185,6 +185,6 @@ def model_and_id_pairs(
         decode_batches=[
             IdRows.from_lists(rows).to_padded_tensor(config.pad_id, eos_id=config.eos_id) for rows in decode_batches
         ],
-        examples=[],
+        known_pairs=[],
         piece=str,
     )

@@ -9,7 +9,7 @@ class InstructionSet(NamedTuple):
     """One that x86 processors have.
 
     Attributes:
-        flag: The processor's flag that it needs; flags that come later in `CPU_FLAGS` are not used.
+        flag: The processor's flag that it needs; flags that come later in `MATMUL_FLAGS` are not used.
         environment: Variables under which no code uses more.
     """
 
@@ -24,7 +24,7 @@ def _make_isa(flag: str, ours: str, aten: str, onednn: str, mkl: str, ctranslate
 
 
 # What decides how fast a processor multiplies matrices, as Linux calls it on x86 and on ARM.
-CPU_FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
+MATMUL_FLAGS = ["avx2", "avx512f", "avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_bf16", "amx_int8",
          "asimd", "sve", "sve2", "bf16", "i8mm"]  # fmt: skip
 INSTRUCTION_SETS = {
     "sse2": _make_isa("sse2", "-mno-avx -mno-amx-tile", "default", "SSE41", "SSE4_2", "GENERIC"),
@@ -42,8 +42,9 @@ def restart_with_instruction_set(name: str) -> None:
 
 
 def usable_flags(flags: list[str]) -> list[str]:
-    """Those of a processor's flags in `CPU_FLAGS` that this program may use."""
+    """Those of a processor's flags in `MATMUL_FLAGS` that this program may use."""
     for isa in INSTRUCTION_SETS.values():
         if isa.environment.items() <= os.environ.items():
-            return [f for f in CPU_FLAGS[: CPU_FLAGS.index(isa.flag) + 1 if isa.flag in CPU_FLAGS else 0] if f in flags]
-    return [flag for flag in CPU_FLAGS if flag in flags]
+            n_usable = MATMUL_FLAGS.index(isa.flag) + 1 if isa.flag in MATMUL_FLAGS else 0
+            return [flag for flag in MATMUL_FLAGS[:n_usable] if flag in flags]
+    return [flag for flag in MATMUL_FLAGS if flag in flags]

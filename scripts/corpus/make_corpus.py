@@ -23,8 +23,8 @@ CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
 SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
-REPEATS_BY_KIND = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
-WRITE_OUT_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
+REPEATS_BY_LINE = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
 MIN_SLOT_WORDS = 8  # a word is left out of a line only if at least so many fill the slot
@@ -33,8 +33,8 @@ MIN_USES_LEFT = 2  # lines that still have a word when a line with it is left ou
 SLOT_PATTERN = re.compile(r"\{(\w+?)(\d?)(?:\.(\w+))?\}")
 SENTENCE_END_MARKS = ".?!"
 SENTENCE_END_PATTERN = re.compile(r"[.?!]+(?:\s+|$)")  # where a sentence ends
-CHINESE_COLUMN_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
-AGREEMENT_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
+CHINESE_COLUMN_NAME_PATTERN = re.compile(r"zh|m$|ta$")  # how the names of the columns begin that belong in the Chinese
+NONUNIQUE_COLUMNS = frozenset({"m", "ta", "he", "him", "his"})  # columns in which different words may be the same
 WILDCARDS = "#&~"  # in a word: a digit, a capital letter, a name that nobody has, drawn anew in each sentence
 MADE_UP_ONE_IN = 15  # a row with a made-up name is drawn once in so many times
 
@@ -143,8 +143,8 @@ def read_words(folder: Path) -> WordsByKind:
                 raise TableError(f"{path}:{number}: {len(fields)} fields, but the header has {len(header)}")
             row = dict(zip(header, fields, strict=True))
             marks = {text: [sign for sign in text if sign in WILDCARDS] for text in row.values()}
-            english = [text for column, text in row.items() if not CHINESE_COLUMN_PATTERN.match(column)]
-            for text in (text for column, text in row.items() if CHINESE_COLUMN_PATTERN.match(column)):
+            english = [text for column, text in row.items() if not CHINESE_COLUMN_NAME_PATTERN.match(column)]
+            for text in (text for column, text in row.items() if CHINESE_COLUMN_NAME_PATTERN.match(column)):
                 check_chinese(f"{path}:{number}", text, " ".join(english))
                 if marks[text] not in (marks[each] for each in english):
                     raise TableError(f"{path}:{number}: {text!r} has other marks, # or &, than the English")
@@ -165,7 +165,7 @@ def check_line(where: str, line: Line, kinds: WordsByKind) -> None:
     for text, chinese in line.sides():
         for slot in slots(text, chinese):
             columns = kinds.get(slot.kind, [{}])[0]
-            if slot.column not in columns or bool(CHINESE_COLUMN_PATTERN.match(slot.column)) != chinese:
+            if slot.column not in columns or bool(CHINESE_COLUMN_NAME_PATTERN.match(slot.column)) != chinese:
                 side = "Chinese" if chinese else "English"
                 raise TableError(f"{where}: no {side} words for {{{slot.kind}{slot.number}.{slot.column}}}")
         if alone := names ^ {slot[:2] for slot in slots(text, chinese)}:
@@ -257,7 +257,7 @@ class SlotFiller:
         shown = [slot for text, chinese in line.sides() for slot in slots(text, chinese)]
         rows: dict[tuple[str, str], dict[str, str]] = {}
         for kind, number in sorted({(slot.kind, slot.number) for slot in shown}):
-            columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - AGREEMENT_COLUMNS
+            columns = {"en", "zh"} | {slot.column for slot in shown if slot.kind == kind} - NONUNIQUE_COLUMNS
             rows[kind, number] = self._draw_row(kind, [r for (other, _), r in rows.items() if other == kind], columns)
 
         def put(text: str, chinese: bool) -> str:
@@ -282,7 +282,7 @@ class SlotFiller:
                 )
             )
         }
-        for pair in [pair for pair in pairs.values() if not self._draw.below(WRITE_OUT_ONE_IN)]:
+        for pair in [pair for pair in pairs.values() if not self._draw.below(EXPAND_CONTRACTION_ONE_IN)]:
             en = without_contractions(pair.en)
             pairs.setdefault(en, pair._replace(en=en))
         return list(pairs.values())
@@ -305,7 +305,7 @@ def hold_out_lines(draw: StableRandom, lines: Sequence[Line], kinds: WordsByKind
     return chosen
 
 
-def hold_out_words(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
+def hold_out_pairs(draw: StableRandom, lines: Sequence[Line], filler: SlotFiller, left_out: set[str]) -> list[Pair]:
     """Choose lines and a word for each, no value to copy, that train is not to show in it; some more than needed."""
     chosen: list[Pair] = []
     for line in draw.shuffled(line for line in lines if "{" in line.english):
@@ -326,7 +326,7 @@ def make_train_split(draw: StableRandom, base: PairsByLine, formulas: Set[str]) 
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
         formula = pair.line.file == FORMULAS_FILE or variant_key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_KIND[kind] - 1)
+        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_LINE[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 
@@ -336,7 +336,7 @@ def make_corpus(lines: Sequence[Line], kinds: WordsByKind, kept_out: Set[str], f
     filler = SlotFiller(draw, kinds, lines)
     left_out = {*kept_out, *formulas}
     tests = hold_out_lines(draw, lines, kinds, left_out)
-    compositional = hold_out_words(draw, lines, filler, left_out)
+    compositional = hold_out_pairs(draw, lines, filler, left_out)
     left_out -= formulas
     not_shown = {pair.line: pair.words for pair in compositional}
     base: PairsByLine = collections.defaultdict(list)

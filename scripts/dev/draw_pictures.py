@@ -86,7 +86,7 @@ def draw_cached_step(traced: TracedTranslation) -> str:
         full=traced.attention.decoder[-1].mean(0).tolist(),
         cached=traced.cached_decoder[-1].mean(0).tolist(),
         t=SHOWN_STEP,
-        difference=step.weights,
+        difference=step.weight_difference,
     )
 
 

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 while newest_step(run_dir) < step and process.poll() is None:
                     time.sleep(0.005)
                 time.sleep(rng.uniform(0, 0.5))
-                kill_process(rng, process)
+                kill_random_process(rng, process)
                 process.communicate()
                 if process.returncode:
                     killed.append(str(newest_step(run_dir)))
@@ -91,7 +91,7 @@ def start_run(run_dir: Path, steps: int, flags: Sequence[str]) -> "subprocess.Po
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def kill_process(rng: random.Random, process: "subprocess.Popen[str]") -> None:
+def kill_random_process(rng: random.Random, process: "subprocess.Popen[str]") -> None:
     """Kill the run's first process, or one of those that it has started, of which Linux tells."""
     path = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     started = path.read_text().split() if path.exists() else []

@@ -16,7 +16,7 @@ from minitrans.training.config import parse_config
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG_FILE = "configs/en-zh.yaml"
 PAGE_FILE = ROOT / "docs" / "architecture.md"
-SIZE_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
+BATCH_DIM_LETTERS = {2: "B", 7: "S", 5: "T"}  # of the batch; the model has none of them
 PART_CLASSES = nn.Embedding, nn.LayerNorm, MultiHeadAttention, FeedForward, nn.Linear
 INTRODUCTION = f"""
 # The architecture
@@ -45,7 +45,7 @@ def render_page() -> str:
 def part_rows(model: Transformer) -> list[str]:
     """A row for each part that has weights, in the order in which they compute."""
     c, table = model.config, list[str]()
-    letters = SIZE_LETTERS | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
+    letters = BATCH_DIM_LETTERS | {c.d_model: "D", 3 * c.d_model: "3D", c.d_ff: "F", c.vocab_size: "V"}
 
     def shape(tensor: torch.Tensor) -> str:
         return f"({', '.join(letters[size] for size in tensor.shape)})"
@@ -60,7 +60,7 @@ def part_rows(model: Transformer) -> list[str]:
         first = "layers" not in name or name.split(".")[2:3] == ["0"]
         if first and name.count(".") < 4 and isinstance(module, PART_CLASSES):
             module.register_forward_hook(lambda module, _, output, name=name: note(name, module, output))
-    batch, source, target = SIZE_LETTERS
+    batch, source, target = BATCH_DIM_LETTERS
     model(torch.full((batch, source), 3), torch.full((batch, target), 3))
     return table
 

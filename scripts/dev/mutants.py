@@ -58,7 +58,7 @@ OTHER_MODULES = [
 ]
 SAMPLE_SIZE = 40  # mutants of each module around the model
 VERIFY_TESTS_FILE = "test_verify_checks.py"  # the checks of `verify` as tests
-MAX_TEST_SECONDS = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
+MAX_SECONDS_PER_MUTANT = 60  # seconds that all tests of a mutant may take together; the quickest ones come first
 
 settings.register_profile(
     "mutants",
@@ -98,7 +98,7 @@ EQUIVALENT_MUTANTS = {
         "strict=False))):":
             "the numbers of dimensions were found equal just before",
     },
-    "model.cache.KeyValues.write": {
+    "model.cache.KeyValues.update": {
         "end = offset + v.size(2)": "there is a value for each key",
     },
     "model.cache.KeyValues.select_rows": {
@@ -193,7 +193,7 @@ EQUIVALENT_MUTANTS = {
             "['-mprefer-vector-width=512'] if platform.machine() == 'x86_64' else ['-mcpu=native']",
         )},
     },
-    "compiled.library._compile": {
+    "compiled.library._compile_and_load": {
         "compiler = shlex.split(command) or list(filter(shutil.which, ('c++', 'clang++', 'g++')))[:1]":
             "c++ is one of them",
         "key = hashlib.sha256(repr([source.read_bytes(), HEADER.read_bytes(), CXX_FLAGS, _cpu_flags(), compiler])"
@@ -297,8 +297,8 @@ EQUIVALENT_MUTANTS = {
     "model.decoding.Stepper.config": {
         "def config(self) -> TransformerConfig:": "a protocol is never called",
     },
-    "model.decoding.Stepper.max_threads": {
-        "def max_threads(self) -> int:": "a protocol is never called",
+    "model.decoding.Stepper.max_concurrent_batches": {
+        "def max_concurrent_batches(self) -> int:": "a protocol is never called",
     },
     "model.decoding.CachedStepper.next_tokens": {
         "return likeliest_tokens(self.model.step(tokens[:, None], state)[:, -0], n, self.config)":
@@ -425,7 +425,7 @@ CONFUSABLE_NAMES = """
     src_ids tgt_ids tgt_in, src_embedding tgt_embedding output, encoder decoder, EncoderLayer DecoderLayer,
     pad_id bos_id eos_id, rows keep alive
 """
-LIBRARIES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x), x is left when g is one of these, otherwise g
+NAMESPACES = {"torch", "math", "nn", "F", "self"}  # of a call g.f(x), x is left when g is one of these, otherwise g
 
 Node = TypeVar("Node", bound=ast.AST)
 Item = TypeVar("Item")
@@ -563,7 +563,7 @@ def mutate_expression(node: ast.AST, names: Counter[str]) -> Iterator[ast.AST]:
             yield from (copy_with(node, args=other) for other in neighbour_swaps(args))
             if len(args) > 1:
                 yield copy_with(node, args=args[:-1])
-            if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in LIBRARIES:
+            if isinstance(func, ast.Attribute) and ast.unparse(func).split(".")[0] not in NAMESPACES:
                 yield func.value
             elif args:
                 yield args[0]
@@ -742,7 +742,7 @@ def folder_tests(folder: str) -> list[str]:
     return [str(ROOT / "tests" / name) for name in (folder, "test_refusals.py")[: 1 if folder == "model" else 2]]
 
 
-def record_tests(folder: str, modules: Sequence[str], results: Path) -> int:
+def start_recording(folder: str, modules: Sequence[str], results: Path) -> int:
     """Fork a child that runs a folder's quick tests and writes which of them execute the lines of some modules."""
     pid = os.fork()
     if pid:
@@ -774,7 +774,7 @@ def choose_tests(
     """The tests that execute a mutant's lines, and the seconds that each takes: first the checks, then the quickest."""
     executing = {test for line in mutant.lines for test in tests[mutant.module].get(str(line), ())}
     quickest = sorted(executing, key=lambda test: (VERIFY_TESTS_FILE not in test, seconds[test]))
-    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), MAX_TEST_SECONDS)
+    in_time = bisect.bisect(list(accumulate(map(seconds.__getitem__, quickest))), MAX_SECONDS_PER_MUTANT)
     return {test: seconds[test] for test in quickest[: max(1, in_time)]}
 
 
@@ -872,7 +872,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         import_test_libraries(folders)
         gc.freeze()  # what is imported so far need not be searched for garbage by each child
         results = {folder: Path(made, f"{folder}.json") for folder in folders}
-        recorders = ((folder, partial(record_tests, folder, folders[folder], results[folder])) for folder in folders)
+        recorders = ((folder, partial(start_recording, folder, folders[folder], results[folder])) for folder in folders)
         for folder, passed in run_jobs(recorders, arguments.jobs):
             if not passed:
                 print(f"the quick tests in tests/{folder} fail on the unmutated code", file=sys.stderr)

@@ -26,7 +26,7 @@ from minitrans.translate.scoring import Scores, mean_and_std, score
 from minitrans.translate.translator import Translator
 
 CONFIGS_DIR = Path(__file__).parents[2] / "configs"
-TOKENIZER_BY_CONFIG = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
+BLEU_TOKENIZER_BY_CONFIG = {"multi30k-en-de-lc": "none"}  # how BLEU splits words, where the text is tokenized already
 BEAM_SIZES = (1, 5)
 SCORES_FILE = "scores.json"
 COLUMNS = ["config", "test set", "parameters", "teachers", "training"]
@@ -82,7 +82,7 @@ def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) 
             "teachers": run_timed_stage(distillation.make_training_data, model, teachers, teachers),
             "model": run_timed_stage(distillation.train_final_model, model, teachers, run),
         }
-        scores = score_test_sets(run, model, TOKENIZER_BY_CONFIG.get(config.stem))
+        scores = score_test_sets(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
         write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))
     return loaded

@@ -22,7 +22,7 @@ import transformers
 import yaml
 
 from minitrans.cachecheck import LoadError, NotOfferedError, run, self_test
-from minitrans.cachecheck.hugging_face import architectures, small_model
+from minitrans.cachecheck.hugging_face import adapter_by_name, small_model
 from minitrans.cachecheck.measure import Caught, Result, dtype_tolerance, to_str
 
 NOTES_FILE = Path(__file__).with_name("survey_notes.yaml")
@@ -37,13 +37,13 @@ class Entry(NamedTuple):
         name: Its own.
         architecture: As `transformers` calls it.
         settings: In place of the small model's.
-        has_faults: Whether faults are put around it too.
+        runs_self_test: Whether faults are put around it too.
     """
 
     name: str
     architecture: str
     settings: Mapping[str, Any]
-    has_faults: bool
+    runs_self_test: bool
 
 
 class Note(NamedTuple):
@@ -80,7 +80,7 @@ class Finding(NamedTuple):
     @property
     def failed_checks(self) -> list[Result]:
         """The checks that fail by more than rounding in float32, which many a model does inside whatever its dtype."""
-        return [r for r in self.results if r.failed and not r.failure.measured <= dtype_tolerance(torch.float32)]
+        return [r for r in self.results if r.failed and not r.first_failed.measured <= dtype_tolerance(torch.float32)]
 
 
 INTRODUCTION = """
@@ -122,12 +122,12 @@ NOTE_KINDS = {
 }
 
 
-def read_notes(path: Path) -> tuple[list[Entry], list[Note]]:
+def read_entries_and_notes(path: Path) -> tuple[list[Entry], list[Note]]:
     """What to measure, all architectures and some with other settings; and the notes."""
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    names = sorted({name for name, _ in architectures().values()})
+    names = sorted({name for name, _ in adapter_by_name().values()})
     entries = [Entry(name, name, {}, name in data["with_faults"]) for name in names]
-    entries += [Entry(**entry, has_faults=False) for entry in data["with_settings"]]
+    entries += [Entry(**entry, runs_self_test=False) for entry in data["with_settings"]]
     return entries, [Note(**note) for note in data["notes"]]
 
 
@@ -138,7 +138,7 @@ def check_entry(entry: Entry) -> Finding:
     transformers.logging.set_verbosity_error()
     try:
         model = small_model(entry.architecture, **entry.settings)
-        return Finding(entry, run(model).checks, list(self_test(model)) if entry.has_faults else [])
+        return Finding(entry, run(model).checks, list(self_test(model)) if entry.runs_self_test else [])
     except (LoadError, NotOfferedError) as error:
         return Finding(entry, no_model_reason=str(error).rpartition("give a folder with a model: ")[2])
 
@@ -160,7 +160,7 @@ def failure_table(rows: Iterable[Finding], notes: Sequence[Note]) -> Iterator[st
     yield from ("| architectures | checks that fail, and the largest deviation | notes |", "|---|---|---|")
     for (ids, marks), alike in sorted(groups.items(), key=lambda group: -len(group[1])):
         worst = {
-            id_: max((r.failure.measured for row in alike for r in row.failed_checks if r.id == id_), key=sort_key)
+            id_: max((r.first_failed.measured for row in alike for r in row.failed_checks if r.id == id_), key=sort_key)
             for id_ in ids
         }
         shown = [f"`{id_}` {to_str(worst[id_])}" for id_ in sorted(ids, key=lambda id_: -sort_key(worst[id_]))]
@@ -206,7 +206,7 @@ def render_page(rows: Sequence[Finding], notes: Sequence[Note]) -> str:
     caught = [each for row in measured for each in row.fault_results]
     introduction = INTRODUCTION.format(
         version=transformers.__version__, n=len(rows), measured=len(measured), exact=len(exact), rounded=len(rounded),
-        differing=len(differing), faults=len(caught), faulty=sum(row.entry.has_faults for row in measured),
+        differing=len(differing), faults=len(caught), faulty=sum(row.entry.runs_self_test for row in measured),
         caught="all" if all(each.caught_by for each in caught) else sum(bool(each.caught_by) for each in caught),
     )  # fmt: skip
     lines = ["# Which architectures decode exactly from their caches", introduction, "## Exact", "", join_names(exact)]
@@ -237,7 +237,7 @@ def main(argv: Sequence[str] | None = None, notes_file: Path = NOTES_FILE) -> in
     parser.add_argument("names", nargs="*", metavar="NAME", help="entries to measure, without writing; default: all")
     parser.add_argument("--output", type=Path, default=PAGE_FILE, metavar="FILE")
     arguments = parser.parse_args(argv)
-    entries, notes = read_notes(notes_file)
+    entries, notes = read_entries_and_notes(notes_file)
     rows = []
     with ProcessPoolExecutor(2) as processes:
         for row in processes.map(check_entry, [e for e in entries if not arguments.names or e.name in arguments.names]):

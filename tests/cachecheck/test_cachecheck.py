@@ -23,16 +23,16 @@ from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 CHECKS_BY_ID = {check.id: check for check in CHECKS}
 CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
-CACHE_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
+STEP_CHECK_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
 CAUSAL_CHECK_IDS = "causal.prefix causal.values causal.gradient steps"
 LEFT_PADDING_IDS = "padding.left padding.left-mask-alone"
 DRAFT_IDS = "generate.lookup generate.assisted"
 GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
-STEPWISE_IDS = f"{CACHE_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
+STEPWISE_IDS = f"{STEP_CHECK_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 EXPECTED_BY_FAULT = {
-    "positions restart": ("positions start at 0 again at every step", CACHE_IDS, STEPWISE_IDS),
+    "positions restart": ("positions start at 0 again at every step", STEP_CHECK_IDS, STEPWISE_IDS),
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
@@ -100,7 +100,7 @@ def offset_in(way: str, when: Callable[[Tensor], bool] = lambda ids: True, n: in
 
 TOKENS = random_case(Toy()).tokens
 COPY_ENDS = random_case(Toy()).other_tokens(TOKENS[:, -1:])
-COPY_2_ENDS = random_case(Toy()).other_tokens(COPY_ENDS)
+RECOPY_ENDS = random_case(Toy()).other_tokens(COPY_ENDS)
 SINGLES, ENDS_SUM, SELECTIONS_TEXT = [1] * 9, int(TOKENS[:, -1].sum()), "after selections of rows up to"
 # Parts of checks: what each says, after the number; and a fault that no other part of the check notices.
 CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
@@ -141,7 +141,7 @@ CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
     ("fork", "the cache that was copied after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
     ("fork", "a copy after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_ENDS).all()))),
-    ("fork", "a copy of a copy after 4", fed(4, *SINGLES[:5], when=lambda t, ids, c: bool((ids == COPY_2_ENDS).all()))),
+    ("fork", "a copy of a copy after 4", fed(4, *SINGLES[:5], when=lambda t, ids, c: bool((ids == RECOPY_ENDS).all()))),
     ("caches.two", "", lambda toy, ids, c: bool(c.chunks) and c is not toy.newest),
     ("caches.two", "", lambda toy, ids, c: c is toy.newest),
     ("caches.alternating", "full pass between", fed(when=lambda toy, ids, c: bool(toy.latest and toy.latest.chunks))),
@@ -229,7 +229,7 @@ def test_rows_whose_scores_change_places_are_noticed() -> None:
 
     case = random_case(Exchanged())
     case = case.with_tokens(case.tokens[:1].expand(3, -1))  # whose sources differ
-    assert cache_checks.next_token_score_deviation(case) > MIN_FAULT
+    assert cache_checks.sentence_score_deviation(case) > MIN_FAULT
 
 
 @pytest.mark.parametrize(("spans", "longest"), [((), LONG_LENGTH), ((9,), 29)])
@@ -313,8 +313,8 @@ def test_padding_passes_for_real_in_full_passes_and_in_steps() -> None:
 
 def test_the_full_pass_may_be_anothers() -> None:
     case = random_case(Toy())
-    assert step_deviation(case, passing=Toy()) < 1e-12
-    assert step_deviation(case, passing=Toy("no mask")) > 1e-3
+    assert step_deviation(case, reference=Toy()) < 1e-12
+    assert step_deviation(case, reference=Toy("no mask")) > 1e-3
 
 
 def test_a_pair_of_functions_is_enough() -> None:

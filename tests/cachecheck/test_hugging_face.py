@@ -131,7 +131,7 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     name: str, n_programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = hugging_face.small_model(name).to(torch.float64)
-    monkeypatch.setattr(issue, "DRAFT_LENGTH", 2)
+    monkeypatch.setattr(issue, "MAX_DRAFT", 2)
     assert issue.shortest_failing_input(random_case(model), TOLERANCE) is None
     monkeypatch.setattr(issue, "shortest_failing_input", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
     checks = {"chunks"} | ({"rollback", "padding.left", "padding.left-mask-alone"} if name == "opt" else set())

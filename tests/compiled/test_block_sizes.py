@@ -65,7 +65,7 @@ def test_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: fl
 
 
 def assert_same_steps(model: Transformer, lengths: list[int], n_steps: int, n: int | None = None) -> None:
-    assert worst_step_deviation(model, compiled.accelerate_decoding(model), 3, n_steps, lengths, n) < 1e-9
+    assert worst_step_deviation(model, compiled.compiled_stepper(model), 3, n_steps, lengths, n) < 1e-9
 
 
 @parametrize_all_sizes
@@ -90,7 +90,7 @@ def test_many_rows_of_many_lengths() -> None:
 @pytest.mark.parametrize("n", [15, 33, 64, 129])
 def test_steps_in_lower_dtypes_differ_by_their_rounding(dtype: torch.dtype, tolerance: float, n: int) -> None:
     model = small_weights_model(240 + n).to(dtype)
-    stepper = compiled.accelerate_decoding(model)
+    stepper = compiled.compiled_stepper(model)
     assert 0 < worst_step_deviation(model.double(), stepper, 3, 4, [n, 3]) < tolerance
 
 

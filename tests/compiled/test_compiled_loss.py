@@ -15,7 +15,7 @@ from minitrans.model.loss import CHUNK_ROWS
 
 pytestmark = needs_compiled
 
-DTYPE_PAIRS = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+HIDDEN_WEIGHT_DTYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
 
 
 @pytest.mark.parametrize("rows", [1, *range(125, 130), 300])
@@ -43,7 +43,7 @@ def test_the_real_rows_alone_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
     assert (sizes, target.tolist()) == ([7, 6, 11, 0.1, 1 / 7], [i for i in given[2].flatten().tolist() if i != PAD])
 
 
-@pytest.mark.parametrize(("dtype", "of_weight"), DTYPE_PAIRS)
+@pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
 def test_what_seems_impossible_costs_much_but_no_infinity(dtype: torch.dtype, of_weight: torch.dtype) -> None:
     hidden = torch.ones(1, 2, 1, dtype=dtype, requires_grad=True)
     weight = torch.tensor([[-2048.0], *[[0.0]] * 298, [2048.0]], dtype=of_weight, requires_grad=True)
@@ -67,7 +67,7 @@ def test_products_in_bfloat16_leave_a_loss_in_float32(smoothing: float) -> None:
     assert_close(lower[1:], want[1:], 2e-2)
 
 
-@pytest.mark.parametrize(("dtype", "of_weight"), DTYPE_PAIRS)
+@pytest.mark.parametrize(("dtype", "of_weight"), HIDDEN_WEIGHT_DTYPES)
 def test_the_dtype_of_the_hidden_states_decides_and_autocast_does_not(
     dtype: torch.dtype, of_weight: torch.dtype
 ) -> None:

@@ -23,20 +23,20 @@ pytestmark = needs_compiled
 Load = Callable[[], tuple[Path, bool]]
 READ_BYTES = Path.read_bytes
 WARNING_FLAGS = ["-Wall", "-Wextra", "-Wshadow", "-Werror"]
-NATIVE_COMPILER = shlex.split(os.environ.get("CXX", "c++"))
+CXX_COMMAND = shlex.split(os.environ.get("CXX", "c++"))
 X86_CPUS = ["x86-64", "haswell", "skylake-avx512", "cooperlake", "sapphirerapids"]  # SSE2, AVX2, AVX-512, bfloat16, AMX
-COMPILERS = [
-    *itertools.product([NATIVE_COMPILER, ["clang++"]], X86_CPUS if platform.machine() == "x86_64" else []),
-    (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else NATIVE_COMPILER, "armv8-a"),
+COMPILER_CPU_PAIRS = [
+    *itertools.product([CXX_COMMAND, ["clang++"]], X86_CPUS if platform.machine() == "x86_64" else []),
+    (["aarch64-linux-gnu-g++"] if platform.machine() != "aarch64" else CXX_COMMAND, "armv8-a"),
 ]
 
 
-@pytest.mark.parametrize(("compiler", "processor"), COMPILERS, ids=str)
+@pytest.mark.parametrize(("compiler", "processor"), COMPILER_CPU_PAIRS, ids=str)
 def test_no_compiler_warns(compiler: list[str], processor: str) -> None:
     if not shutil.which(compiler[0]):
         pytest.skip(f"{compiler[0]} is not here")
     command = [*compiler, "-std=c++17", "-fopenmp", f"-march={processor}", *WARNING_FLAGS, "-fsyntax-only"]
-    if compiler != NATIVE_COMPILER and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
+    if compiler != CXX_COMMAND and subprocess.run([*command, "-xc++", "-include", "omp.h", os.devnull]).returncode:
         pytest.skip(f"{compiler[0]} has no omp.h")
     ended = subprocess.run([*command, training.CPP_SOURCE, stepper.CPP_SOURCE], capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -66,7 +66,7 @@ def load(source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
     monkeypatch.setattr(subprocess, "run", runs)
 
     def loads() -> tuple[Path, bool]:
-        library._compile.cache_clear()
+        library._compile_and_load.cache_clear()
         runs.reset_mock()
         assert library.load_library(source, {}, {}).usable()
         (path,) = cache.glob("source-*")
@@ -87,7 +87,7 @@ def test_each_source_is_compiled_once(load: Load, source: Path, cache: Path) -> 
     assert (path.suffix, list(cache.iterdir())) == (library.LIBRARY_SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
-    library._compile.cache_clear()
+    library._compile_and_load.cache_clear()
     assert library.load_library(source, {}, {}).usable()
     assert len(list(cache.iterdir())) == 2
 

@@ -80,7 +80,7 @@ def test_greedy_decoding_and_beam_search_find_the_same(seed: int, beam: int, max
         assert [h.score for h in got] == pytest.approx([h.score for h in want], abs=1e-12)
 
 
-def step_bytes(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
+def log_prob_bytes_by_row(fast: CompiledStepper, src_ids: Tensor) -> list[bytes]:
     """What the stepper computes in a few steps, by row."""
     cache, tokens = fast.begin(src_ids, 4), torch.full((len(src_ids),), BOS)
     rows = [b""] * len(src_ids)
@@ -96,9 +96,9 @@ def test_a_row_does_not_depend_on_the_batch_it_is_in(dtype: torch.dtype) -> None
     """Nor does a row alone, of which several tiles are multiplied at once."""
     fast = compiled_stepper(random_model(4, d_ff=150, vocab_size=300).to(dtype))
     src_ids = random_ids(5, LENGTHS * 9, max(LENGTHS))
-    together = step_bytes(fast, src_ids)
-    assert [step_bytes(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
-    assert step_bytes(fast, src_ids.flip(0)) == together[::-1]
+    together = log_prob_bytes_by_row(fast, src_ids)
+    assert [log_prob_bytes_by_row(fast, row[row != PAD][None])[0] for row in src_ids[:9]] == together[:9]
+    assert log_prob_bytes_by_row(fast, src_ids.flip(0)) == together[::-1]
 
 
 def test_several_threads_may_use_one_stepper() -> None:
@@ -114,12 +114,12 @@ def test_several_threads_may_use_one_stepper() -> None:
 def test_it_keeps_the_weights_that_it_was_made_of() -> None:
     model, src_ids = random_model(9), random_ids(10, LENGTHS, max(LENGTHS))
     fast = compiled_stepper(model)
-    before = step_bytes(fast, src_ids)
+    before = log_prob_bytes_by_row(fast, src_ids)
     with torch.no_grad():
         for tensor in (*model.parameters(), model.positions):
             tensor.zero_()
     del model
-    assert step_bytes(fast, src_ids) == before
+    assert log_prob_bytes_by_row(fast, src_ids) == before
 
 
 def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_its_memory_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
     fast, src_ids = compiled_stepper(random_model(12)), random_ids(13, [4, 0, 7], 7)
-    assert [step_bytes(fast, src_ids)[row] for row in (0, 2)] == step_bytes(fast, src_ids[[0, 2]])
+    assert [log_prob_bytes_by_row(fast, src_ids)[row] for row in (0, 2)] == log_prob_bytes_by_row(fast, src_ids[[0, 2]])
     assert len(greedy_decode(fast, src_ids)[1].ids) <= 10
 
 

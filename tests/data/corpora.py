@@ -100,7 +100,7 @@ def peak_memory(work: Callable[..., object], *arguments: object) -> int:
     return most
 
 
-def run_program(program: str, *arguments: object) -> int:
+def printed_int(program: str, *arguments: object) -> int:
     program = f"import sys\nsys.path += {sys.path!r}\n{program}"  # with this file and its like
     command = [sys.executable, "-c", program, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -17,7 +17,7 @@ from corpora import (
     data_config,
     long_pairs,
     needs_proc_status,
-    run_program,
+    printed_int,
     stand_in_for_the_hub,
     write_pairs,
 )
@@ -122,17 +122,17 @@ def test_text_is_read_as_it_stands(tmp_path: Path, name: str, content: str | byt
     assert pairs_of_split(load_corpus(data_config(folder)), "test") == pairs
 
 
-TSV_OPTIONS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
+TSV_LOADER_KWARGS = {"sep": "\t", "quoting": csv.QUOTE_NONE, "keep_default_na": False, "skip_blank_lines": False}
 TEXT_FEATURES = datasets.Features({"en": datasets.Value("string"), "zh": datasets.Value("string")})
 
 
 @pytest.mark.parametrize(
     ("builder", "content", "options", "rows"),
     [
-        ("csv", "en\tzh\nabc\n", TSV_OPTIONS, [("abc", "")]),
-        ("csv", "en\tzh\na\tb\tc\n", TSV_OPTIONS, [("b", "c")]),
-        ("csv", "en\tzh\na\rb\tc\n", TSV_OPTIONS, [("a", ""), ("b", "c")]),
-        ("csv", "en\tzh\r\na\tb\r\n", TSV_OPTIONS | {"lineterminator": "\n"}, [("a", None)]),
+        ("csv", "en\tzh\nabc\n", TSV_LOADER_KWARGS, [("abc", "")]),
+        ("csv", "en\tzh\na\tb\tc\n", TSV_LOADER_KWARGS, [("b", "c")]),
+        ("csv", "en\tzh\na\rb\tc\n", TSV_LOADER_KWARGS, [("a", ""), ("b", "c")]),
+        ("csv", "en\tzh\r\na\tb\r\n", TSV_LOADER_KWARGS | {"lineterminator": "\n"}, [("a", None)]),
         ("csv", "en,zh\na\n", {"keep_default_na": False}, [("a", "")]),
         ("csv", "en,zh\n007,x\n", {"keep_default_na": False}, [(7, "x")]),
         ("json", '{"en": "2020-01-01", "zh": "x"}\n', {}, [(datetime(2020, 1, 1), "x")]),
@@ -491,7 +491,7 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     ]
     # Text and ids, or the text alone as strings of Python, would be several times the size of the files.
     text = sum(path.stat().st_size for path in folders[1].iterdir()) / 1024
-    assert run_program(MEMORY_PROGRAM, tmp_path / "cache", *folders) < text
+    assert printed_int(MEMORY_PROGRAM, tmp_path / "cache", *folders) < text
 
 
 @pytest.mark.skipif(not CORPORA_DIR.is_dir(), reason=f"the shared corpora are not at {CORPORA_DIR}")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.data import filters
-from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, mark_kept, repeated_sources, wrong_lengths
+from minitrans.data.filters import duplicate_pairs, empty_sides, hash_pairs, length_faults, mark_kept, overlap_faults
 from minitrans.text.reading import clean
 
-RARE_CHARACTERS = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
+NOT_VISIBLE = [c for c in map(chr, range(0x110000)) if unicodedata.category(c) in ("Cc", "Cf", "Zs", "Zl", "Zp")]
 
 
 def pair_table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
@@ -22,7 +22,7 @@ def pair_table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
 
 def test_hashes_are_alike_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
-    rare = [c for c in RARE_CHARACTERS if c < "\u3100"]
+    rare = [c for c in NOT_VISIBLE if c < "\u3100"]
     lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
     hashes = hash_pairs(pair_table([(line, line) for line in lines], chunk=7))
     cleaned = [clean(line) for line in lines]
@@ -33,7 +33,7 @@ def test_hashes_are_alike_where_the_clean_text_is() -> None:
 
 def test_which_sides_are_empty() -> None:
     """`clean` decides; what is quicker must agree with it, for every space, control and format character there is."""
-    lines = [f" {c}" for c in (*RARE_CHARACTERS, *"▁a.我́\ue000\U0001f600\U0010ffff")]
+    lines = [f" {c}" for c in (*NOT_VISIBLE, *"▁a.我́\ue000\U0001f600\U0010ffff")]
     for pairs in ([(line, "x") for line in lines], [("x", line) for line in lines]):
         assert empty_sides(pair_table(pairs)).tolist() == [not clean(line) for line in lines]
 
@@ -51,7 +51,7 @@ def test_a_pair_is_not_its_own_reverse() -> None:
 def test_sources_that_stand_elsewhere() -> None:
     train = hash_pairs(pair_table([("a", "1"), ("b", "2"), ("c ", "3"), ("d", "e")]))
     others = {"valid": hash_pairs(pair_table([("c", "3"), ("a", "2")])), "test": hash_pairs(pair_table([("e", "d")]))}
-    assert {fault: pairs.tolist() for fault, pairs in repeated_sources(train, others).items()} == {
+    assert {fault: pairs.tolist() for fault, pairs in overlap_faults(train, others).items()} == {
         "their source stands in valid too (1 with the same target)": [True, False, True, False],
         "their source stands in test too (0 with the same target)": [False] * 4,
     }
@@ -71,7 +71,7 @@ def test_wrong_lengths(limits: dict[str, int], wrong: dict[str, list[int]]) -> N
     one, other = np.array([1, 3, 2, 9, 9]), np.array([3, 8, 5, 10, 9])
     for src, tgt in ((one, other), (other, one)):
         for settings, expected in ((data_config("x", **limits), too_long | wrong), (None, too_long)):
-            faults = wrong_lengths(src, tgt, 9, settings)
+            faults = length_faults(src, tgt, 9, settings)
             assert {fault: pairs.astype(int).tolist() for fault, pairs in faults.items()} == expected
 
 

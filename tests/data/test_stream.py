@@ -12,7 +12,7 @@ from pathlib import Path
 import corpora
 import datasets
 import pytest
-from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, needs_proc_status, run_program, write_pairs
+from corpora import Pairs, batch_source_ids, decode_pairs, long_pairs, needs_proc_status, printed_int, write_pairs
 from datasets import Dataset
 from fake_processes import run_as_processes
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -304,4 +304,4 @@ print(min(later - peak for peak, later in pairwise(peaks)))  # what is kept adds
 def test_memory_does_not_grow_with_what_has_been_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "corpus", long_pairs(23_100, 29))
     text = sum(path.stat().st_size for path in folder.iterdir()) / 1024
-    assert run_program(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 12
+    assert printed_int(MEMORY_PROGRAM, folder, tmp_path / "cache") < text / 12

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from browser import needs_chromium, open_chromium_page, visit
+from browser import needs_chromium, open_page_with_logs, visit
 
 import minitrans
 from minitrans.translate.translator import Translator
@@ -30,7 +30,7 @@ def saved_page(translator: Translator, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def page_with_logs() -> Iterator[tuple["Page", list[str], list[str]]]:
-    with open_chromium_page() as page:
+    with open_page_with_logs() as page:
         yield page
 
 

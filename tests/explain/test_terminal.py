@@ -20,7 +20,7 @@ def traced(translator: Translator) -> TracedTranslation:
     return minitrans.explain(translator, "I love you.").sentences[0]
 
 
-def replace_weights(
+def replace_attention(
     traced: TracedTranslation, source: list[str], target: list[str], cross: torch.Tensor
 ) -> TracedTranslation:
     attention = traced.attention._replace(source=source, target=target, cross=cross)
@@ -31,7 +31,7 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
     cross = torch.zeros(2, 2, 3, 4)
     cross[1, 0] = torch.tensor([[1.0, 0, 0, 0], [0, 0.5, 0.5, 0], [0.1, 0.1, 0.1, 0.7]])
     cross[1, 1] = torch.tensor([[1.0, 0, 0, 0], [0, 0.3, 0.7, 0], [0.1, 0.1, 0.2, 0.6]])
-    drawn = replace_weights(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
+    drawn = replace_attention(traced, ["\u2581I", "saw", "\x1b", "</s>"], ["<s>", "我们", "a", "</s>"], cross)
     assert list(draw_translation(drawn, 80)) == [
         "a [2Jb → 译",
         "     ␣I saw ? EOS",
@@ -43,7 +43,7 @@ def test_a_row_for_each_piece_written_a_column_for_each_piece_read(traced: Trace
 
 def test_columns_that_do_not_fit_stand_below(traced: TracedTranslation) -> None:
     cross = torch.full((1, 1, 1, 4), 0.25)
-    drawn = replace_weights(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
+    drawn = replace_attention(traced, ["aaaa", "bbbb", "cccc", "</s>"], ["<s>", "x"], cross)
     assert list(draw_translation(drawn, 11))[1:] == ["  aaaa bbbb", "x ░░░░ ░░░░", "  cccc EOS", "x ░░░░ ░░░"]
     assert list(draw_translation(drawn, 1))[1::2] == ["  aaaa", "  bbbb", "  cccc", "  EOS"]
 

@@ -28,13 +28,13 @@ def test_each_step_took_the_likeliest_piece_and_all_make_up_the_score(traced: li
     for each in traced:
         pieces = each.attention.target[1:]
         assert [step.likeliest[0][0] for step in each.steps] == pieces
-        assert [step.likeliest[0][1] for step in each.steps] == pytest.approx([step.taken for step in each.steps])
+        assert [step.likeliest[0][1] for step in each.steps] == pytest.approx([step.taken_logp for step in each.steps])
         for step in each.steps:
             log_probs = [log_p for _, log_p in step.likeliest]
             assert len(log_probs) == 5
             assert log_probs == sorted(log_probs, reverse=True)
             assert sum(map(math.exp, log_probs)) <= 1.0001
-        assert sum(step.taken for step in each.steps) == pytest.approx(each.log_prob, abs=1e-4)
+        assert sum(step.taken_logp for step in each.steps) == pytest.approx(each.log_prob, abs=1e-4)
         assert each.log_prob / len(pieces) == pytest.approx(each.translation.score, abs=1e-4)
 
 
@@ -50,7 +50,7 @@ def test_a_piece_that_is_not_the_likeliest_has_its_own_probability(translator: T
     )
     each = _trace(translator.bundle, TEXTS[0], translation, attention)
     expected = translation_log_prob(translator.bundle, attention)
-    assert [sum(step.taken for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
+    assert [sum(step.taken_logp for step in each.steps), each.log_prob] == pytest.approx([expected] * 2, abs=1e-4)
     assert expected < sum(step.likeliest[0][1] for step in each.steps) - 1
 
 
@@ -64,23 +64,23 @@ def test_the_cache_gives_what_the_full_pass_gives(traced: list[TracedTranslation
         assert (each.cached_cross - each.attention.cross).abs().max() < 1e-5
         for t, step in enumerate(each.steps):
             assert step.held == t
-            assert step.read == [t + 1] * each.config.n_layers
+            assert step.n_keys_read == [t + 1] * each.config.n_layers
             assert step.source_kept
-            assert 0 <= step.weights < 1e-5
-            assert 0 <= step.logits < 1e-3
+            assert 0 <= step.weight_difference < 1e-5
+            assert 0 <= step.logit_difference < 1e-3
 
 
 def test_a_cache_that_is_wrong_shows(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = KeyValues.write
+    update = KeyValues.update
 
     def shifted(self: KeyValues, k: torch.Tensor, v: torch.Tensor, offset: int) -> tuple[torch.Tensor, torch.Tensor]:
-        return write(self, k + offset, v - offset, offset)
+        return update(self, k + offset, v - offset, offset)
 
-    monkeypatch.setattr(KeyValues, "write", shifted)
+    monkeypatch.setattr(KeyValues, "update", shifted)
     steps = trace_translations(translator, TEXTS[:1])[0].steps
-    assert steps[0].weights < 1e-5
-    assert max(step.weights for step in steps) > 1e-3
-    assert max(step.logits for step in steps) > 1e-3
+    assert steps[0].weight_difference < 1e-5
+    assert max(step.weight_difference for step in steps) > 1e-3
+    assert max(step.logit_difference for step in steps) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
@@ -123,7 +123,7 @@ def test_what_no_mask_forbids_any_more_shows(
     monkeypatch.setattr(Transformer, f"run_{part}", seeing_all)
     (each,) = trace_translations(translator, TEXTS[:1])
     assert each.max_forbidden_weight == 2
-    assert all(step.weights > 1 for step in each.steps) == (part == "decoder")
+    assert all(step.weight_difference > 1 for step in each.steps) == (part == "decoder")
 
 
 def test_the_translators_model_gets_no_hook(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +178,7 @@ def test_any_dtype_of_the_model_will_do(tiny_run: Path, dtype: torch.dtype) -> N
     (each,) = trace_translations(Translator.load(tiny_run, dtype=dtype, compiled="off"), TEXTS[:1])
     assert each.cached_cross.dtype == dtype
     if dtype == torch.float64:
-        assert max(step.logits for step in each.steps) < 1e-10
+        assert max(step.logit_difference for step in each.steps) < 1e-10
 
 
 def test_a_text_as_long_as_the_model_takes_and_a_blank_one(

@@ -142,7 +142,7 @@ def test_pytorchs_weights_can_be_loaded() -> None:
 
 
 @pytest.fixture
-def projection_row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def projection_out_features(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of each projection's matrix, in order."""
     computed = []
     linear = F.linear
@@ -156,20 +156,20 @@ def projection_row_counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_self_attention_is_one_product_and_a_source_in_the_cache_is_not_projected_again(
-    projection_row_counts: list[int],
+    projection_out_features: list[int],
 ) -> None:
     module = multi_head(3)
     x, memory = random_tensor(4, B, TQ, D), random_tensor(5, B, TK, D)
     source = KeyValues(*module.project(memory, 1, 3))
-    projection_row_counts.clear()
+    projection_out_features.clear()
     module(x, x, x)
-    assert projection_row_counts == [3 * H * DH, D]  # W_o is the last
-    projection_row_counts.clear()
+    assert projection_out_features == [3 * H * DH, D]  # W_o is the last
+    projection_out_features.clear()
     module(x, memory, memory)
-    assert projection_row_counts == [H * DH] * 3 + [D]
-    projection_row_counts.clear()
+    assert projection_out_features == [H * DH] * 3 + [D]
+    projection_out_features.clear()
     module(x, None, None, cache=source)
-    assert projection_row_counts == [H * DH, D]
+    assert projection_out_features == [H * DH, D]
 
 
 @pytest.mark.parametrize("same", ["query and key", "key and value", "query and value", "none"])

@@ -24,7 +24,7 @@ def fill_cache(cache: DecoderCache, n: int, seed: int) -> list[KeyValues]:
     """Write `n` random tokens to every layer as a step does, and return what was written."""
     written = [random_key_values(seed + 2 * i, n, len(cache.src_mask)) for i in range(LAYERS)]
     for layer, new in zip(cache.layers, written, strict=True):
-        layer.target.write(new.k, new.v, cache.length)
+        layer.target.update(new.k, new.v, cache.length)
     cache.length += n
     return written
 
@@ -71,7 +71,7 @@ def test_select_rows_copies_filled_slots_alone(monkeypatch: pytest.MonkeyPatch) 
 def test_rows_are_selected_also_where_autograd_records() -> None:
     cache, new = make_cache(), random_key_values(1, 2)
     for layer in cache.layers:
-        layer.target.write(new.k.requires_grad_(), new.v.requires_grad_(), 0)
+        layer.target.update(new.k.requires_grad_(), new.v.requires_grad_(), 0)
     cache.length = 2
     cache.select_rows(torch.tensor([2, 0]))
     assert_first_slots(cache.layers[0].target, new.k[[2, 0]], new.v[[2, 0]])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_targets, random_tensor, worst_deviation
+from conftest import BOS, EOS, PAD, force_likeliest_tokens, random_ids, random_tensor, random_tgt_in, worst_deviation
 from decoding_models import (
     DECODING_SEED,
     SOURCE_LENGTHS,
@@ -43,11 +43,11 @@ from minitrans.model.transformer import Transformer
 S, V = 7, 11
 
 MODEL, SRC_IDS = decoding_model(DECODING_SEED), decoding_sources(DECODING_SEED)
-STEPPER = CachedStepper(MODEL)
+CACHED_STEPPER = CachedStepper(MODEL)
 
 MakeStepper = Callable[[Transformer], Stepper[Any]]
-STEPPERS: list[MakeStepper] = [CachedStepper, UncachedStepper]
-both_steppers = pytest.mark.parametrize("make_stepper", STEPPERS)
+STEPPER_CLASSES: list[MakeStepper] = [CachedStepper, UncachedStepper]
+both_steppers = pytest.mark.parametrize("make_stepper", STEPPER_CLASSES)
 
 Search = Callable[[Stepper[Any], Tensor], Sequence[object]]
 SEARCHES: list[Search] = [greedy_decode, partial(beam_search, beam=2), partial(sample, top=2, seed=1)]
@@ -124,9 +124,9 @@ def test_the_likeliest_tokens_and_their_log_probabilities(dtype: torch.dtype) ->
 def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_stepper: MakeStepper) -> None:
     stepper, src_ids = make_stepper(MODEL), SRC_IDS
     assert stepper.config is MODEL.config
-    assert stepper.max_threads == 1
+    assert stepper.max_concurrent_batches == 1
     state = stepper.begin(src_ids, 3)
-    fed = random_targets(3, len(src_ids), 1)
+    fed = random_tgt_in(3, len(src_ids), 1)
     for t in range(3):
         if t:  # other rows, and other tokens than the likeliest
             keep = torch.tensor([[4, 2, 2, 0, 1], [3, 1, 0, 1]][t - 1])
@@ -142,7 +142,7 @@ def test_a_stepper_gives_the_likeliest_tokens_after_all_that_was_fed(make_steppe
 
 
 @torch.no_grad()
-def count_wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
+def count_rows_unlike_full_pass(model: Transformer, src_ids: Tensor, make_stepper: MakeStepper) -> int:
     """How many decoded rows are not what a full masked pass over each of them chooses, EOS and limit included."""
     wrong = 0
     for row, output in zip(src_ids, greedy_ids(make_stepper(model), src_ids), strict=True):
@@ -160,7 +160,7 @@ def count_wrong_rows(model: Transformer, src_ids: Tensor, make_stepper: MakeStep
 def test_decoding_equals_one_masked_pass_over_its_own_output(
     make_stepper: MakeStepper, select_rows_calls: list[tuple[str, list[int]]]
 ) -> None:
-    assert count_wrong_rows(MODEL, SRC_IDS, make_stepper) == 0
+    assert count_rows_unlike_full_pass(MODEL, SRC_IDS, make_stepper) == 0
     assert [kind for kind, _ in select_rows_calls] == [
         "DecoderCache" if make_stepper is CachedStepper else "UncachedState"
     ] * 6
@@ -170,13 +170,13 @@ def test_decoding_equals_one_masked_pass_over_its_own_output(
 def test_any_model_decodes_the_same_three_ways(seed: int, vocab_size: int, max_len: int) -> None:
     model = decoding_model(seed, vocab_size, max_len)
     src_ids = random_ids(seed + 1, [3, 5, 1, 5], 5, vocab_size)
-    assert count_wrong_rows(model, src_ids, CachedStepper) == 0
+    assert count_rows_unlike_full_pass(model, src_ids, CachedStepper) == 0
     assert greedy_ids(CachedStepper(model), src_ids) == greedy_ids(UncachedStepper(model), src_ids)
 
 
 def test_the_lively_model_is_lively() -> None:
     """Otherwise the tests that use it would show little."""
-    outputs = greedy_ids(STEPPER, SRC_IDS)
+    outputs = greedy_ids(CACHED_STEPPER, SRC_IDS)
     assert not {PAD, BOS, EOS} & {token for output in outputs for token in output}
     by_eos = [len(output) for output, limit in zip(outputs, TARGET_LIMITS, strict=True) if len(output) < limit]
     assert len(set(by_eos)) >= 4
@@ -188,12 +188,12 @@ def test_the_lively_model_is_lively() -> None:
 
 
 def test_a_row_depends_on_nothing_else_in_its_batch() -> None:
-    together = greedy_ids(STEPPER, SRC_IDS)
-    assert [greedy_ids(STEPPER, row[row != PAD][None])[0] for row in SRC_IDS] == together
+    together = greedy_ids(CACHED_STEPPER, SRC_IDS)
+    assert [greedy_ids(CACHED_STEPPER, row[row != PAD][None])[0] for row in SRC_IDS] == together
     rows = [8, 2, 2, 0, 5]
-    assert greedy_ids(STEPPER, SRC_IDS[rows]) == [together[i] for i in rows]
-    assert greedy_ids(STEPPER, torch.nn.functional.pad(SRC_IDS, (0, 4), value=PAD)) == together
-    with_empty = greedy_ids(STEPPER, torch.cat([SRC_IDS[:3], torch.full((1, S), PAD), SRC_IDS[3:]]))
+    assert greedy_ids(CACHED_STEPPER, SRC_IDS[rows]) == [together[i] for i in rows]
+    assert greedy_ids(CACHED_STEPPER, torch.nn.functional.pad(SRC_IDS, (0, 4), value=PAD)) == together
+    with_empty = greedy_ids(CACHED_STEPPER, torch.cat([SRC_IDS[:3], torch.full((1, S), PAD), SRC_IDS[3:]]))
     assert len(with_empty.pop(3)) <= 10
     assert with_empty == together
 
@@ -203,7 +203,7 @@ def test_finished_rows_leave_at_once(
     batch: list[int], select_rows_calls: list[tuple[str, list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed = record_step_shapes(monkeypatch)
-    outputs = greedy_ids(STEPPER, SRC_IDS[batch])
+    outputs = greedy_ids(CACHED_STEPPER, SRC_IDS[batch])
     limits = [TARGET_LIMITS[row] for row in batch]
     ends = [min(len(output) + 1, limit) for output, limit in zip(outputs, limits, strict=True)]
     assert fed == [(sum(end > t for end in ends), 1) for t in range(max(ends))]
@@ -256,7 +256,7 @@ def test_a_source_beyond_max_len_is_refused(make_stepper: MakeStepper, search: S
 
 @both_steppers
 def test_everything_is_made_on_the_device_of_the_source(make_stepper: MakeStepper) -> None:
-    before = greedy_ids(STEPPER, SRC_IDS)
+    before = greedy_ids(CACHED_STEPPER, SRC_IDS)
     with torch.device("meta"):  # where a tensor goes that is made without a device; it cannot be computed with
         assert greedy_ids(make_stepper(MODEL), SRC_IDS) == before
 
@@ -298,7 +298,7 @@ def assert_same_hypotheses(got: list[Hypothesis], want: list[Hypothesis]) -> Non
 @pytest.mark.parametrize("length_penalty", [0.0, 0.7, 1.0])
 @pytest.mark.parametrize("beam", [1, 2, 3, 5, 20])
 def test_beam_search_is_the_plain_one_in_every_row(beam: int, length_penalty: float) -> None:
-    for source, hypotheses in zip(SRC_IDS, beam_search(STEPPER, SRC_IDS, beam, length_penalty), strict=True):
+    for source, hypotheses in zip(SRC_IDS, beam_search(CACHED_STEPPER, SRC_IDS, beam, length_penalty), strict=True):
         assert len(hypotheses) == beam
         assert_same_hypotheses(hypotheses, plain_beam_search(MODEL, source[source != PAD], beam, length_penalty))
 
@@ -365,7 +365,7 @@ def test_a_score_is_the_teacher_forced_score_of_the_output(beam: int, make_stepp
 
 @pytest.mark.parametrize("beam", [1, 2, 3, 20])
 def test_beam_search_finds_the_same_without_a_cache(beam: int, select_rows_calls: list[tuple[str, list[int]]]) -> None:
-    got, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPERS))
+    got, want = (beam_search(make_stepper(MODEL), SRC_IDS, beam) for make_stepper in reversed(STEPPER_CLASSES))
     for one, other in zip(got, want, strict=True):
         assert_same_hypotheses(one, other)
     steps = {
@@ -377,11 +377,11 @@ def test_beam_search_finds_the_same_without_a_cache(beam: int, select_rows_calls
 
 def test_a_row_leaves_the_batch_with_its_last_beam(monkeypatch: pytest.MonkeyPatch) -> None:
     fed = record_step_shapes(monkeypatch)
-    rows = beam_search(STEPPER, SRC_IDS, 3, length_penalty=1.0)
+    rows = beam_search(CACHED_STEPPER, SRC_IDS, 3, length_penalty=1.0)
     together, ends = fed.copy(), []
     for source, hypotheses in zip(SRC_IDS, rows, strict=True):
         fed.clear()
-        assert_same_hypotheses(hypotheses, beam_search(STEPPER, source[source != PAD][None], 3)[0])
+        assert_same_hypotheses(hypotheses, beam_search(CACHED_STEPPER, source[source != PAD][None], 3)[0])
         ends.append(len(fed))
     assert ends == [max(round(h.log_prob / h.score) for h in hypotheses) for hypotheses in rows]  # the longest one's
     assert len(set(ends)) >= 3

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, BOS, EOS, PAD, random_ids, random_model, random_targets, worst_deviation
+from conftest import ATOL, BOS, EOS, PAD, random_ids, random_model, random_tgt_in, worst_deviation
 from torch import Tensor, nn
 
 from minitrans.model.attention import MultiHeadAttention
@@ -19,7 +19,7 @@ B, S, T, H, DH, D, D_FF, V, MAX_LEN = 3, 7, 5, 2, 4, 6, 13, 11, 17
 LENGTHS = [4, 7, 1]
 
 CONFIG = TransformerConfig(vocab_size=V, pad_id=PAD, bos_id=BOS, eos_id=EOS)
-SRC_IDS, TGT_IN = random_ids(1, LENGTHS, S), random_targets(2, B, T)
+SRC_IDS, TGT_IN = random_ids(1, LENGTHS, S), random_tgt_in(2, B, T)
 
 
 # Settings
@@ -310,11 +310,11 @@ def test_a_cache_has_room_for_max_len_unless_told() -> None:
 def test_a_step_that_is_refused_changes_nothing_and_can_be_tried_again(
     capacity: int, rows: int, tokens: int, error: type[Exception], message: str
 ) -> None:
-    model, tgt_in = random_model(6), random_targets(2, B, 8)
+    model, tgt_in = random_model(6), random_tgt_in(2, B, 8)
     cache = model.init_cache(*model.encode(SRC_IDS), capacity=capacity)
     model.step(tgt_in[:, :6], cache)
     with pytest.raises(error, match=message):
-        model.step(random_targets(3, rows, tokens), cache)
+        model.step(random_tgt_in(3, rows, tokens), cache)
     assert cache.length == 6
     assert worst_deviation([model.step(tgt_in[:, 6:], cache)], [model(SRC_IDS, tgt_in)[:, 6:]]) <= ATOL
     assert cache.length == 8

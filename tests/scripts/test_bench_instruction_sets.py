@@ -8,7 +8,7 @@ import instruction_sets
 import pytest
 
 FLAGS = ["fpu", "avx2", "avx512f", "avx512_bf16", "amx_tile"]
-PROGRAM = """
+RESTART_PROGRAM = """
 import sys
 sys.path.append(sys.argv[1])
 from instruction_sets import restart_with_instruction_set, usable_flags
@@ -19,7 +19,7 @@ print(torch.backends.cpu.get_cpu_capability(), *usable_flags(sys.argv[2:]))
 
 
 def test_a_program_starts_again_held_to_it(tmp_path: Path) -> None:
-    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "program.py").write_text(RESTART_PROGRAM)
     command: list[str | Path] = [
         sys.executable,
         tmp_path / "program.py",

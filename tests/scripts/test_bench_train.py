@@ -27,7 +27,7 @@ TINY_SETTINGS = Settings(
     threads=1,
 )
 FLAGS = [f"--{name.replace('_', '-')}={value}" for name, value in vars(TINY_SETTINGS).items() if value is not None]
-MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED_PEERS else {}
+THIS_MACHINE = bench_train.describe_machine() if "transformers" in INSTALLED_PEERS else {}
 BF16_CPU_FLAGS, NO_BF16_CPU_FLAGS = ["avx2", "amx_bf16"], ["avx2"]  # with bfloat16, and without
 
 
@@ -50,7 +50,7 @@ def quiet_libraries() -> None:
 
 def fake_cpu_flags(flags: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Have this machine be one with these flags."""
-    monkeypatch.setattr(bench_train, "describe_machine", lambda: MACHINE | {"flags": flags})
+    monkeypatch.setattr(bench_train, "describe_machine", lambda: THIS_MACHINE | {"flags": flags})
 
 
 @pytest.fixture(scope="module")

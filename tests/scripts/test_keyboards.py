@@ -51,15 +51,15 @@ def draw_variants(kind: TypingNoise, line: str) -> set[TypedLine | None]:
     return {each and each._replace(output_suffixes=tuple(each.output_suffixes)) for each in sentences}
 
 
-def typed_lines(*typed: str) -> set[TypedLine]:
+def make_typed_lines(*typed: str) -> set[TypedLine]:
     return {TypedLine(line) for line in typed}
 
 
 def test_a_kind_with_a_choice_makes_all_of_them() -> None:
-    assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == typed_lines("I see!!", "I see!!!")
-    assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == typed_lines("Why??", "Why???")
-    assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == typed_lines("“I see.”", '"I see."')
-    assert draw_variants(SENTENCE_NOISES["more blanks"], "I see it.") == typed_lines(" I see it. ", "I  see it.")
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "I see.") == make_typed_lines("I see!!", "I see!!!")
+    assert draw_variants(SENTENCE_NOISES["!! or ??"], "Why?") == make_typed_lines("Why??", "Why???")
+    assert draw_variants(SENTENCE_NOISES["quotation marks"], "I see.") == make_typed_lines("“I see.”", '"I see."')
+    assert draw_variants(SENTENCE_NOISES["more blanks"], "I see it.") == make_typed_lines(" I see it. ", "I  see it.")
     assert draw_variants(SENTENCE_NOISES["number before"], "No.") == {
         TypedLine(f"{n}. No.", output_prefix=f"{n}") for n in range(1, 10)
     }
@@ -73,13 +73,13 @@ def test_a_kind_with_a_choice_makes_all_of_them() -> None:
 
 
 def test_a_typing_error_is_in_a_word_of_four_letters_or_more() -> None:
-    assert draw_variants(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == typed_lines("I esem.", "I seme.")
-    assert draw_variants(TYPING_ERROR_NOISES["letter left out"], "I seem.") == typed_lines("I eem.", "I sem.")
-    assert draw_variants(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == typed_lines("I sseem.", "I seeem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letters swapped"], "I seem.") == make_typed_lines("I esem.", "I seme.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter left out"], "I seem.") == make_typed_lines("I eem.", "I sem.")
+    assert draw_variants(TYPING_ERROR_NOISES["letter doubled"], "I seem.") == make_typed_lines("I sseem.", "I seeem.")
     nearby = [f"I {key}eem." for key in NEIGHBOURS_BY_KEY["s"]] + [f"I se{key}m." for key in NEIGHBOURS_BY_KEY["e"]]
-    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == typed_lines(*nearby)
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "I seem.") == make_typed_lines(*nearby)
     assert all(draw_variants(kind, "I see it.") == {None} for kind in TYPING_ERROR_NOISES.values())
-    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == typed_lines("OLLL", "LLLL")
+    assert draw_variants(TYPING_ERROR_NOISES["neighbouring key"], "PLLL") == make_typed_lines("OLLL", "LLLL")
 
 
 def test_keys_are_neighbours_of_each_other() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 SPLITS = ("train", "valid", "test", "test_compositional")
-FOOD_TABLE = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
+FOOD_TSV = "en\tzh\n" + "".join(f"{en}\t{zh}\n" for en, zh in zip("abcdefghij", "甲乙丙丁戊己庚辛壬癸", strict=True))
 
 
 def lines(name: str) -> list[str]:
@@ -33,7 +33,7 @@ def small_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small phrasebook in place of the one that ships."""
     for folder in ("phrasebook", "words"):
         (tmp_path / folder).mkdir()
-    (tmp_path / "words" / "food.tsv").write_text(FOOD_TABLE, encoding="utf-8")
+    (tmp_path / "words" / "food.tsv").write_text(FOOD_TSV, encoding="utf-8")
     (tmp_path / "phrasebook" / "talk.tsv").write_text(
         "Hello!\t你好！\nI like {food}.\t我喜欢{food}。\n", encoding="utf-8"
     )
@@ -70,8 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.variant_key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_KIND["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_KIND["word"]
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_LINE["formula"]}
+    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_LINE["word"]
 
 
 def test_values_are_not_in_train() -> None:
@@ -108,7 +108,7 @@ def test_left_out_lines_are_whole_sentences_whose_words_are_trained() -> None:
             assert make_corpus.word_set(en) <= trained, en
 
 
-def sentence_pattern(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
+def line_regex(line: make_corpus.Line, kinds: make_corpus.WordsByKind) -> re.Pattern[str]:
     """All sentences, on lines of their own, that a line makes with these words."""
     slots = make_corpus.slots(line.english, False)
     words = (f"(?:{'|'.join({re.escape(row[slot.column]) for row in kinds[slot.kind]})})" for slot in slots)
@@ -122,9 +122,9 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
     kinds = make_corpus.read_words(CORPUS_DIR / "words")
     phrases = make_corpus.read_phrases(CORPUS_DIR / "phrasebook", kinds)
     draw = make_corpus.StableRandom(1)
-    chosen = make_corpus.hold_out_words(draw, phrases, make_corpus.SlotFiller(draw, kinds, phrases), set())
+    chosen = make_corpus.hold_out_pairs(draw, phrases, make_corpus.SlotFiller(draw, kinds, phrases), set())
     whole = {make_corpus.variant_key(pair.en) for pair in chosen}  # which other lines may make, too
-    monkeypatch.setattr(make_corpus, "hold_out_words", lambda *arguments: arguments[-1].update(whole) or chosen)
+    monkeypatch.setattr(make_corpus, "hold_out_pairs", lambda *arguments: arguments[-1].update(whole) or chosen)
     splits = make_corpus.make_corpus(phrases, kinds, set(), set(), seed=1)
     tested = {pair[0] for pair in splits["test_compositional"]}
     assert len(tested) == make_corpus.N_HELD_OUT
@@ -133,7 +133,7 @@ def test_a_word_left_out_of_a_line_is_not_in_train_but_others_are(monkeypatch: p
         ((kind, word),) = pair.words
         for left_out in (True, False):
             rows = [row for row in kinds[kind] if (row["en"] == word) == left_out]
-            assert bool(sentence_pattern(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
+            assert bool(line_regex(pair.line, kinds | {kind: rows}).search(trained)) != left_out, (pair, left_out)
 
 
 def test_english_is_contracted_and_written_out() -> None:
@@ -234,7 +234,7 @@ DAY, WEEKDAY, DAYTIME = "前天|昨天|今天|(?<!昆)明天|后天", "星期[�
 ADULT = "爷爷|奶奶|爸爸|妈妈|丈夫|妻子|叔叔|阿姨|老板|医生|司机"
 YOUNG_AGE = r"(?<![大小\d百二三四五六七八九十])(?:[一两三四五六七八九]|十[一二三四五]?|1[0-5]|\d)岁"
 OLD_AGE = r"(?:[七八九]十.?|[7-9]\d|一百)岁"
-IS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
+ADVERBS = "(?:今年|明年|下个月|[才已经就快真的有只]*)"
 WOMEN_WORDS = r"\b(?:girls|women|ladies|sisters|daughters|mothers|wives|aunts|grandmothers)\b"
 MEN_OR_MIXED_WORDS = r"\b(?:he|him|his|men|boys|brothers|sons|fathers|husbands|parents|children|people|friends)\b"
 SUBJECT = "(?![我你您他她它这那有不要]|今天|明天|昨天|星期)[^，。？！]{2,4}"
@@ -256,8 +256,8 @@ FORBIDDEN_PATTERNS = {
     "big is not younger": (r"\b(?:big|older) (?:sister.*\t(?!.*姐)|bro(?!wn).*\t(?!.*哥))", "my big brother\t我弟弟"),
     "one person twice": (r"\bthe (doctor|nurse|guide|teacher|manager)\b[^.?!\t]* the \1\b", "the nurse saw the nurse"),
     "meet your own": (r"\b(?:this is|to meet) your (?:wife|husband|son|daughter|[a-z]+ther)\b", "this is your wife"),
-    "a parent of twelve": (f"(?:{ADULT}){IS}{YOUNG_AGE}", "\t我爷爷今年十二岁。"),
-    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){IS}{OLD_AGE}|{OLD_AGE}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
+    "a parent of twelve": (f"(?:{ADULT}){ADVERBS}{YOUNG_AGE}", "\t我爷爷今年十二岁。"),
+    "a child of 95": (f"(?:儿子|女儿|双胞胎|宝宝){ADVERBS}{OLD_AGE}|{OLD_AGE}的(?:儿子|女儿|孩子)", "\t我儿子95岁了。"),
     "too young": (f"我[一两三]岁[。了]|{YOUNG_AGE}[^，。？！]*(?:开车|结婚|上班|毕业|退休|当上)", "\t他十岁就结婚了。"),
     "too old": (f"{OLD_AGE}[^，。？！]*开始学|(?:{ADULT}|[男女]人)不能去上学", "\t他91岁的时候开始学吉他。"),
     "a baby that drives": ("(?:宝宝|婴儿|男孩|女孩)[^，。？！]*(?:开车|上班|工作|戒烟|啤酒)", "\t宝宝会开车。"),

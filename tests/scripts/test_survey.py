@@ -8,7 +8,7 @@ import yaml
 
 pytest.importorskip("transformers")
 import survey
-from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, Note, join_names, main, printed_by, read_notes
+from survey import NOTES_FILE, PAGE_FILE, Entry, Finding, Note, join_names, main, printed_by, read_entries_and_notes
 
 from minitrans.cachecheck.measure import Caught, Measurement, Result
 
@@ -40,7 +40,7 @@ FINDINGS = {
 def _nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "check_entry", lambda entry: FINDINGS[entry.name])
     monkeypatch.setattr(survey, "ProcessPoolExecutor", ThreadPoolExecutor)
-    monkeypatch.setattr(survey, "architectures", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "bart")})
+    monkeypatch.setattr(survey, "adapter_by_name", lambda: {n: (n, None) for n in ("gpt2", "opt", "llama", "bart")})
 
 
 def write_notes_file(folder: Path, *notes: dict[str, object]) -> Path:
@@ -55,7 +55,7 @@ def make_note(entries: list[str], checks: list[str], shown: str = "") -> dict[st
 
 
 def test_the_page_names_all_and_explains_all() -> None:
-    _, notes = read_notes(NOTES_FILE)
+    _, notes = read_entries_and_notes(NOTES_FILE)
     page = PAGE_FILE.read_text(encoding="utf-8")
     assert [name for name in sorted(PROMISED_ARCHITECTURES) if f" {name}" not in page] == []
     assert "**?**" not in page

@@ -19,7 +19,7 @@ from unittest.mock import Mock
 
 import pytest
 from bench_serve import ServerProcess, main, run_clients, running_server, wrong_replies
-from browser import needs_chromium, open_chromium_page, visit
+from browser import needs_chromium, open_page_with_logs, visit
 from commands import refusal_message, run_cli
 from libretranslatepy import LibreTranslateAPI
 from starlette.testclient import TestClient
@@ -30,7 +30,7 @@ from minitrans.translate.translator import Translator
 
 EN_ZH_PARAMETERS = {"source": "en", "target": "zh"}
 JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
-BODIES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
+BODY_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
 
@@ -42,7 +42,7 @@ def request_arguments(kind: str, parameters: dict[str, Any]) -> dict[str, Any]:
     return {{"application/json": "json", "": "params"}.get(kind, "data"): parameters}
 
 
-def answer_statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
+def asgi_response_statuses(api: Any, *messages: dict[str, Any]) -> list[Any]:
     """The status of each message to a client that sends these to /translate."""
     left, answered = iter(messages), list[Any]()
 
@@ -71,7 +71,7 @@ def test_every_body_is_translated_as_translate_does(client: TestClient, translat
     uneven = [["\n".join([*lines[2:], ""]), *lines[:2]] for lines in (LINES, right)]
     for q, translated in ((LINES, right), ("\r\n".join(LINES), "\n".join(right)), uneven):
         question = {"q": q, **EN_ZH_PARAMETERS, "format": "text"}
-        for kind in BODIES:
+        for kind in BODY_TYPES:
             answer = client.post("/translate", **request_arguments(kind, question))
             assert (answer.status_code, answer.json()) == (200, {"translatedText": translated})
     response = client.post("/translate", json={"q": [LINES[0], LINES[0] + "\n"], "source": "auto", "target": "zh"})
@@ -217,7 +217,7 @@ def test_limits(client: TestClient, translator: Translator) -> None:
         assert client.post("/translate", json=question).status_code == status
     assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
     assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
-    assert answer_statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
+    assert asgi_response_statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:
         answer = server.post("/translate", json={"q": "a", **EN_ZH_PARAMETERS})
@@ -251,7 +251,7 @@ def test_a_client_that_has_gone_is_not_computed_for(translator: Translator) -> N
     api = Api([translator], 300, 0, 1)  # nothing is computed: its lifespan has not begun
     parts = {"body": b"q=a&source", "more_body": True}, {"body": b"=en&target=zh"}, {"type": "http.disconnect"}
     for _ in range(2):  # the second has room, for the first waits no longer
-        assert answer_statuses(api, *parts) == [499, None]
+        assert asgi_response_statuses(api, *parts) == [499, None]
     assert "minitrans_waiting_requests 0\n" in TestClient(api).get("/metrics").text
 
 
@@ -377,7 +377,7 @@ def test_what_was_taken_is_answered_at_the_end(tiny_run: Path, number: signal.Si
 def test_the_page_by_keyboard_alone(server: ServerProcess, translator: Translator) -> None:
     address = f"http://127.0.0.1:{server.port}/"
     value = "document.getElementById('translation').textContent"
-    with open_chromium_page() as (page, requests, errors):
+    with open_page_with_logs() as (page, requests, errors):
         for width, dark in ((1200, False), (390, False), (320, True)):
             visit(page, address, width, dark)
             page.wait_for_function("() => document.activeElement.id === 'text'")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from minitrans.errors import UserError
 from minitrans.server.split_html import split_html
 
-PARTS = [
+SCRAPS = [
     "<p>",
     "</p >",
     "<B a='x>'\n>",
@@ -25,7 +25,7 @@ PARTS = [
     "a",
     "\n",
 ]
-PARTS += [" ", "<", ">", "<script>", "</script>", "<br/>", "'", '"', "=", "<pre>", "</pre>", "<!", "<p translate=no>"]
+SCRAPS += [" ", "<", ">", "<script>", "</script>", "<br/>", "'", '"', "=", "<pre>", "</pre>", "<!", "<p translate=no>"]
 
 
 TEXTS_BY_HTML = {
@@ -44,7 +44,7 @@ def test_the_texts_between_tags_are_translated(html: str) -> None:
     assert [text for text in split_html(html)[1::2] if text] == TEXTS_BY_HTML[html]
 
 
-@given(st.lists(st.sampled_from(PARTS)).map("".join))
+@given(st.lists(st.sampled_from(SCRAPS)).map("".join))
 def test_all_else_stays(html: str) -> None:
     try:
         pieces = split_html(html)

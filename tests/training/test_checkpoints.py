@@ -21,7 +21,7 @@ import torch
 from commands import EvilPickle
 from lightning.pytorch import Trainer
 from torch import Tensor
-from trainings import assert_same_run, fail, interrupt, last_line, read_pairs, run_flags, saved_steps, spawn, train
+from trainings import assert_same_run, fail, interrupt, last_error, read_sides, run_flags, saved_steps, spawn, train
 
 from minitrans.data.batching import Batch
 from minitrans.errors import UserError
@@ -188,7 +188,7 @@ def test_without_a_checkpoint_there_is_nothing_to_resume(
             train(corpus, tmp_path / "run")
     capsys.readouterr()
     assert train(corpus, tmp_path / "run", "--resume") == 2
-    assert last_line(capsys) == (
+    assert last_error(capsys) == (
         f"minitrans: error: {tmp_path}/run/checkpoints holds no checkpoint to resume from; train again with --overwrite"
     )
     assert train(corpus, tmp_path / "run", "--overwrite") == 0
@@ -274,7 +274,7 @@ def test_a_run_that_would_run_code_is_refused(
         said = f"{path} holds more than numbers and text, and might run code: it is not read"
     assert train(corpus, tiny_run_copy, "--resume", max_steps=200) == 2
     assert not evil.exists()
-    assert re.fullmatch(f"minitrans: error: {said}", last_line(capsys))
+    assert re.fullmatch(f"minitrans: error: {said}", last_error(capsys))
 
 
 def test_what_is_no_checkpoint_is_not_taken_for_one(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(
         patch.setattr(CheckpointWriter, "_save_if_due", save_on_a_full_disk)
         assert train(corpus, run_dir) == 2
     assert saved_steps(run_dir) == [7]
-    assert last_line(capsys) == (
+    assert last_error(capsys) == (
         f"minitrans: error: cannot write {run_dir}/checkpoints/step-14.ckpt: No space left on device; "
         "correct that, then use --resume to continue from the checkpoint before"
     )
@@ -337,7 +337,7 @@ def test_a_disk_too_full_for_a_row_of_metrics_ends_the_run_too(
 ) -> None:
     fail(monkeypatch, "callbacks.CSVLogger.save", OSError(errno.ENOSPC, "No space left on device"))
     assert train(corpus, tmp_path / "run") == 2
-    assert last_line(capsys) == (
+    assert last_error(capsys) == (
         f"minitrans: error: cannot write {tmp_path}/run: No space left on device; make room, then --resume continues "
         "from the last checkpoint"
     )
@@ -357,13 +357,13 @@ def test_a_loss_that_is_no_number_stops_the_run(
             batches.append(batch)
             if of == "weight":  # an infinite gradient, with a checkpoint due after the step
                 return loss * torch.inf
-            self.train_loss = loss.detach() * torch.nan
+            self.step_loss = loss.detach() * torch.nan
         return loss
 
     monkeypatch.setattr(TranslationModule, "training_step", spoilt)
     assert train(corpus, tmp_path / "run", *flags) == 2
     assert saved_steps(tmp_path / "run") == [7]
-    error = last_line(capsys)
+    error = last_error(capsys)
     match = re.fullmatch(
         r"minitrans: error: training failed at step 14: the loss is ([\w.]+), or a weight is not finite after it; "
         rf"lines of the batch in the training data: ([\d, ]+); last good checkpoint: {tmp_path}/run/checkpoints/"
@@ -376,6 +376,6 @@ def test_a_loss_that_is_no_number_stops_the_run(
     assert lines == sorted(lines)
     sides = batches[0].src_ids, batches[0].tgt_out
     tokenizer = Tokenizer.load(tmp_path / "run/tokenizer.model")
-    read = tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "train"))
+    read = tokenizer.reader.preprocess_pairs(*read_sides(corpus, "train"))
     for texts, ids in zip(read, sides, strict=True):
         assert {texts[n - 1] for n in lines} == {*tokenizer.decode_batch(ids.tolist())}

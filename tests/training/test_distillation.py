@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import yaml
-from trainings import finish_process, last_line, read_pairs, run_flags, spawn
+from trainings import finish_process, last_error, read_sides, run_flags, spawn
 
 from minitrans import cli
 from minitrans.training import distillation
@@ -42,7 +42,7 @@ class DistilledRun(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def two_seeds() -> Iterator[None]:
+def two_teachers() -> Iterator[None]:
     """Two teachers of each direction will do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(distillation, "SEEDS", (1, 2))
@@ -50,7 +50,7 @@ def two_seeds() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_seeds: None) -> DistilledRun:
+def distilled(sixty_pair_corpus: Path, tmp_path_factory: pytest.TempPathFactory, two_teachers: None) -> DistilledRun:
     """Made once; tests copy what they change."""
     noted = DistilledRun(tmp_path_factory.mktemp("distilled") / "run", set(), [], "")
     translate, load = Translator.translate, Translator.load
@@ -78,9 +78,9 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     assert {line.split()[0] for line in distilled.out.splitlines()} == {"valid:", "BLEU", "chrF", "run"}
     folder = distilled.run.with_name("run-teachers")
     corpus = folder / "corpus"
-    sources, targets = read_pairs(corpus, "train")
-    assert (sources, targets) == read_pairs(sixty_pair_corpus, "train")
-    assert read_pairs(corpus, "valid") == read_pairs(sixty_pair_corpus, "valid")
+    sources, targets = read_sides(corpus, "train")
+    assert (sources, targets) == read_sides(sixty_pair_corpus, "train")
+    assert read_sides(corpus, "valid") == read_sides(sixty_pair_corpus, "valid")
     assert not list(corpus.glob("test*"))  # not even the scores of a teacher come from it
 
     def translated(direction: str, name: str, sentences: list[str]) -> list[str]:
@@ -90,8 +90,8 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     names = ["train"]
     for seed in (1, 2):
         forward, backward = f"forward{seed}", f"backward{seed}"
-        assert read_pairs(corpus, forward) == (sources, translated("forward", forward, sources))
-        assert read_pairs(corpus, backward) == (translated("backward", backward, targets), targets)
+        assert read_sides(corpus, forward) == (sources, translated("forward", forward, sources))
+        assert read_sides(corpus, backward) == (translated("backward", backward, targets), targets)
         for name in (forward, backward):
             assert load_config(folder / name)["trainer"]["max_steps"] == STEPS * 2 // 3
             assert load_config(folder / name)["seed"] == seed
@@ -111,7 +111,7 @@ def test_a_model_is_trained_on_the_corpus_and_all_teachers_translations(
     ]
     for n, lines in enumerate((sources, *sampled)):
         agreed = distillation.rerank_candidates(students, Translator.load(folder / "backward1"), lines)
-        assert read_pairs(corpus, f"agreed{n}") == (lines, agreed)
+        assert read_sides(corpus, f"agreed{n}") == (lines, agreed)
 
     model = load_config(distilled.run)
     assert model["trainer"]["max_steps"] == STEPS * 2 // 3
@@ -137,7 +137,7 @@ def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, m
 
 @pytest.fixture
 def float32_scoring(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distillation, "choose_precision", lambda *_: ("fp32", "for the test"))
+    monkeypatch.setattr(distillation, "precision_and_reason", lambda *_: ("fp32", "for the test"))
 
 
 SOURCES = ["I love you.", "", "Machine learning is fun.", "We saw the dog.", "She reads a book."]
@@ -213,7 +213,7 @@ def test_it_goes_on_where_it_was_interrupted(sixty_pair_corpus: Path, distilled_
     before = [path.stat().st_mtime_ns for path in kept]
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0
     assert [path.stat().st_mtime_ns for path in kept] == before
-    assert len(read_pairs(teachers / "corpus", "backward2")[0]) == len(read_pairs(teachers / "corpus", "backward2")[1])
+    assert len(read_sides(teachers / "corpus", "backward2")[0]) == len(read_sides(teachers / "corpus", "backward2")[1])
     assert {path: path.read_bytes() for path in made} == made
 
 
@@ -229,7 +229,7 @@ def test_a_run_of_other_settings_is_not_taken_for_done(
 ) -> None:
     assert distill(sixty_pair_corpus, distilled_copy, *flags) == 2
     said = f"minitrans: error: {distilled_copy.parent / other} was trained with other settings; remove it, or "
-    assert last_line(capsys).startswith(said)
+    assert last_error(capsys).startswith(said)
 
 
 @pytest.mark.parametrize("moment", ["rerank_candidates", "train"])
@@ -246,7 +246,7 @@ def test_ctrl_c_names_the_command_and_leaves_no_part(
         shutil.rmtree(corpus.with_name("student2"))
     monkeypatch.setattr(distillation, moment, interrupted)
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 130
-    assert last_line(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
+    assert last_error(capsys) == "minitrans: interrupted: run the same `minitrans distill` command to resume"
     assert not list(corpus.glob("agreed*.zh"))
     monkeypatch.undo()
     assert distill(sixty_pair_corpus, distilled_copy, "--seed", "7") == 0

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_targets
+from conftest import ATOL, PAD, needs_compiled, random_ids, random_model, random_tgt_in
 from fake_processes import run_as_processes
 from loss_cases import make_loss
 from torch import Tensor
@@ -18,7 +18,7 @@ from minitrans.training.module import TranslationModule, get_rng_states, warmup_
 from minitrans.translate.backend import CompiledMode
 
 ROW_LENGTHS = [4, 7, 1]
-BATCH = Batch(random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7))
+BATCH = Batch(random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7))
 N_TOKENS = 12
 with_and_without_compiled = pytest.mark.parametrize("way", [pytest.param("require", marks=needs_compiled), "off"])
 
@@ -45,7 +45,7 @@ def test_a_step_minimises_the_smoothed_loss_a_token(way: CompiledMode) -> None:
     module = LogRecordingModule(random_model(0), way)
     loss, want = module.training_step(BATCH, 0), plain_loss(module.model, 0.3)
     assert loss.item() == pytest.approx(want.item(), abs=ATOL)
-    assert (module.train_loss, module.train_loss.requires_grad, module.tgt_tokens) == (loss, False, N_TOKENS)
+    assert (module.step_loss, module.step_loss.requires_grad, module.tgt_tokens) == (loss, False, N_TOKENS)
     parameters = list(module.parameters())
     for one, other in zip(*(torch.autograd.grad(x, parameters) for x in (loss, want)), strict=True):
         assert (one - other).abs().max() <= ATOL
@@ -65,7 +65,7 @@ def test_of_several_processes_the_mean_is_over_the_tokens_of_all(monkeypatch: py
     monkeypatch.setattr("minitrans.training.module.sum_over_processes", sum_up)
     scaled_loss = module.training_step(BATCH, 0)
     assert scaled_loss.item() / 2 == pytest.approx(total / (N_TOKENS + 5))
-    assert module.train_loss.item() == pytest.approx((total + 70) / (N_TOKENS + 5))
+    assert module.step_loss.item() == pytest.approx((total + 70) / (N_TOKENS + 5))
     assert module.tgt_tokens == N_TOKENS + 5
     assert torch.autograd.grad(scaled_loss, list(module.parameters()))
 

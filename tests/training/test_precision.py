@@ -12,7 +12,7 @@ from trainings import train
 
 from minitrans.errors import UserError
 from minitrans.training.callbacks import TrainingProgress
-from minitrans.training.precision import PrecisionSetting, choose_precision
+from minitrans.training.precision import PrecisionSetting, precision_and_reason
 
 PRECISION_SETTINGS: tuple[PrecisionSetting, ...] = get_args(PrecisionSetting)
 
@@ -67,7 +67,7 @@ def test_each_device_gets_what_is_asked_for_or_what_it_is_fast_at(
 ) -> None:
     fake_devices(*units.split(), **devices)
     for accelerator in accelerators.split():
-        assert "precision: {} ({})".format(*choose_precision(setting, accelerator)) == said
+        assert "precision: {} ({})".format(*precision_and_reason(setting, accelerator)) == said
 
 
 @pytest.mark.parametrize("capabilities", [dict, None])
@@ -78,13 +78,13 @@ def test_a_processor_of_which_nothing_is_known_gets_fp32(
         monkeypatch.delattr(torch.cpu, "get_capabilities")  # as in torch 2.10
     else:
         monkeypatch.setattr(torch.cpu, "get_capabilities", capabilities)
-    assert choose_precision("auto", "cpu")[0] == "fp32"
+    assert precision_and_reason("auto", "cpu")[0] == "fp32"
 
 
 def test_fp16_on_a_processor_is_refused(fake_devices: Faker) -> None:
     for accelerator in ("auto", "cpu"):
         with pytest.raises(UserError, match=r"^training\.precision is fp16, .* choose auto, bf16 or fp32$"):
-            choose_precision("fp16", accelerator)
+            precision_and_reason("fp16", accelerator)
 
 
 @pytest.mark.parametrize("setting", ["auto", "fp32", "bf16"])
@@ -113,4 +113,4 @@ def test_torch_is_asked_what_it_can_answer() -> None:
     assert "including_emulation" in inspect.signature(torch.cuda.is_bf16_supported).parameters
     for unit in ("amx_bf16", "avx512_bf16"):
         assert isinstance(torch.cpu.get_capabilities().get(unit, False), bool)
-    assert choose_precision("auto", "cpu")[0] in PRECISION_SETTINGS
+    assert precision_and_reason("auto", "cpu")[0] in PRECISION_SETTINGS

@@ -17,7 +17,7 @@ import torch
 import yaml
 from commands import refusal_message
 from fake_processes import run_as_processes
-from trainings import load_weights, read_metrics, read_pairs, run_flags, train
+from trainings import load_weights, read_metrics, read_sides, run_flags, train
 
 from minitrans import cli
 from minitrans.data.datamodule import TranslationDataModule
@@ -69,7 +69,7 @@ def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: 
 
 def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, corpus: Path) -> None:
     bundle = load_bundle(tiny_run)
-    pairs = list(zip(*bundle.tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "train")), strict=True))
+    pairs = list(zip(*bundle.tokenizer.reader.preprocess_pairs(*read_sides(corpus, "train")), strict=True))
     short = [pair for pair in pairs if all(len(ids) < 40 for ids in bundle.tokenizer.encode_batch(pair))]
     assert len(short) < len(pairs)  # those that the model cannot take are left out
     listed = (tiny_run / "words.txt").read_text(encoding="utf-8").splitlines()
@@ -79,7 +79,7 @@ def test_the_words_are_those_of_the_sources_that_are_trained_on(tiny_run: Path, 
 
 
 def test_the_threshold_is_chosen_on_valid(tiny_run: Path, corpus: Path) -> None:
-    sources, references = read_pairs(corpus, "valid")
+    sources, references = read_sides(corpus, "valid")
     translator = Translator.load(tiny_run)
     chosen, saved = (
         choose_threshold(translator.translations(sources), [[line] for line in references]),
@@ -120,7 +120,7 @@ def test_a_validation_logs_scores_and_shows_translations_with_sources(
     n: int, tiny_run: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = load_bundle(tiny_run)
-    sources, references = read_pairs(corpus, "valid")
+    sources, references = read_sides(corpus, "valid")
     data = mock.Mock(spec=TranslationDataModule)
     data.tokenizer, data.config = bundle.tokenizer, SimpleNamespace(source="en", target="zh")
     data.texts.return_value = sources, references
@@ -218,7 +218,8 @@ def test_a_folder_that_is_trained_in_is_refused_until_that_process_is_dead(
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         for flag in ("--resume", "--overwrite"):
-            assert IN_USE_MESSAGE in refusal_message("train", *run_flags(corpus, run_dir, flag, max_steps=200), within=tmp_path)
+            flags = run_flags(corpus, run_dir, flag, max_steps=200)
+            assert IN_USE_MESSAGE in refusal_message("train", *flags, within=tmp_path)
         with pytest.raises(UserError, match=IN_USE_MESSAGE):
             begin_run(*begun)  # after the other has looked
         process.kill()

@@ -15,7 +15,7 @@ from conftest import worst_deviation
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 from torch.nn import functional as F
-from trainings import read_pairs
+from trainings import read_sides
 
 from minitrans import cli
 from minitrans.data.batching import Batch
@@ -184,7 +184,7 @@ def test_a_validation_is_of_the_averaged_weights_and_has_their_plain_loss(
     model, tokenizer = bundle.model.double(), bundle.tokenizer
     model.load_state_dict(average)
     total, n_tokens = 0.0, 0
-    for source, target in zip(*tokenizer.reader.preprocess_pairs(*read_pairs(corpus, "valid")), strict=True):
+    for source, target in zip(*tokenizer.reader.preprocess_pairs(*read_sides(corpus, "valid")), strict=True):
         src, tgt = tokenizer.encode(source), tokenizer.encode(target)
         rows = [*src, tokenizer.eos_id], [tokenizer.bos_id, *tgt], [*tgt, tokenizer.eos_id]
         with torch.no_grad():

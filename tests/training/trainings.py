@@ -89,7 +89,7 @@ def fail(
     patch.setattr(f"minitrans.training.{place}", failing)
 
 
-def last_line(capsys: pytest.CaptureFixture[str]) -> str:
+def last_error(capsys: pytest.CaptureFixture[str]) -> str:
     """What standard error ends with."""
     return capsys.readouterr().err.splitlines()[-1]
 
@@ -110,7 +110,7 @@ def saved_steps(run_dir: Path) -> list[int]:
     return sorted(int(re.fullmatch(r"step-(\d+)\.ckpt", name)[1]) for name in names)  # type: ignore[index]
 
 
-def read_pairs(folder: Path, split: str) -> tuple[list[str], list[str]]:
+def read_sides(folder: Path, split: str) -> tuple[list[str], list[str]]:
     """The sources and the targets of a split of a corpus."""
     return read_lines(str(folder / f"{split}.en")), read_lines(str(folder / f"{split}.zh"))
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from commands import CORPUS
-from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_targets, randomize, worst_deviation
+from conftest import LOG_ONCE, needs_compiled, random_ids, random_model, random_tgt_in, randomize, worst_deviation
 from loss_cases import make_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -34,7 +34,7 @@ Log = pytest.LogCaptureFixture
 MODES: list[CompiledMode] = ["auto", "off", "require"]
 FALLBACK = "takes the plain and slower path"
 ROW_LENGTHS = [4, 7, 1]
-BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_targets(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
+BATCH_IDS = random_ids(1, ROW_LENGTHS, 7), random_tgt_in(2, 3, 7), random_ids(3, ROW_LENGTHS, 7)
 LINES = ["I love you.", "", "The cat is in the kitchen.", "Machine learning is fun", "He saw it."]
 
 

@@ -174,10 +174,10 @@ def test_where_there_is_nothing_to_show_nothing_is_shown(id_: str, changes: dict
 def test_the_run_is_asked_for_what_it_has_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     model, known = overfit_running_example()
     (source, target), *_ = known
-    subject = subject_with(model=model.double(), examples=known)
+    subject = subject_with(model=model.double(), known_pairs=known)
     assert CHECK_BY_ID["C26"].measure(subject) == 0.0
     assert (
-        CHECK_BY_ID["C26"].measure(replace(subject, examples=[(source, target[:-1])])) == 0.0
+        CHECK_BY_ID["C26"].measure(replace(subject, known_pairs=[(source, target[:-1])])) == 0.0
     )  # it has learnt another
     monkeypatch.setattr(checks.decoding, "greedy_decode", lambda stepper, src_ids: [Hypothesis([], 0.0, 0.0, 1)])
     assert CHECK_BY_ID["C26"].measure(subject) == 2 * len(known)

@@ -20,7 +20,7 @@ SCORE_CHECK, GREEDY_CHECK = (
 )
 
 
-def subject_with_twin_pieces() -> ModelAndPairs:
+def subject_with_equal_logits() -> ModelAndPairs:
     """Pieces 9 and 10 are the same vector: they are equally likely everywhere, and the same to read."""
     model = fresh_model()
     with torch.no_grad():
@@ -64,7 +64,7 @@ def test_of_what_ctranslate2_may_write_only_equally_likely_tokens_are_right(
         return [change(ids) for ids in output_ids]
 
     monkeypatch.setattr(exported, "engine_decode", changed)
-    measured = GREEDY_CHECK.measure(subject_with_twin_pieces())
+    measured = GREEDY_CHECK.measure(subject_with_equal_logits())
     assert any(9 in ids for ids in outputs)
     assert measured == 0.0 if is_right else measured > 1e-3
 

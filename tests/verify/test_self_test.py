@@ -63,7 +63,7 @@ def package_functions() -> dict[FunctionType, CodeType]:
 def test_the_checks_that_must_notice_do_so_by_what_they_measure(sabotage: Sabotage) -> None:
     must = required_check_ids(sabotage)
     with patch.object(LOGGER, "info") as info, sabotage.apply_fault():
-        subjects = proof.fresh_models_by_dtype()
+        subjects = proof.fresh_float64_subjects()
         noticed = {check.id for check in CHECKS if check.id in must and not check.run(subjects).passed}
     assert noticed - raised_check_ids(info) == must
 
@@ -96,7 +96,7 @@ def test_every_comparison_of_a_check_must_notice_a_sabotage(check: Check, monkey
     for sabotage in AVAILABLE_SABOTAGES:
         if check.id in sabotage.noticed_by:
             with sabotage.apply_fault():
-                check.run(proof.fresh_models_by_dtype())
+                check.run(proof.fresh_float64_subjects())
     assert [place for place, deviation in largest.items() if deviation <= check.tolerance] == []
 
 
@@ -159,7 +159,7 @@ def test_without_compiled_code_its_checks_and_sabotages_are_left_out(
         monkeypatch.setitem(sys.modules, "minitrans.compiled", None)
     if lacking == "compiler":
         library = pytest.importorskip("minitrans.compiled.library")
-        monkeypatch.setattr(library, "_compile", lambda source: "no C++ compiler is here")
+        monkeypatch.setattr(library, "_compile_and_load", lambda source: "no C++ compiler is here")
     monkeypatch.setattr(proof, "SABOTAGES", [s for s in SABOTAGES if s.id in ("rows.sorted", "compiled.unmasked")])
     monkeypatch.setattr(proof, "CHECKS", [c for c in CHECKS if c.id in ("cache.rows", "C20", "compiled.loss")])
     mode: CompiledMode = "off" if lacking == "wanted" else "auto"

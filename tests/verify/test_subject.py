@@ -176,7 +176,7 @@ def test_a_run_is_measured_on_its_own_validation_and_test_text(tiny_run: Path, b
     assert torch.equal(subject.src_ids, want.src_ids)
     assert torch.equal(subject.tgt_in, want.tgt_in)
     assert [batch.tolist() for batch in subject.decode_batches] == [batch.tolist() for batch in want.decode_batches]
-    assert subject.examples == []
+    assert subject.known_pairs == []
 
 
 def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_are_asked(
@@ -188,8 +188,8 @@ def test_without_a_test_set_the_validation_text_is_decoded_and_known_examples_ar
             (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     subject = load_run_and_pairs(tiny_run, str(tmp_path))
     assert [len(batch) for batch in subject.decode_batches] == [4]
-    assert subject.examples == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
-    (source, _), *_ = subject.examples
+    assert subject.known_pairs == [tuple(map(bundle.tokenizer.encode, (en.lower(), zh))) for en, zh in known]
+    (source, _), *_ = subject.known_pairs
     assert "".join(subject.piece(i) for i in source).replace("▁", " ").strip() == known[0][0].lower()
     write_corpus(tmp_path, test=3)
     for language in ("en", "zh"):

@@ -84,7 +84,7 @@ function unpack(packed, queries, keys) {
 // -- step by step ---------------------------------------------------------------------------------------------------
 
 function drawGrowing() {
-  const { steps, target } = sentence, { step } = state, { likeliest, taken } = steps[step];
+  const { steps, target } = sentence, { step } = state, { likeliest, taken_logp } = steps[step];
   const next = label(target[step + 1]);
   const room = Math.max(240, Math.min(roomIn("growing"), 720));
   const looked = weights.cross.at(-1)[MEAN][step];
@@ -123,7 +123,7 @@ function drawGrowing() {
   });
   picture("growing", `Step ${step + 1}: ${next} taken`, { width: room, height: y + 10 }, ...parts);
   byId("step").value = step + 1;
-  byId("now").textContent = `${step + 1} of ${steps.length}: ${next}, ${percent(Math.exp(taken))}`;
+  byId("now").textContent = `${step + 1} of ${steps.length}: ${next}, ${percent(Math.exp(taken_logp))}`;
 }
 
 // -- where the heads look -------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ function drawRows() {
     width = Math.max(width, above.width);
   }
   picture("rows", "The same row from the cache and from the full pass", { width, height: y, left }, ...parts);
-  const all = sentence.steps.map((each) => Math.max(each.logits, each.weights));
+  const all = sentence.steps.map((each) => Math.max(each.logit_difference, each.weight_difference));
   byId("differences").textContent =
     `Step ${step + 1}, ${mapName(layer, head)}. Largest difference in these rows: ${tiny(Math.max(...differences))}; at this `
     + `step, over all layers and heads: ${tiny(worst)}; over the logits: ${tiny(logits)}; over all steps, weights and logits: `

@@ -32,7 +32,7 @@ claim, CHECKS = check_registrar(GROUP_TITLE)
 MODEL_OUTPUTS = "logits, outputs of all layers, all attention weights"
 
 
-def cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
+def register_cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn], MeasureFn]:
     """Return a decorator, like `check`, for a claim about anyone's model; of ours, all numbers are measured.
 
     Args:
@@ -50,7 +50,7 @@ def cache_claim(id_: str, general: str, more: str = "") -> Callable[[MeasureFn],
     return register
 
 
-@cache_claim("cache.steps", "steps", "; and the logits of `step`")
+@register_cache_claim("cache.steps", "steps", "; and the logits of `step`")
 def steps_are_full_pass(subject: ModelAndPairs) -> float:
     """The batch as it is; `step` is the public way to the same numbers."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -75,10 +75,10 @@ def steps_match_in_all_shapes(subject: ModelAndPairs) -> float:
     return worst([cache_checks.step_deviation(model_and_tokens(model, *batch)) for batch in batches])
 
 
-cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
+register_cache_claim("cache.chunks", "chunks")(lambda subject: cache_checks.split_deviation(subject.case()))
 
 
-@cache_claim("cache.rows", "rows")
+@register_cache_claim("cache.rows", "rows")
 def rows_can_be_selected(subject: ModelAndPairs) -> float:
     """Rotated, then with repeats, then with rows dropped, then one alone."""
     model, src_ids, tgt_in = subject.model, subject.src_ids, subject.tgt_in
@@ -118,17 +118,17 @@ def beams_are_scored_right(subject: ModelAndPairs) -> float:
     return worst(deviations) if n_swaps else math.inf
 
 
-@cache_claim("cache.score", "score")
-def score_from_cache(subject: ModelAndPairs) -> float:
+@register_cache_claim("cache.score", "score")
+def cached_scores_match_full(subject: ModelAndPairs) -> float:
     """Each row by itself; padding does not count."""
     padding = subject.tgt_out == subject.model.config.pad_id
     return cache_checks.score_deviation(subject.case(), subject.tgt_out.masked_fill(padding, -1))
 
 
-cache_claim("cache.alternating", "caches.alternating")(
-    lambda subject: cache_checks.alternating_deviation(subject.case())
+register_cache_claim("cache.alternating", "caches.alternating")(
+    lambda subject: cache_checks.full_pass_between_deviation(subject.case())
 )
-cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
+register_cache_claim("cache.two", "caches.two")(lambda subject: cache_checks.interleaved_deviation(subject.case()))
 
 
 @claim("cache.saved", f"{MODEL_OUTPUTS}, single steps of the loaded model, against the full pass of the saved one")
@@ -140,7 +140,7 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
     file.seek(0)
     loaded = Transformer(model.config).to(subject.dtype).eval()
     loaded.load_state_dict(torch.load(file, weights_only=True))
-    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), passing=TransformerAdapter(model))
+    return cache_checks.step_deviation(model_and_tokens(loaded, src_ids, tgt_in), reference=TransformerAdapter(model))
 
 
 @claim(
@@ -215,7 +215,7 @@ def running_example_is_translated(subject: ModelAndPairs) -> float:
     """The running example comes out right: a model that has learnt its three sentences translates them."""
     model, examples = overfit_running_example()
     known = [
-        (subject.model, *pair) for pair in subject.examples if forced_loss(subject.model, [pair]) < MAX_LEARNT_LOSS
+        (subject.model, *pair) for pair in subject.known_pairs if forced_loss(subject.model, [pair]) < MAX_LEARNT_LOSS
     ]
     n_wrong = 0
     for translator, source, target in [*((model, *pair) for pair in examples), *known]:

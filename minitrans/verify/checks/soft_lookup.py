@@ -79,7 +79,7 @@ def softmax_gives_known_weights(subject: ModelAndPairs) -> float:
 
 
 @claim("C4", "softmax(4, 3, 2, 1), against .64 .24 .09 .03", lower=())
-def softmax_shares_votes(subject: ModelAndPairs) -> float:
+def weights_are_vote_shares(subject: ModelAndPairs) -> float:
     """Weights are shares of a vote: scores of 4, 3, 2 and 1 share 100 votes as 64, 24, 9 and 3."""
     weights = masked_softmax(torch.tensor([[4.0, 3.0, 2.0, 1.0]], dtype=subject.dtype)).round(decimals=2)
     expected = torch.tensor([[0.64, 0.24, 0.09, 0.03]], dtype=subject.dtype)

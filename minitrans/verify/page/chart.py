@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from minitrans.cachecheck.measure import dtype_tolerance, to_str
-from minitrans.pages.charts import make_panels
+from minitrans.pages.charts import make_stacked_panels
 
 PLOTTED_MIN, PLOTTED_ZERO = 1e-17, 1e-19  # what smaller numbers are drawn at, and where an exact 0 stands
 MARKERS = "os^D"  # lines can be told apart without colour
@@ -21,7 +21,7 @@ def error_chart(errors: Mapping[str, Sequence[float]]) -> Figure:
     Args:
         errors: For each dtype, by its name in torch, a deviation for each position.
     """
-    figure, (panel,) = make_panels(1, height=4.5)
+    figure, (panel,) = make_stacked_panels(1, height=4.5)
     for (name, values), marker in zip(errors.items(), MARKERS, strict=False):
         tolerance = dtype_tolerance(getattr(torch, name))
         label = f"{name}, at most {to_str(tolerance)} (dashed)"

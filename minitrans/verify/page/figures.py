@@ -15,7 +15,7 @@ from minitrans.translate.translator import stack_weights
 from minitrans.verify.page.chart import error_chart
 from minitrans.verify.subject import ModelAndPairs
 
-N_PADDING_COLUMNS = 3  # columns of padding, as if a longer sentence stood in the same batch
+N_HEAT_MAP_PADDING_COLUMNS = 3  # columns of padding, as if a longer sentence stood in the same batch
 
 # What keeps the page small whatever the model: a cell of a heat map takes about 130 bytes.
 MAX_SHOWN_TOKENS = 12
@@ -41,7 +41,7 @@ def attention_heat_maps(subject: ModelAndPairs) -> dict[str, object]:
     """Heat maps of one sentence pair, for as many of the last layers as the page has room for; the last comes first."""
     model, config = subject.model, subject.model.config
     source, target = choose_pair(subject.pairs())
-    padding = [config.pad_id] * min(N_PADDING_COLUMNS, config.max_len - len(source))
+    padding = [config.pad_id] * min(N_HEAT_MAP_PADDING_COLUMNS, config.max_len - len(source))
     src_ids, tgt_in = torch.tensor([source + padding]), torch.tensor([target])
     memory, src_mask, encoder = model.run_encoder(src_ids, need_weights=True)
     _, decoder = model.run_decoder(tgt_in, memory, src_mask, need_weights=True)
