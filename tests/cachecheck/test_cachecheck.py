@@ -262,6 +262,8 @@ def test_a_failure_is_asserted_with_what_differs_first_unless_it_is_known() -> N
         check_cache(Toy("cache cut"))
     with pytest.raises(AssertionError, match=r"\Arows: "):
         check_cache(Toy("target rows"), skip=("steps",))
+    with pytest.raises(AssertionError, match=r"\Apadding.left-mask-alone: "):
+        check_cache(Toy("mask alone"), skip=("padding.left",))
     assert not check_cache(Toy("target rows"), skip=("rows", "generate.beams")).passed
 
 
