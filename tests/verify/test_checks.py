@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from minitrans import verify
 from minitrans.cachecheck.measure import LOWER_DTYPES, Report
-from minitrans.model.decoding import Hypothesis
+from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
 from minitrans.pages.pictures import heat_map
@@ -148,6 +149,15 @@ def test_checks_leave_the_random_numbers_of_the_caller_alone(fresh_model_report:
 def test_checks_pass_for_every_size_shape_and_padding(subject: ModelAndPairs) -> None:
     by_dtype = {dtype: subject.to(dtype) for dtype in (torch.float64, *LOWER_DTYPES)}
     assert failed_results(Report([check.run(by_dtype) for check in MODEL_CHECKS])) == []
+
+
+@needs_compiled
+def test_compiled_decoding_is_compared_in_each_of_its_beams(monkeypatch: pytest.MonkeyPatch) -> None:
+    def best_alone(stepper: Stepper[Any], *given: Any) -> list[list[Hypothesis]]:
+        return [beams if isinstance(stepper, CachedStepper) else beams[:1] for beams in beam_search(stepper, *given)]
+
+    monkeypatch.setattr(checks.compiled, "beam_search", best_alone)
+    assert 0.0 < CHECK_BY_ID["compiled.outputs"].measure(subject_with()) < math.inf
 
 
 # Nothing to show
