@@ -844,7 +844,7 @@ def test_wrong_usage_is_answered_without_loading_a_library() -> None:
 
 @pytest.mark.parametrize(
     ("environment", "spins"),
-    [({}, cli.process.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
+    [({}, cli.process_setup.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)],
 )
 def test_threads_that_wait_soon_sleep_unless_the_user_says_how_they_wait(
     environment: dict[str, str], spins: str | None, monkeypatch: pytest.MonkeyPatch

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from conftest import TINY_CONFIG, needs_compiled
 
-from minitrans.cli import process
+from minitrans.cli import process_setup
 from minitrans.data import corpus
 from minitrans.errors import UserError
 from minitrans.training import config
@@ -28,8 +28,8 @@ def _imitate_macos(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_settings_of_the_process_are_left_out() -> None:
-    process.end_with_the_first_process()
-    process.keep_freed_memory()
+    process_setup.end_with_the_first_process()
+    process_setup.keep_freed_memory()
 
 
 def test_all_cores_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

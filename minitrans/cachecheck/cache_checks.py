@@ -191,7 +191,7 @@ claim, VISIBILITY_CHECKS = check_registrar("What may be seen")
 
 
 @claim("causal.prefix", "logits of every prefix, against those of the whole")
-def prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
+def causal_prefix_deviation(case: ModelAndTokens[Any]) -> Deviation:
     """What is computed for the first tokens does not change when tokens are appended."""
     whole, deviations = case.full_pass(), []
     for n in range(1, case.tokens.size(1)):

@@ -28,8 +28,8 @@ from minitrans.data.filters import (
     overlap_faults,
 )
 from minitrans.data.readers import CHUNK, PAIR_SCHEMA, OpenSplit, is_path, open_splits, open_train, read_tables
+from minitrans.data.setting_types import read_settings
 from minitrans.data.settings import DataConfig
-from minitrans.data.settings_file import read_settings
 from minitrans.errors import UserError
 from minitrans.files import atomic_open, make_folder
 from minitrans.text import reading

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 from minitrans.data.noise import NOISES
-from minitrans.data.settings_file import Count, CountFromZero, Ratio, Share
+from minitrans.data.setting_types import Count, CountFromZero, Ratio, Share
 from minitrans.errors import UserError, nearest_name_error
 
 

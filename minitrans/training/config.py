@@ -14,8 +14,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, get_loader
 
+from minitrans.data.setting_types import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
 from minitrans.data.settings import DataConfig
-from minitrans.data.settings_file import INT32, Count, CountFromZero, NotNegative, Positive, Seed, Share, read_settings
 from minitrans.errors import UserError, argument_error, nearest_name_error, truncate
 from minitrans.model.transformer import TransformerConfig
 from minitrans.text.tokenizer import TokenizerConfig

@@ -61,7 +61,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from minitrans.cli.arguments import Parser, bounded_number, positive_int
-from minitrans.cli.process import keep_freed_memory
+from minitrans.cli.process_setup import keep_freed_memory
 from minitrans.data.batching import Batch
 from minitrans.data.corpus import load_corpus
 from minitrans.data.datamodule import TranslationDataModule

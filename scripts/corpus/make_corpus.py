@@ -23,7 +23,7 @@ CORPUS_DIR = Path(__file__).parents[2] / "data" / "en-zh"
 N_HELD_OUT = 500  # lines left out for `valid`, as many for `test`, and pairs of line and word for `test_compositional`
 SENTENCES_PER_LINE = 11  # sentences made of a line with slots
 SENTENCES_PER_DIGIT_LINE = 24  # of a line with numbers
-REPEATS_BY_LINE = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
+REPEATS_BY_KIND = {"formula": 15, "word": 8, "line": 3}  # of each line without slots in train: no other line teaches it
 EXPAND_CONTRACTION_ONE_IN = 3  # of so many contracted sentences one stands there written out too: do not
 FORMULAS_FILE = "greetings.tsv"  # what is said always in the same words: never left out, nor what formulas.en has
 HAND_WRITTEN_SETS = ("everyday", "everyday_dev", "values", "names", "phrasebook/formulas")  # the last alone is in train
@@ -326,7 +326,7 @@ def make_train_split(draw: StableRandom, base: PairsByLine, formulas: Set[str]) 
     for pair in (pair for pair in pairs if not pair.words and train[pair.en] == pair.zh[0]):
         formula = pair.line.file == FORMULAS_FILE or variant_key(pair.en) in formulas
         kind = "formula" if formula else "line" if " " in pair.en else "word"
-        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_LINE[kind] - 1)
+        again += [(pair.en, pair.zh[0])] * (REPEATS_BY_KIND[kind] - 1)
     return draw.shuffled([*train.items(), *again])
 
 

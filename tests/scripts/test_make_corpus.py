@@ -70,8 +70,8 @@ def test_no_sentence_that_tests_is_in_train_in_any_variant() -> None:
 def test_formulas_are_in_train() -> None:
     known = set(map(make_corpus.variant_key, TRAIN))
     assert [en for en in lines("phrasebook/formulas.en") if make_corpus.variant_key(en) not in known] == []
-    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_LINE["formula"]}
-    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_LINE["word"]
+    assert {lines("train.en").count(en) for en in ("Hello!", "Goodbye!")} == {make_corpus.REPEATS_BY_KIND["formula"]}
+    assert lines("train.en").count("bread") == make_corpus.REPEATS_BY_KIND["word"]
 
 
 def test_values_are_not_in_train() -> None:

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
-from minitrans.cachecheck.cache_checks import batch_deviation, prefix_deviation, source_padding_deviation
+from minitrans.cachecheck.cache_checks import batch_deviation, causal_prefix_deviation, source_padding_deviation
 from minitrans.cachecheck.measure import MIN_FAULT, check_registrar, deviation, worst
 from minitrans.model.attention import attention_weights, scaled_dot_product_attention
 from minitrans.model.masks import causal_mask
@@ -114,7 +114,7 @@ def prefix_outputs_are_unchanged(subject: ModelAndPairs) -> float:
     x = subject.noise(1, 5, model.config.d_model, seed=28)
     mask = causal_mask(5, 5, 0)
     changes = [deviation(a(x, x, x)[0][:, :2], a(x, x, x, mask)[0][:, :2]) for a in attention_modules(model)]
-    return prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
+    return causal_prefix_deviation(subject.case()) if worst(changes) > MIN_FAULT else math.inf
 
 
 @claim(
