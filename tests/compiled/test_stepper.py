@@ -140,7 +140,7 @@ def test_a_source_of_padding_alone_disturbs_no_other_row() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     fast = compiled_stepper(random_model(14, max_len=8))
-    for lengths, capacity in (([9, 4], 1), ([4, 3], 9)):
+    for lengths, capacity in (([9, 4], 1), ([4, 9], 1), ([4, 3], 9)):
         with pytest.raises(ValueError, match=r"9 tokens are more than model\.max_len \(8\)"):
             fast.begin(random_ids(1, lengths, max(lengths)), capacity)
     for ids in ([[V, EOS]], [[-1, EOS]]):

@@ -37,7 +37,8 @@ SLOT_CASES = {
     "he is € 5%€€": "he is [S1] [21]%[S2]",
     "He is in New Delhi.": "he is in [N1].", "New Delhi is": "new [N1] is", "Zoltan. Zoltan's cat": "[N1]. [N1]'s cat",
     "the Zoltan's, Maria Garcia's": "the [N1]'s, [N2]'s", "Maria Garcia is": "[N1] is", "maria garcia is": "[N1] is",
-    "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]", "SEE MARIA": "see [N1]",
+    "He is in New York. Tom's x": "he is in new york. tom's x", "he is Thier": "he is [N1]",
+    "YOU SEE MARIA": "you see [N1]",
 }  # fmt: skip
 TYPO_CASES = {  # swapped, left out, doubled, a neighbouring key but no other, an apostrophe; of several the commonest
     "R u thier cuz?": "are you their because?", "he is R, Im": "he is r, i'm", "ppl": "[N1]", "IDK": "i don't know",
