@@ -152,7 +152,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
                     for layer, (k, v) in zip(cache.layers, at_first, strict=True)
                 ),
                 logit_difference=_largest_absolute_value(of_step[:, 0] - logits[:, t]),
-                weight_difference=max(_largest_absolute_value(of_decoder), _largest_absolute_value(of_cross)),
+                weight_difference=_largest_absolute_value(of_decoder, of_cross),
             )
         )
     forbidden = among[..., :n, n:], across[..., n:], within.triu(1), cached_cross[..., n:]
@@ -163,7 +163,7 @@ def _trace(bundle: Bundle, text: str, translation: Translation, attention: Atten
         languages=(bundle.source, bundle.target),
         log_prob=float(token_log_probs(logits, tgt_out).sum()),
         n_padded=len(padding),
-        max_forbidden_weight=max(map(_largest_absolute_value, forbidden)),
+        max_forbidden_weight=_largest_absolute_value(*forbidden),
         cached_decoder=cached_decoder,
         cached_cross=cached_cross[..., :n],
         steps=steps,
@@ -198,6 +198,6 @@ def _head_ablation_log_probs(
     return {kind: torch.stack([log_probs(each) for each in attentions]) for kind, attentions in of_kind.items()}
 
 
-def _largest_absolute_value(x: Tensor) -> float:
-    """The largest absolute value; 0 where there is none."""
-    return float(x.abs().max()) if x.numel() else 0.0
+def _largest_absolute_value(*tensors: Tensor) -> float:
+    """The largest absolute value of all, NaN if one is NaN; 0 where there is none."""
+    return float(torch.cat([torch.zeros(1), *(x.abs().flatten() for x in tensors)]).max())

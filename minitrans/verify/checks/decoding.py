@@ -149,7 +149,7 @@ def saved_models_decode_the_same(subject: ModelAndPairs) -> float:
 )
 def train_eval_modes_match(subject: ModelAndPairs) -> float:
     """Training mode changes nothing but dropout: without it, steps in one mode equal the full pass in the other."""
-    training = Transformer(replace(subject.model.config, dropout=0.0)).to(subject.dtype)
+    training = Transformer(replace(subject.model.config, dropout=0.0, attention_dropout=0.0)).to(subject.dtype)
     training.load_state_dict(subject.model.state_dict())
     both = subject, replace(subject, model=training)
     return worst([cache_checks.step_deviation(a.case(), TransformerAdapter(b.model)) for a, b in (both, both[::-1])])
