@@ -110,6 +110,7 @@ CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("lengths", "17 tokens, and then one by one to 20", fed(17, 1, 1, 1)),
     ("lengths", "fed one by one", fed(*[1] * 20)),
     ("lengths", "fed in chunks of 5 + 5 + 5 + 5", fed(5, 5, 5, 5)),
+    ("lengths", "fed in chunks of 7 + 7 + 6", fed(7, 7, 6)),
     ("lengths", "fed in chunks of 20", fed(20)),
     ("greedy", "1: ", fed(*SINGLES[:8], when=lambda toy, ids, c: 1e3 * torch.arange(V))),
     ("greedy", ": ", fed(*SINGLES[:6], when=lambda t, ids, c: 1e3 * torch.arange(V) * (ids[-1, -1] != TOKENS[-1, 5]))),
@@ -139,6 +140,7 @@ CHECK_PARTS: list[tuple[str, str, str | Offset]] = [
     ("rows", SELECTIONS_TEXT, "repeated rows"),
     ("rollback", "up to 6 tokens, fed in one chunk and", fed(1, 3, -2, 4)),
     ("rollback", "up to 6 tokens, fed one by one and", fed(1, 1, 1, 1, -2, 1)),
+    ("rollback", "", lambda toy, ids, c: sum(c.chunks) > 14 and min(c.chunks) < 0),  # twice beyond the window
     ("fork", "the cache that was copied after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: c is toy.newest)),
     ("fork", "a copy after 4", fed(4, *SINGLES[:5], when=lambda toy, ids, c: bool((ids == COPY_ENDS).all()))),
     ("fork", "a copy of a copy after 4", fed(4, *SINGLES[:5], when=lambda t, ids, c: bool((ids == RECOPY_ENDS).all()))),

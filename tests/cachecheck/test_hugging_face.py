@@ -38,6 +38,18 @@ def _silence_transformers() -> None:
     hugging_face.transformers.logging.set_verbosity_error()
 
 
+@torch.no_grad()
+def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = hugging_face.small_model("opt"), {}
+    for way in ("cached", "uncached", "beams", "uncached beams", "draft", "own draft"):
+        look = lambda **given: (model.model.generation_config.use_cache, "assistant_model" in given)  # noqa: E731
+        monkeypatch.setattr(model.model, "generate", look)
+        asked[way] = model.generate(None, torch.tensor([[7, 8]]), 3, way)
+    cached, uncached, draft = (None, False), (False, False), (None, True)  # None: as usual, with a cache
+    assert [*asked.values()] == [cached, uncached, cached, uncached, draft, draft]
+    assert isinstance(model.variants["static"]().make_cache(9), hugging_face.transformers.StaticCache)
+
+
 @pytest.mark.parametrize("name", FAILING_CHECKS_BY_MODEL)
 def test_all_is_exact_but_what_is_known(name: str) -> None:
     model = hugging_face.small_model(name)
@@ -133,6 +145,9 @@ def test_the_programs_of_an_issue_show_nothing_of_a_right_model(
     model = hugging_face.small_model(name).to(torch.float64)
     monkeypatch.setattr(issue, "MAX_DRAFT", 2)
     assert issue.shortest_failing_input(random_case(model), TOLERANCE) is None
+    with monkeypatch.context() as patch:
+        patch.setattr(issue, "chunk_deviation", lambda *_: math.nan)
+        assert issue.shortest_failing_input(random_case(model), TOLERANCE)
     monkeypatch.setattr(issue, "shortest_failing_input", lambda case, limit: (case.tokens[:, :6], [2, 3, 1]))
     checks = {"chunks"} | ({"rollback", "padding.left", "padding.left-mask-alone"} if name == "opt" else set())
     programs = [*issue.candidate_programs(random_case(model), model, name, checks, TOLERANCE)]

@@ -77,6 +77,8 @@ def test_weights_of_tokens_that_are_not_there_yet_are_zero() -> None:
     many[..., 2] = 0.0
     assert compare([few], [many]) == compare([many], [few]) == 0.0
     assert compare([few[0]], [many[0]]) == INF  # of three axes the last is no number of keys
+    with pytest.raises(ValueError, match="zip"):
+        compare([few], [few, many])
 
 
 @pytest.mark.parametrize("dtype", LOWER_DTYPES)

@@ -82,14 +82,18 @@ def test_a_processor_is_known_by_what_it_can_do() -> None:
     assert {"avx2", "sse2", "asimd"} & set(abilities.split())
 
 
-def test_each_source_is_compiled_once(load: Load, source: Path, cache: Path) -> None:
+def test_each_source_is_compiled_once_and_anew_for_another_header_or_processor(
+    load: Load, source: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path, _ = load()
     assert (path.suffix, list(cache.iterdir())) == (library.LIBRARY_SUFFIX, [path])
     assert load() == (path, False)
     source.write_text('extern "C" bool usable() { return !false; }\n')
-    library._compile_and_load.cache_clear()
-    assert library.load_library(source, {}, {}).usable()
-    assert len(list(cache.iterdir())) == 2
+    for n, (name, value) in enumerate([("__doc__", ""), ("HEADER", source), ("_cpu_flags", lambda: "others")], 2):
+        monkeypatch.setattr(library, name, value)
+        library._compile_and_load.cache_clear()
+        assert library.load_library(source, {}, {}).usable()
+        assert len(list(cache.iterdir())) == n
 
 
 def test_a_library_that_another_process_removes_meanwhile_is_compiled_anew(

@@ -29,7 +29,7 @@ from minitrans.server.app import Api
 from minitrans.translate.translator import Translator
 
 EN_ZH_PARAMETERS = {"source": "en", "target": "zh"}
-JSON_HEADERS = {"Content-Type": "application/json; charset=utf-8"}
+JSON_HEADERS = {"Content-Type": "Application/JSON; charset=utf-8"}
 BODY_TYPES = "application/json", "application/x-www-form-urlencoded", "multipart/form-data", ""  # the last: the address
 LINES = ["I love you.", "", "Machine learning is fun.", "The axolotl is asleep."]
 
@@ -174,7 +174,8 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         targets = {each["code"]: each["targets"] for each in server.get("/languages").json()}
         assert targets == {"de": ["zh"], "en": ["zh", "fr"], "fr": [], "zh": []}
         settings = server.get("/frontend/settings").json()
-        assert (settings["charLimit"], settings["language"]["source"]["code"]) == (300, "en")
+        codes = [settings["language"][side]["code"] for side in ("source", "target")]
+        assert (settings["charLimit"], codes) == (300, ["en", "zh"])
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_the_language_is_that_of_the_run_that_knows_most_words(translator: Trans
         ({"q": "a", "target": "zh"}, "Invalid request: missing source parameter"),
         ({"q": "a", "source": "en"}, "Invalid request: missing target parameter"),
         ({"q": "a", "source": "zz", "target": "zh"}, "zz is not supported"),
-        ({"q": "a", "source": "en", "target": "zh-TW"}, "zh-TW is not supported"),
+        *(({"q": "a", "source": "en", "target": f"zh-{x}"}, f"zh-{x} is not") for x in ("Hant", "TW", "HK", "MO")),
         ({"q": "a", "source": "en", "target": "\ud800"}, "\ufffd is not supported"),
         ({"q": "a", "source": "zh", "target": "en"}, "en is not available as a target language from zh"),
         ({"q": "a", **EN_ZH_PARAMETERS, "format": "rtf"}, "rtf format is not supported"),
@@ -217,6 +218,8 @@ def test_limits(client: TestClient, translator: Translator) -> None:
         assert client.post("/translate", json=question).status_code == status
     assert [client.post("/detect", json={"q": "a" * n}).status_code for n in (300, 301)] == [200, 400]
     assert [client.post("/detect", content=b"x" * n).status_code for n in (13_600, 13_601)] == [400, 413]
+    form = request_arguments("multipart/form-data", {"q": "猫\n" * 130, **EN_ZH_PARAMETERS})  # of more bytes than 300
+    assert client.post("/translate", **form).status_code == 200
     assert asgi_response_statuses(client.app, *[{"body": b"x" * 6_801, "more_body": True}] * 2) == [413, None]
     api = Api([translator], 300, 0, 0)
     with TestClient(api) as server:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from minitrans import verify
 from minitrans.cachecheck.measure import LOWER_DTYPES, Report
+from minitrans.model.attention import scaled_dot_product_attention
 from minitrans.model.decoding import CachedStepper, Hypothesis, Stepper, beam_search
 from minitrans.model.layers import FeedForward
 from minitrans.model.transformer import Transformer
@@ -202,6 +203,24 @@ def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
 
     monkeypatch.setattr(checks.masks, "heat_map", incomplete)
     assert 0.0 < CHECK_BY_ID["C22"].measure(subject_with()) < math.inf
+
+
+@needs_compiled
+@pytest.mark.parametrize("mode", [True, False])
+def test_compiled_training_is_compared_in_either_mode(mode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = lambda model, *_: [("", torch.zeros(1), torch.full((1,), float(model.training == mode)))]  # noqa: E731
+    monkeypatch.setattr(checks.compiled.probe, "compare_training", wrong)
+    assert CHECK_BY_ID["compiled.pass"].measure(subject_with()) == 1.0
+
+
+def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(*given: Any, need_weights: bool) -> tuple[Tensor, Tensor]:
+        output, weights = scaled_dot_product_attention(*given, need_weights=need_weights)
+        assert weights is not None
+        return output, weights + 0.5
+
+    monkeypatch.setattr(checks.masks, "scaled_dot_product_attention", wrong)
+    assert CHECK_BY_ID["C25"].measure(subject_with()) == 0.5
 
 
 # What texts have wrong must not pass: a check whose control does as well as the right thing fails.

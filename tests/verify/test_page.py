@@ -11,7 +11,7 @@ from test_pictures import elements_of_class, parse_svg
 
 from minitrans.cachecheck.measure import Caught, Measurement, Report, Result
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.verify.page import page_html
+from minitrans.verify.page import figures, page_html
 from minitrans.verify.page.figures import MAX_SHOWN_TOKENS, choose_pair
 from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
@@ -122,7 +122,7 @@ def test_pieces_are_escaped_and_special_ones_named() -> None:
 def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_sum_to_1() -> None:
     html = page_html(REPORT, SUBJECT)
     maps = re.findall(r'<div class="panels".*?</div>', html, re.S)
-    assert len(maps) == 3 * SUBJECT.model.config.n_layers
+    assert len(set(maps)) == len(maps) == 3 * SUBJECT.model.config.n_layers
     for picture in maps:
         heads = elements_of_class(parse_svg(picture), "head")
         assert len(heads) == SUBJECT.model.config.n_heads
@@ -134,6 +134,12 @@ def test_every_layer_has_its_three_maps_with_padding_or_future_and_weights_that_
                 sums[q] = sums.get(q, 0.0) + float(cell.attrib["fill-opacity"])
             assert list(sums.values()) == pytest.approx([1.0] * len(sums), abs=0.01)
     assert html.count("<details open>") == 1
+
+
+def test_the_errors_by_position_are_those_of_each_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "errors_by_position", lambda case: [torch.finfo(case.model.dtype).eps])
+    shown = figures.decoding_error_chart(SUBJECT)
+    assert (shown["dtypes"], shown["positions"]) == (["float64", "float32", "bfloat16"], [(2**-52, 2**-23, 2**-7)])
 
 
 def test_the_pair_shown_is_the_longest_that_fits() -> None:

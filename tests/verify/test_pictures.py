@@ -65,6 +65,8 @@ def test_every_query_and_key_is_labelled_and_long_ones_are_cut() -> None:
     (first, *_) = parse_svg(heat_map(WEIGHTS, MASK, queries, KEY_LABELS)).iter("svg")
     labels = [text.text for text in first.iter("text")]
     assert labels == ["head 1", "a", "Donaudampfsch…", "c", *KEY_LABELS]
+    _, top, _, height = map(float, first.attrib["viewBox"].split())
+    assert top + height > len(queries) * CELL_PIXELS
     pictures = (heat_map(WEIGHTS, MASK, [label * 6] * 3, KEY_LABELS) for label in ("猫", "a"))
     wide, narrow = (int(next(parse_svg(picture).iter("svg")).attrib["width"]) for picture in pictures)
     assert wide > narrow
