@@ -617,9 +617,12 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, r
     assert [line.split(": ")[0] for line in lines[:3]] == runs
     assert [line.count(", p = ") for line in lines[:3]] == [0, 2, 2]
     assert [line.count("*") for line in lines[:3]] == [0, 2, 0]
-    mean, std = scores["mean"]["bleu"], scores["std"]["bleu"]
+    mean, std = scores["mean"], scores["std"]
     assert [line.split(": unsure of ")[0] for line in lines[5:8]] == runs
-    assert lines[8].startswith(f"mean (std): BLEU {mean:.2f} ({std:.2f})  chrF ")
+    said = (f"{name} {mean[name.lower()]:.2f} ({std[name.lower()]:.2f})" for name in ("BLEU", "chrF"))
+    assert lines[8].startswith(f"mean (std): {'  '.join(said)}  exact match ")
+    of_chrf = f"chrF {worse['chrf']:.2f} (95% CI {worse['chrf_interval'][0]:.2f}-{worse['chrf_interval'][1]:.2f}, p"
+    assert of_chrf in lines[1]
 
 
 def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Path) -> None:

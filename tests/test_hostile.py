@@ -134,6 +134,8 @@ def test_a_run_that_was_moved_with_its_corpus_is_verified_from_anywhere(
     ignored = shutil.ignore_patterns("run", "cache")
     shutil.copytree(tiny_run.parent, home / "data/tiny", ignore=ignored)
     assert run_cli("verify", run)[0] == 0
+    monkeypatch.chdir(home / "runs")
+    assert run_cli("verify", "run")[0] == 0
 
 
 # -- Corpora, disks, signals ----------------------------------------------------------------------------------------

@@ -200,7 +200,10 @@ BAD_FLAGS = [
     (f"{STREAM} --trainer.val_check_interval 0.5", "with data.streaming, set trainer.val_check_interval to a number"),
     (f"{STREAM} --trainer.max_epochs 3", "an epoch has no end: set trainer.max_steps, and not trainer.max_epochs"),
     (f"{STREAM} --trainer.max_epochs 3 --trainer.max_steps -1", "set trainer.max_steps, and not trainer.max_epochs"),
-    (f"{STREAM} --data.splits.train valid[:1]", "data.splits.train is valid[:1]; with data.streaming it must be a who"),
+    *(
+        (f"{STREAM} --data.splits.train {part}", f"data.splits.train is {part}; with data.streaming it must be a who")
+        for part in ("valid[:1]", "train+valid")
+    ),
     ("--training.precision fp16 --trainer.accelerator cpu", "training.precision is fp16, which works only on a GPU; "),
     # Beyond the machine
     ("--model.d_model 1000000000", "parameters take "),
@@ -244,6 +247,7 @@ BAD_CORPORA: list[tuple[Mapping[str, str | bytes], str]] = [
     ({"train.en": "\n", "train.zh": "a\n", "valid.tsv": TSV}, "every training pair is left out: one side is empty"),
     ({"train.en": b"a\n\xff\n", "train.zh": "a\nb\n"}, "train.en, line 2: byte 1 is not valid UTF-8"),
     ({"train.en": "a\n", "train.zh": "a\n", "train.tsv": TSV}, "train.tsv: train exists in another format"),
+    ({"train.csv": "en,zh\na,b\n", "train.tsv": TSV}, "train.tsv: train exists in another format"),
     ({"train.tsv": "en\tzh\n"}, "corpus holds no sentences for train"),
     ({"train.tsv": ""}, "train.tsv: no column en, only: nothing"),
     ({"train.tsv": "en\tde\na\tb\n"}, "train.tsv: no column zh, only: en, de; set data.source and data.target"),
@@ -319,8 +323,11 @@ BAD_RUN_DIRS: list[tuple[Setup, str, str]] = [
     ({}, f"{REDO} run --resume --seed 64", f"{SETTINGS_DIFFER_MESSAGE}seed"),
     ({}, f"{REDO} run --resume --training.patience 3", f"{SETTINGS_DIFFER_MESSAGE}training"),
     ({}, f"{REDO} run --resume --compiled off", f"{SETTINGS_DIFFER_MESSAGE}compiled"),
-    ({}, f"{REDO} run --resume --trainer.max_steps 999", f"{SETTINGS_DIFFER_MESSAGE}max_steps"),
-    ({}, f"{REDO} run --resume --trainer.gradient_clip_val 9", f"{SETTINGS_DIFFER_MESSAGE}gradient_clip_val"),
+    ({}, f"{REDO} run --resume --data.batch_tokens 999", f"{SETTINGS_DIFFER_MESSAGE}data"),
+    *(
+        ({}, f"{REDO} run --resume --trainer.{name} 9", SETTINGS_DIFFER_MESSAGE + name)
+        for name in ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
+    ),
     ({}, f"{REDO} new --resume", "new holds nothing to resume: config.yaml is missing; train without --resume"),
     ({}, f"{REDO} one", "one is a file; give another --run-dir"),
     ({}, f"{REDO} one/new", "cannot write one/new: Not a directory; give another --run-dir"),

@@ -426,9 +426,13 @@ def test_everything_is_made_once_for_the_same_text(
     assert tokenized["valid"][-1]["src_ids"] == tokenizer.encode("b d a c")
     assert len(made()) == len(before) + 3
 
+    with monkeypatch.context() as patch:
+        patch.setattr("minitrans.data.corpus._reader_code", lambda: b"edited")
+        tokenize_corpus(corpus, tokenizer)
+    assert len(made()) == len(before) + 3 + 3
     other = Tokenizer.train(["c a b", "b a d"], TokenizerConfig(vocab_size=266))
     assert tokenize_corpus(corpus, other)["train"][0]["src_ids"] == other.encode("a b c")
-    assert len(made()) == len(before) + 3 + 3
+    assert len(made()) == len(before) + 3 + 3 + 3
     assert made().items() >= before.items()
 
 

@@ -23,7 +23,7 @@ def pair_table(pairs: list[tuple[str, str]], chunk: int = 2) -> pa.Table:
 def test_hashes_are_alike_where_the_clean_text_is() -> None:
     lines = ["a b", " a \t b\n", "a\u3000b", "a\x85b", "ab", "a\u200bb", "e\u0301", "é", "", " ", "A b"]
     rare = [c for c in NOT_VISIBLE if c < "\u3100"]
-    lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare]
+    lines += [f"x{c}y" for c in rare] + [f"{c}z" for c in rare] + ["a" * 3000, "b" * 3000]
     hashes = hash_pairs(pair_table([(line, line) for line in lines], chunk=7))
     cleaned = [clean(line) for line in lines]
     for values in hashes:

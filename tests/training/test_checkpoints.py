@@ -1,5 +1,6 @@
 """Runs that are killed or stopped, and checkpoints that are damaged, do not fit on the disk, or are not ours."""
 
+import csv
 import errno
 import logging
 import os
@@ -27,7 +28,13 @@ from minitrans.data.batching import Batch
 from minitrans.errors import UserError
 from minitrans.text.tokenizer import Tokenizer
 from minitrans.training import run
-from minitrans.training.checkpoints import CheckpointWriter, DamagedCheckpointError, newest_checkpoint, read_checkpoint
+from minitrans.training.checkpoints import (
+    CheckpointWriter,
+    DamagedCheckpointError,
+    StopSignals,
+    newest_checkpoint,
+    read_checkpoint,
+)
 from minitrans.training.config import parse_config
 from minitrans.training.module import TranslationModule, get_rng_states, set_rng_states
 
@@ -96,6 +103,16 @@ def test_a_run_killed_after_every_few_steps_ends_as_one_that_was_not(
     assert train(corpus, broken, *flags, *resume, max_steps=48) == 0
     assert_same_run(whole, broken)
     assert saved_steps(whole) == saved_steps(broken)
+    with (whole / "metrics.csv").open() as file:
+        steps = [row["step"] for row in csv.DictReader(file) if row["train_loss"]]
+    assert len(steps) == len({*steps}) >= 4
+
+
+def test_a_second_signal_stops_at_once() -> None:
+    signals = StopSignals()
+    signals._handle_signal(2, None)
+    with pytest.raises(KeyboardInterrupt):
+        signals._handle_signal(2, None)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import io
 import shutil
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -133,6 +134,10 @@ def test_the_seed_decides_the_student(sixty_pair_corpus: Path, tmp_path: Path, m
         ((model, _),) = distillation.train_final_model(config, tmp_path)
         assert model.data.columns == ("en", "zh")  # as the files are called that it reads
         assert (model.training.init_from, model.seed) == (str(tmp_path / f"student{student}"), seed)
+        assert model.trainer["max_steps"] == 17  # two thirds of 25
+    epochs = replace(config, trainer={"max_steps": -1, "max_epochs": 3})
+    ((model, _),) = distillation.train_final_model(epochs, tmp_path)
+    assert model.trainer == epochs.trainer
 
 
 @pytest.fixture

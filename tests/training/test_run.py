@@ -61,9 +61,9 @@ def test_the_metrics_hold_the_curve(tiny_run: Path) -> None:
 def test_the_card_states_the_scores_that_evaluate_finds(tiny_run: Path, corpus: Path, capsys: Capture) -> None:
     flags = ["--source", str(corpus / "test.en"), "--reference", str(corpus / "test.zh")]
     assert cli.main(["evaluate", str(tiny_run), *flags]) == 0
-    bleu, chrf = re.findall(r"(?:BLEU|chrF) (\d+\.\d\d)", capsys.readouterr().out)
+    bleu, chrf, exact = re.findall(r"(?:BLEU|chrF|exact match) (\d+\.\d+)", capsys.readouterr().out)
     card = (tiny_run / "README.md").read_text()
-    assert f"| test | 15 | {bleu} | {chrf} |" in card
+    assert f"| test | 15 | {bleu} | {chrf} | {exact}% |" in card
     assert ("sources in lower case" in card) == load_bundle(tiny_run).tokenizer.reader.plain
 
 
@@ -156,7 +156,8 @@ def test_training_begins_with_the_weights_and_the_tokenizer_of_a_run(
 ) -> None:
     run_dir = tmp_path / "run"
     still = ("--training.learning_rate", "1e-30", "--model.dropout", "0.3", "--tokenizer.vocab_size", "500")
-    assert train(corpus, run_dir, "--training.init_from", str(tiny_run), *still, max_steps=1) == 0
+    other = ("--model.max_len", "41", "--training.init_from", str(tiny_run))
+    assert train(corpus, run_dir, *still, *other, max_steps=1) == 0
     for name, tensor in load_weights(tiny_run).items():
         assert torch.equal(tensor, load_weights(run_dir)[name]), name
     assert (run_dir / "tokenizer.model").read_bytes() == (tiny_run / "tokenizer.model").read_bytes()

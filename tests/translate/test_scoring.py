@@ -23,8 +23,9 @@ def test_equal_texts_score_100_and_worse_ones_less() -> None:
     assert good.chrf > bad.chrf
 
 
-def test_chinese_is_split_into_characters_and_german_into_words() -> None:
+def test_chinese_and_japanese_are_split_into_characters_and_german_into_words() -> None:
     assert "tok:zh" in score(["我"], ["我"], "zh").bleu_signature
+    assert "tok:char" in score(["あ"], ["あ"], "ja").bleu_signature
     assert "tok:13a" in score(["ich"], ["ich"], "de").bleu_signature
     assert "tok:char" in score(["我"], ["我"], "zh", "char").bleu_signature
 
@@ -58,6 +59,9 @@ def test_several_references_serve_the_bootstrap_too() -> None:
     assert first.bleu_interval[0] > score(REFERENCES, BAD_LINES, "en").bleu
     assert second.bleu_p is not None
     assert second.bleu_p < 0.05
+    low, _ = score_systems([[*REFERENCES[:1], *["x"] * 39], REFERENCES], REFERENCES, "en")
+    assert low.bleu_interval is not None
+    assert low.bleu_interval[0] == 0.0 < low.bleu_interval[1]
 
 
 @pytest.mark.parametrize(("translations", "references"), [([], ["a"]), (["a", "b"], ["a"]), ([], [])])

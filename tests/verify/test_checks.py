@@ -209,13 +209,13 @@ def test_a_heat_map_without_its_masked_cells_or_without_the_others_is_wrong(
 @pytest.mark.parametrize("mode", [True, False])
 def test_compiled_training_is_compared_in_either_mode(mode: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = lambda model, *_: [("", torch.zeros(1), torch.full((1,), float(model.training == mode)))]  # noqa: E731
-    monkeypatch.setattr(checks.compiled.probe, "compare_training", wrong)
+    monkeypatch.setattr("minitrans.compiled.probe.compare_training", wrong)
     assert CHECK_BY_ID["compiled.pass"].measure(subject_with()) == 1.0
 
 
 def test_weights_of_a_query_that_sees_no_key_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(*given: Any, need_weights: bool) -> tuple[Tensor, Tensor]:
-        output, weights = scaled_dot_product_attention(*given, need_weights=need_weights)
+    def wrong(*given: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        output, weights = scaled_dot_product_attention(*given, **named)
         assert weights is not None
         return output, weights + 0.5
 
