@@ -397,6 +397,12 @@ def test_tokenized_columns(corpus: DatasetDict, tokenizer: Tokenizer, capfd: pyt
     assert capfd.readouterr() == ("", "")  # no progress bar off the terminal
 
 
+def test_a_target_that_is_corrected_is_read_again(tmp_path: Path) -> None:
+    for target in ("错", "对"):
+        folder = write_pairs(tmp_path / "corpus", "lines", {"train": [("a", target)], "valid": PAIRS})
+        assert load_corpus(data_config(folder))["train"]["target"][:] == [target]
+
+
 def test_everything_is_made_once_for_the_same_text(
     corpus: DatasetDict, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
