@@ -634,16 +634,21 @@ def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Pa
 
 
 def test_evaluate_with_several_references(tiny_run: Path, tmp_path: Path, reference_flags: list[str]) -> None:
-    source, own = Path(reference_flags[1]), Path(reference_flags[3]).read_text(encoding="utf-8").splitlines()
-    first, second = tmp_path / "first.zh", tmp_path / "second.zh"
-    first.write_text("".join(f"{'x' if i % 3 == 0 else line}\n" for i, line in enumerate(own)), encoding="utf-8")
+    """And a blank line on all sides, which is right."""
+    source, first, second, third = (tmp_path / name for name in ("blank.en", "first.zh", "second.zh", "third.zh"))
+    for path, given in ((source, reference_flags[1]), (third, reference_flags[3])):
+        path.write_text(Path(given).read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    own = third.read_text(encoding="utf-8").splitlines()
+    first.write_text(
+        "".join(f"{'x' if i % 3 == 0 and line else line}\n" for i, line in enumerate(own)), encoding="utf-8"
+    )
     second.write_text("".join(f"{line if i < 3 else ''}\n" for i, line in enumerate(own)), encoding="utf-8")
     evaluate = "evaluate", tiny_run, "--source", source, "--json"
     exact = []
-    for files in ([first], [first, second], [first, second, Path(reference_flags[3])]):
+    for files in ([first], [first, second], [first, second, third]):
         scores = json.loads(command_output(*evaluate, *(word for file in files for word in ("--reference", str(file)))))
         exact.append(scores["exact_match"])
-    assert exact == pytest.approx([100 * n / 15 for n in (10, 11, 15)])
+    assert exact == pytest.approx([100 * n / 16 for n in (11, 12, 16)])
     assert (scores["bleu_signature"][:9], scores["bleu"]) == ("nrefs:var", pytest.approx(100))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from toy import MAX_LEN, Offset, Toy, V, last_row_mask
 
 from minitrans.cachecheck import cache_checks, run, self_test
-from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, step_deviation, tokens_of_length
+from minitrans.cachecheck.cache_checks import CHECKS, LONG_LENGTH, generate_tokens, step_deviation, tokens_of_length
 from minitrans.cachecheck.faults import FAULTS, Wrapper, padding_seen
 from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Measurement, Result, dtype_tolerance, to_str
 from minitrans.cachecheck.runner import failure_line, random_case
@@ -250,6 +250,14 @@ def test_where_no_position_is_the_last_long_sentences_go_far_beyond_windows(
 
     assert measured(longest).failed
     assert measured(longest + 1).passed
+
+
+def test_what_is_generated_begins_with_the_whole_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    toy = Toy()
+    monkeypatch.setattr(toy, "generate", lambda *given: Toy.generate(toy, *given).index_fill(1, torch.tensor([1]), 1))
+    case = random_case(toy)
+    with pytest.raises(ValueError, match="or other prompts"):
+        generate_tokens(case, case.tokens[:1, :4], "cached")
 
 
 def test_a_long_sentence_does_not_repeat_itself() -> None:

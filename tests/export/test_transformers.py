@@ -245,8 +245,10 @@ def test_pad_and_bos_are_never_written(tmp_path: Path) -> None:
 def test_the_command_scores_it_beside_ours(tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, reference = (str(tiny_run.parent / f"test.{language}") for language in ("en", "zh"))
     argv = ["export", str(tiny_run), "-o", str(tmp_path / "out"), "--license", "cc-by-4.0"]
-    assert cli.main([*argv, "--format", "transformers", "--source", source, "--reference", reference]) == 0
+    scored = ["--source", source, "--reference", reference, "--reference", reference]
+    assert cli.main([*argv, "--format", "transformers", *scored]) == 0
     printed = capsys.readouterr().out.splitlines()
+    assert any(line.startswith("BLEU nrefs:2|") for line in printed)
     assert [line.split(": BLEU ")[0] for line in printed[:2]] == ["minitrans float32", "transformers float32"]
     assert printed[-1] == "transformers float32: 0 of 15 translations differ from those of minitrans"
     data = front_matter(tmp_path / "out")

@@ -113,6 +113,8 @@ def test_a_line_after_ten_seconds_and_each_minute_says_how_far_it_is(
     said = re.findall(r"^step (\d+)/20  loss \d\.\d{3}  [\d,]+ tokens/s  (\d+) min left$", err, re.M)
     assert said == [("3", "2"), ("13", "1")]
     assert re.search(r"^step 20  .* tokens/s  20\.0 min$", err, re.M)
+    watch.monotonic = iter(range(0, 10_000, 20)).__next__  # the line is due before the first step of three batches ends
+    assert train(corpus, tmp_path / "slow", "--trainer.accumulate_grad_batches", "3", max_steps=2) == 0
 
 
 @pytest.mark.parametrize("n", [1, 5])  # processes; of five, the last has none of twelve lines
