@@ -19,9 +19,11 @@ from commands import copy_run, refusal_message, run_cli, wait_for_group_exit
 import minitrans.export
 from minitrans import cli
 from minitrans.cachecheck.measure import Caught, Report
+from minitrans.cli.common import print_scores
 from minitrans.training.config import SECTIONS
 from minitrans.translate.backend import CompiledMode
 from minitrans.translate.bundle import load_bundle, save_bundle
+from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translation, Translator
 from minitrans.verify import proof
 from minitrans.verify.checks import CHECKS
@@ -621,8 +623,12 @@ def test_evaluate_compares_runs_with_the_first(tiny_run: Path, tmp_path: Path, r
     assert [line.split(": unsure of ")[0] for line in lines[5:8]] == runs
     said = (f"{name} {mean[name.lower()]:.2f} ({std[name.lower()]:.2f})" for name in ("BLEU", "chrF"))
     assert lines[8].startswith(f"mean (std): {'  '.join(said)}  exact match ")
-    of_chrf = f"chrF {worse['chrf']:.2f} (95% CI {worse['chrf_interval'][0]:.2f}-{worse['chrf_interval'][1]:.2f}, p"
-    assert of_chrf in lines[1]
+
+
+def test_each_score_is_printed_with_its_own_interval(capsys: pytest.CaptureFixture[str]) -> None:
+    print_scores([("x", Scores(1.0, "a", 2.0, "b", 3.0, 4, (0.5, 1.5), (1.25, 2.75), 0.25, 0.005))])
+    bleu, chrf = "BLEU 1.00 (95% CI 0.50-1.50, p = 0.250)", "chrF 2.00 (95% CI 1.25-2.75, p = 0.005*)"
+    assert capsys.readouterr().out == f"x: {bleu}  {chrf}  exact match 3.0%  (4 sentences)\nBLEU a\nchrF b\n"
 
 
 def test_evaluate_in_several_processes_finds_the_same(tiny_run: Path, corpus: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,7 @@ pytest.importorskip("ctranslate2", reason="the extra `export` is not installed")
 
 from minitrans import cli
 from minitrans.errors import UserError
+from minitrans.export import ctranslate2 as export_ctranslate2
 from minitrans.export.ctranslate2 import engine_decode, engine_translate, export, load_engine, save_engine, vocab_pieces
 from minitrans.model.decoding import CachedStepper, greedy_decode
 from minitrans.model.layers import FeedForward
@@ -197,6 +199,12 @@ def test_a_model_that_computes_otherwise_is_refused(
     with pytest.raises(UserError, match=f"^CTranslate2 {message}"):
         export(bundle, tmp_path / "engine")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_probabilities_that_are_all_too_high_are_far_off() -> None:
+    certain = lambda src, tgt, **_: [SimpleNamespace(log_probs=[0.0] * (len(tgt[0]) + 1))]  # noqa: E731
+    pieces = [str(i) for i in range(20)]
+    assert export_ctranslate2._log_prob_difference(SimpleNamespace(score_batch=certain), random_model(1), pieces) > 0.5
 
 
 # -- the command ----------------------------------------------------------------------------------------------------
