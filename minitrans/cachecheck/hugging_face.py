@@ -28,7 +28,7 @@ try:
     from transformers.models.auto import modeling_auto
 except ImportError as error:
     if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-        raise LoadError("transformers is not installed; pip install 'minitrans[hf]'") from error
+        raise LoadError("transformers is not installed; install this package with its extra `hf`") from error
     cause: Exception = error
     while isinstance(cause.__cause__, Exception):  # it hides which library is missing
         cause = cause.__cause__
