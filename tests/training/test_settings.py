@@ -298,8 +298,10 @@ def test_the_weights_of_the_best_validation_are_kept_and_of_equals_the_first(tra
 
 
 def test_a_resumed_run_knows_the_best_so_far(train: Train, monkeypatch: Patch) -> None:
-    script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0])
-    train(*EVERY_2, max_steps=4)
+    script_validation_scores(monkeypatch, [1.0, 30.0, 30.0, 20.0, 30.0, 20.0])
+    stopped = train(*EVERY_2, max_steps=8).folder
+    for step in (6, 8):
+        (stopped / f"checkpoints/step-{step}.ckpt").unlink()
     assert_best_step(train(*EVERY_2, "--resume", max_steps=8), 4)
 
 
