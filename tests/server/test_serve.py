@@ -104,7 +104,7 @@ def test_paragraphs(translator: Translator, tiny_run: Path) -> None:
 
 
 def test_what_is_unsure_is_told_to_who_asks(client: TestClient, translator: Translator) -> None:
-    question = {"q": ["\n".join(LINES), "", LINES[0]], **EN_ZH_PARAMETERS}
+    question = {"q": ["\n".join(["", *LINES]), "", LINES[0]], **EN_ZH_PARAMETERS}  # a blank line is never unsure
     answer = client.post("/translate", json={**question, "unsure": True}).json()
     assert answer.pop("unsure") == [True, False, translator.translations(LINES)[0].unsure]
     assert answer.pop("unknown") == [["axolotl", "asleep"], [], []]
