@@ -16,7 +16,7 @@ from minitrans import cli
 from minitrans.cachecheck import run, self_test
 from minitrans.cachecheck.cache_checks import step_deviation
 from minitrans.cachecheck.faults import FAULTS
-from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, Report, Result, dtype_tolerance
+from minitrans.cachecheck.measure import MIN_FAULT, TOLERANCE, NotOfferedError, Report, Result, dtype_tolerance
 from minitrans.cachecheck.runner import random_case
 
 pytest.importorskip("transformers")
@@ -47,6 +47,8 @@ def test_it_is_run_in_the_way_that_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         asked[way] = model.generate(None, torch.tensor([[7, 8]]), 3, way)
     cached, uncached, draft = (None, False), (False, False), (None, True)  # None: as usual, with a cache
     assert [*asked.values()] == [cached, uncached, cached, uncached, draft, draft]
+    with pytest.raises(NotOfferedError, match="it returns no attention weights"):
+        model.variants["weights"]()._outputs(Mock(decoder_attentions=None, attentions=None, cross_attentions=None), 1)
     assert isinstance(model.variants["static"]().make_cache(9), hugging_face.transformers.StaticCache)
 
 

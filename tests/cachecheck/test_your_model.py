@@ -113,13 +113,15 @@ def test_with_pytest_each_check_is_a_test(tmp_path: Path) -> None:
     (tmp_path / "my_project.py").write_text(imports + inspect.getsource(MyDecoder) + "\nMyDecoder.position_shift = 1\n")
     (tmp_path / "test_cache.py").write_text(PLUGIN_SNIPPET)
     (tmp_path / "test_no_steps.py").write_text(PLUGIN_SNIPPET.replace("model.step", "None"))
-    tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]"]
+    (tmp_path / "test_no_pass.py").write_text(PLUGIN_SNIPPET.replace("model.forward", "None"))
+    tests = ["test_cache.py", "test_no_steps.py::test_cache[steps]", "test_no_pass.py::test_cache[reach]"]
     command = [sys.executable, "-m", "pytest", "-rfs", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ | {"COLUMNS": "400"})
     assert done.returncode == 1
     assert re.search(
         r"^FAILED test_cache.py::test_cache\[steps\] - Failed: steps: .* position 1 of row 0", done.stdout, re.M
     )
-    assert re.search(r"^FAILED test_no_steps.py::test_cache\[steps\]", done.stdout, re.M)
+    for test in (r"test_no_steps.py::test_cache\[steps\]", r"test_no_pass.py::test_cache\[reach\]"):
+        assert re.search(f"^FAILED {test}", done.stdout, re.M)
     assert re.search(r"^SKIPPED .*there is no way to drop a cache's last tokens", done.stdout, re.M)
     assert "test_cache[causal.values]" not in done.stdout  # which does not look at steps, and passes
