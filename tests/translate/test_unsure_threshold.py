@@ -56,7 +56,7 @@ def test_where_few_are_exact_only_a_low_chrf_is_wrong() -> None:
 def test_marks_are_counted(chrf: float | None, precision: float, recall: float) -> None:
     texts = [("x", True), ("right!", True), ("right", True), ("x", False), ("right!", False), ("right", False)]
     outputs = [Translation(text, 0.0, unsure=unsure) for text, unsure in texts]
-    marks = score_unsure(outputs, [["right"]] * 6, Threshold(-1.0, chrf))
+    marks = score_unsure(outputs, [["zzz", "right"]] * 6, Threshold(-1.0, chrf))
     wrong = "equal to no reference" + ("" if chrf is None else ", chrF below 40")
     assert (marks.unsure, marks.unsure_recall, marks.unsure_wrong) == (50.0, recall, wrong)
     assert marks.unsure_precision == pytest.approx(precision)

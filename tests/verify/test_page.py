@@ -142,6 +142,11 @@ def test_the_errors_by_position_are_those_of_each_dtype(monkeypatch: pytest.Monk
     assert (shown["dtypes"], shown["positions"]) == (["float64", "float32", "bfloat16"], [(2**-52, 2**-23, 2**-7)])
 
 
+def test_the_masks_are_drawn() -> None:
+    visible = {name: picture.count('class="may"') for name, picture in figures.mask_pictures().items()}
+    assert visible == {"causal": 21, "cached": 5 + 6, "padding": 6 + 4 + 2, "both": 1 + 2 + 3 + 4 + 4 + 4}
+
+
 def test_the_pair_shown_is_the_longest_that_fits() -> None:
     short, middling, long = ([1] * n for n in (3, MAX_SHOWN_TOKENS, MAX_SHOWN_TOKENS + 1))
     assert choose_pair([(short, short), (middling, short), (middling, long)]) == (middling, short)

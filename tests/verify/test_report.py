@@ -131,6 +131,7 @@ def test_the_report_is_the_json_of_the_contract(fresh_model_report: Report) -> N
 
 def test_the_json_has_null_for_nan_and_infinity_and_the_sabotages_after_a_self_test() -> None:
     bad = Result("x", "g", "c", "w", math.nan, 1e-12, False, 0.5, {"float32": Measurement(math.inf, 2.0**-16)})
+    assert not json.loads(as_json(Report([make_result("a")], [Caught("s", "A fault.", [])])))["passed"]
     report = json.loads(as_json(Report([bad], [Caught("s", "A fault.", ["a"])])), parse_constant=pytest.fail)
     assert report["passed"] is False
     assert report["checks"][0]["measured"] is None
