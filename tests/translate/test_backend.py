@@ -132,6 +132,15 @@ def test_a_model_that_is_converted_afterwards_is_refused() -> None:
 
 
 @needs_compiled
+@pytest.mark.parametrize("mode", [True, False])
+def test_nothing_is_dropped_in_eval_mode_whichever_mode_came_first(mode: bool) -> None:
+    model = random_model(1, dropout=0.5).train(mode)
+    of_batch = make_loss(model, "require")
+    model.eval()
+    torch.testing.assert_close(of_batch(*BATCH_IDS, 0.1), batch_loss(model, *BATCH_IDS, 0.1))
+
+
+@needs_compiled
 def test_parts_in_several_modes_are_left_to_the_plain_model(fallbacks: list[str]) -> None:
     model = random_model(1).train()
     model.encoder.eval()
