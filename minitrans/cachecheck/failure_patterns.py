@@ -221,8 +221,8 @@ def single_decode_is_right(case: ModelAndTokens[Any]) -> bool:
     return max(cache_checks.chunk_deviation(case, chunks) for chunks in ways) <= _rounding_tolerance(case.model.dtype)
 
 
-STEP_CHECK_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights")
-STEP_IDS = (*STEP_CHECK_IDS, "rows", "rollback", "fork", "caches.two", "caches.alternating", "batch", "source.padding")
+STEP_IDS = ("steps", "chunks", "lengths", "greedy", "score", "static", "weights", "rows", "rollback", "fork",
+            "caches.two", "caches.alternating", "batch", "source.padding")  # fmt: skip
 CAUSAL_IDS = ("causal.prefix", "causal.values", "causal.gradient")
 SOURCE_IDS = ("source.padding", "source.padding-token")
 PADDING_IDS = ("padding.right", "padding.left", "padding.left-mask-alone")

@@ -35,9 +35,9 @@ from minitrans.text.reading import clean, split_words
 from minitrans.translate.translator import Translator
 
 MAX_EXPLAINED_SENTENCES = 5  # sentences of a text whose figures are drawn: one takes as long as dozens of translations
-LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"}
-LANGUAGE_NAMES |= {"ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese"}
-LANGUAGE_NAMES["zh"] = "Chinese"
+LANGUAGE_NAMES = {"cs": "Czech", "de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian"} | {
+    "ja": "Japanese", "ko": "Korean", "pt": "Portuguese", "ru": "Russian", "vi": "Vietnamese", "zh": "Chinese"
+}  # fmt: skip
 # Of every response that does not set them itself.
 DEFAULT_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer", "X-Content-Type-Options": "nosniff"}
 DEFAULT_HEADERS |= {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}

@@ -58,13 +58,13 @@ def lock_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
 
 def _check_resumed(config: RunConfig) -> None:
     """Refuse to resume a run if there is nothing to resume or its settings differ."""
-    run_dir, now = config.run_dir, yaml.safe_load(config.yaml_text)
+    run_dir = config.run_dir
     for part in (CONFIG_FILE, TOKENIZER):
         if not (run_dir / part).is_file():
             raise UserError(f"{run_dir} holds nothing to resume: {part} is missing; train without --resume")
-    before = saved_settings(run_dir)
+    both = saved_settings(run_dir), yaml.safe_load(config.yaml_text)
+    before, now = ({**settings["trainer"], **settings} for settings in both)
     # Of the trainer, what decides which steps are taken; where it trains and what it logs may change.
-    before, now = ({**settings["trainer"], **settings} for settings in (before, now))
     steps = ("max_steps", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     for name in ("seed", "model", "tokenizer", "data", "training", "compiled", *steps):
         if before.get(name) != now[name]:

@@ -23,16 +23,16 @@ from minitrans.verify.subject import fresh_model, model_and_random_pairs
 
 CHECKS_BY_ID = {check.id: check for check in CHECKS}
 CACHE_OP_IDS = "rows rollback fork caches.two caches.alternating"
-STEP_CHECK_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
+STEP_IDS = f"steps chunks lengths greedy score static weights {CACHE_OP_IDS} batch source.padding"
 CAUSAL_CHECK_IDS = "causal.prefix causal.values causal.gradient steps"
 LEFT_PADDING_IDS = "padding.left padding.left-mask-alone"
 DRAFT_IDS = "generate.lookup generate.assisted"
 GENERATE_IDS = f"{DRAFT_IDS} generate.greedy generate.ragged generate.beams"
-STEPWISE_IDS = f"{STEP_CHECK_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
+STEPWISE_IDS = f"{STEP_IDS} {LEFT_PADDING_IDS} {GENERATE_IDS}"
 # What the toy's faults look like, in the words of the pattern, or none; checks that must notice and name them; and
 # those that may fail too, where it is plain that the others have nothing to do with the fault.
 EXPECTED_BY_FAULT = {
-    "positions restart": ("positions start at 0 again at every step", STEP_CHECK_IDS, STEPWISE_IDS),
+    "positions restart": ("positions start at 0 again at every step", STEP_IDS, STEPWISE_IDS),
     "mask late": ("the causal mask is one late", CAUSAL_CHECK_IDS, None),
     "no mask": ("there is no causal mask", CAUSAL_CHECK_IDS, None),
     "padding seen": ("padding is attended to", "source.padding source.padding-token", "generate.ragged"),
