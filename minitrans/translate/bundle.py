@@ -96,13 +96,12 @@ def save_source_reader(folder: Path, bundle: Bundle) -> None:
         UserError: The folder cannot be written.
     """
     write_file(folder / "reading.py", Path(reading.__file__).read_bytes())
-    settings: dict[str, object] = {
-        "plain": bundle.tokenizer.reader.plain,
-        "signs": bundle.tokenizer.signs,
-        "known": None,
+    tokenizer, words = bundle.tokenizer, bundle.source_words
+    settings = {
+        "plain": tokenizer.reader.plain,
+        "signs": tokenizer.signs,
+        "known": None if words is None else [*words],
     }
-    if bundle.source_words is not None and bundle.tokenizer.reader.uses_placeholders:
-        settings["known"] = [*bundle.source_words]
     write_file(folder / reading.READER_SETTINGS_FILE, json.dumps(settings, ensure_ascii=False, indent=0) + "\n")
 
 

@@ -42,6 +42,9 @@ def unpack_weights(packed: str, like: Tensor) -> Tensor:
 
 def test_the_numbers_of_the_page_are_the_translators(translator: Translator, explanation: ExplanationPage) -> None:
     data = page_data(explanation.html)
+    one = data["sentences"][0]
+    script = {*re.findall(r"\w+", explanation.html.rpartition("<script>")[2])}
+    assert {*data, *one, *one["steps"][0]} <= script  # which reads each by its name
     expected = translator.translations(TEXTS, attention=True)
     assert len(data["sentences"]) == 2
     assert (data["layers"], data["heads"]) == ([1], 2)

@@ -1,12 +1,9 @@
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrans.text import reading
-from minitrans.text.reading import KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean, load_reader
+from minitrans.text.reading import KIND_SLOTS, PLACEHOLDERS, KeptParts, Reader, clean
 
 KIND_LETTERS = (
     "NCST2345"  # names, codes, signs, times; numbers of up to two, of three and of four digits, and longer ones
@@ -198,12 +195,3 @@ def test_a_placeholder_of_the_text_is_not_given_again(free: int) -> None:
         assert text.endswith(f" {PLACEHOLDERS[free]}")
     assert COPIER.insert_placeholders(f"{taken}{PLACEHOLDERS[free]} Tom", "Tom")[1] == "Tom"
     assert PLACEHOLDERS[free] in {COPIER.insert_placeholders(f"{i} Tom", "Tom")[1] for i in range(60)}  # any slot
-
-
-def test_the_reader_of_a_folder_is_loaded(tmp_path: Path) -> None:
-    for settings in ((False, None, None), (True, ".", KNOWN)):
-        written = dict(zip(("plain", "signs", "known"), settings, strict=True))
-        (tmp_path / "reading.json").write_text(json.dumps(written), encoding="utf-8")
-        assert load_reader(tmp_path).preprocess_line("Zoltan is “5” ，") == Reader(*settings).preprocess_line(
-            "Zoltan is “5” ，"
-        )

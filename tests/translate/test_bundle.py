@@ -16,8 +16,19 @@ from safetensors.torch import load_file, save_file
 from minitrans import cli
 from minitrans.errors import UserError
 from minitrans.model.transformer import Transformer, TransformerConfig
-from minitrans.text.tokenizer import Tokenizer
-from minitrans.translate.bundle import METADATA, TOKENIZER, WEIGHTS, WORDS, Bundle, Threshold, load_bundle, save_bundle
+from minitrans.text.reading import load_reader
+from minitrans.text.tokenizer import Tokenizer, TokenizerConfig
+from minitrans.translate.bundle import (
+    METADATA,
+    TOKENIZER,
+    WEIGHTS,
+    WORDS,
+    Bundle,
+    Threshold,
+    load_bundle,
+    save_bundle,
+    save_source_reader,
+)
 
 
 @pytest.fixture
@@ -45,6 +56,18 @@ def test_what_is_saved_is_what_is_loaded(run_dir: Path, tmp_path: Path) -> None:
     assert "love" in bundle.source_words
     assert bundle.threshold is not None
     assert (again.source_words, again.threshold) == (bundle.source_words, bundle.threshold)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("placeholders", [False, True])
+def test_an_exported_reader_reads_as_the_run_does(plain: bool, placeholders: bool, run_dir: Path) -> None:
+    settings = TokenizerConfig(400, plain_sources=plain, placeholders=placeholders)
+    tokenizer = Tokenizer.train(["What is it, Tom?", "有只猫。"], settings)
+    bundle = replace(load_bundle(run_dir), tokenizer=tokenizer, source_words={"what": 0, "is": 1})
+    save_source_reader(run_dir, bundle)
+    own, exported = tokenizer.make_reader(bundle.source_words), load_reader(run_dir)
+    for text in ("where is it", "“Zoltan” is 5 ，"):
+        assert exported.preprocess(text) == own.preprocess(text)
 
 
 def test_a_run_without_a_list_of_words_and_a_threshold_says_nothing_of_either(

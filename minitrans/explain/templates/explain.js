@@ -301,7 +301,7 @@ function drawLines() {
 // -- from the cache -------------------------------------------------------------------------------------------------
 
 function drawSlots() {
-  const { steps } = sentence, { read: reads, held, source_kept: kept } = steps[state.step];
+  const { steps } = sentence, { n_keys_read: reads, held, source_kept: kept } = steps[state.step];
   const columns = padded(), left = 62;
   const cell = Math.max(9, Math.min(22, (roomIn("slots") - left) / Math.max(steps.length, columns.length)));
   const parts = [], titles = [];
@@ -332,7 +332,7 @@ function drawSlots() {
 
 /* The chosen layer and head; of the encoder there are no steps, so it keeps its layer and head. */
 function drawRows() {
-  const { layer, head, step } = state, { logits, weights: worst } = sentence.steps[step];
+  const { layer, head, step } = state, { logit_difference: logits, weight_difference: worst } = sentence.steps[step];
   const names = ["the cache", "full pass"], left = widest(names) + 14;
   const most = Math.max(read().length, padded().length);
   const cell = Math.max(16, Math.min(30, (roomIn("rows") - left - 24) / most));
