@@ -14,6 +14,7 @@ Sources: Kim and Rush 2016, sequence-level knowledge distillation; Nguyen et al.
 2019, noisy channel reranking; He et al. 2022, generate, annotate, learn.
 """
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -23,20 +24,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-import yaml
 from torch import distributed
 
 from minitrans.data.batching import collate, plan_batches
 from minitrans.data.corpus import load_corpus
-from minitrans.errors import UserError
 from minitrans.files import write_file
 from minitrans.model.decoding import token_log_probs
 from minitrans.model.loss import CHUNK_ROWS
 from minitrans.text.lines import read_lines
 from minitrans.text.reading import clean
-from minitrans.training.config import RunConfig, saved_settings
+from minitrans.training.config import RunConfig
 from minitrans.training.precision import precision_and_reason
-from minitrans.training.run import train
+from minitrans.training.run import is_first_process, train
+from minitrans.training.run_folder import is_trained, lock_run, resumed_if_begun
 from minitrans.translate.scoring import Scores
 from minitrans.translate.translator import Translator
 
@@ -62,9 +62,13 @@ def distill(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
         KeyboardInterrupt: Stopped by a signal.
     """
     folder = config.run_dir.with_name(f"{config.run_dir.name}-teachers")
+    model = final_config(config, folder)
+    if not is_trained(model) and is_first_process():
+        with contextlib.ExitStack() as held:  # what is wrong with its folder is said before the teachers are trained
+            lock_run(resumed_if_begun(model), held)
     try:
         yield from make_training_data(config, folder)
-        yield from train_final_model(config, folder)
+        yield from train_unless_done(model)
     except KeyboardInterrupt as error:
         raise KeyboardInterrupt("run the same `minitrans distill` command to resume") from error
 
@@ -105,8 +109,8 @@ def make_training_data(config: RunConfig, folder: Path) -> Iterator[tuple[RunCon
             write_file(output, "".join(f"{line}\n" for line in agreed))
 
 
-def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
-    """Train the model on what `make_training_data` made; it takes, yields and raises the same."""
+def final_config(config: RunConfig, folder: Path) -> RunConfig:
+    """The settings of the model that learns from what `make_training_data` makes in a folder."""
     texts = ["train", *(f"backward{seed}" for seed in SEEDS), *(f"agreed{n}" for n in (0, *SEEDS))]
     training = replace(
         config.training,
@@ -114,7 +118,7 @@ def train_final_model(config: RunConfig, folder: Path) -> Iterator[tuple[RunConf
         learning_rate=config.training.learning_rate * FINAL_RATE_FACTOR,
     )
     model = derive_run_config(config, config.run_dir, folder / "corpus", texts, MODEL_STEPS, seed=config.seed)
-    yield from train_unless_done(replace(model, training=training))
+    return replace(model, training=training)
 
 
 def rerank_candidates(students: Sequence[Translator], teacher: Translator, sources: Sequence[str]) -> list[str]:
@@ -194,14 +198,10 @@ def train_unless_done(config: RunConfig) -> Iterator[tuple[RunConfig, dict[str, 
         UserError: The model that is there was trained with other settings.
         SystemExit: This is one of several processes that train, and not the first: the next training starts new ones.
     """
-    run = config.run_dir
-    if (run / "model.json").is_file():
-        if saved_settings(run) != yaml.safe_load(config.yaml_text):
-            raise UserError(f"{run} was trained with other settings; remove it, or give another --run-dir")
+    if is_trained(config):
         return
-    resume = any((run / "checkpoints").glob("*.ckpt"))
     environment = dict(os.environ)
-    scores = train(replace(config, resume=resume, overwrite=not resume))
+    scores = train(resumed_if_begun(config))
     if distributed.is_initialized():
         distributed.destroy_process_group()
     if not scores:

@@ -72,7 +72,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
     """
     _quieten_logs()
     with contextlib.ExitStack() as held:
-        is_there = _is_first_process() and lock_run(config, held)
+        is_there = is_first_process() and lock_run(config, held)
         # A bad size fails here, not after the tokenizer has been trained; the ids are not known yet.
         check_memory(config.transformer_config(vocab_size=config.tokenizer.vocab_size, pad_id=0, bos_id=1, eos_id=2))
         checkpoint = newest_checkpoint(config.run_dir / CHECKPOINTS) if config.resume else None
@@ -108,7 +108,7 @@ def train(config: RunConfig) -> dict[str, Scores]:
         return scores
 
 
-def _is_first_process() -> bool:
+def is_first_process() -> bool:
     """Whether this is the one that reads and writes the run folder, as far as can be told without a Trainer."""
     rank: int = rank_zero_only.rank  # type: ignore[attr-defined]
     return rank == 0 and LightningEnvironment().node_rank() == 0
@@ -282,7 +282,7 @@ def _end_processes(trainer: Trainer, patience: float = 0) -> list[int]:
 
 def _quieten_logs() -> None:
     """Hide Lightning's hints, which our progress and our errors make superfluous."""
-    if not _is_first_process():
+    if not is_first_process():
         logging.getLogger("minitrans").setLevel(logging.ERROR)  # the first process gives the same warnings
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -54,6 +55,25 @@ def lock_run(config: RunConfig, held: contextlib.ExitStack) -> bool:
     held.enter_context(lock_file(run_dir / MARK_FILE))
     _remove(run_dir, [f"{name}.[0-9]*.tmp" for name in RUN_FILE_PATTERNS])  # unfinished files of a run that was killed
     return True
+
+
+def is_trained(config: RunConfig) -> bool:
+    """Tell whether the run has ended already.
+
+    Raises:
+        UserError: It was trained with other settings.
+    """
+    if not (config.run_dir / METADATA).is_file():
+        return False
+    if saved_settings(config.run_dir) != yaml.safe_load(config.yaml_text):
+        raise UserError(f"{config.run_dir} was trained with other settings; remove it, or give another --run-dir")
+    return True
+
+
+def resumed_if_begun(config: RunConfig) -> RunConfig:
+    """The settings that resume the training that has begun in the run folder; without one, they begin it anew."""
+    begun = any((config.run_dir / CHECKPOINTS).glob("*.ckpt"))
+    return replace(config, resume=begun, overwrite=not begun)
 
 
 def _check_resumed(config: RunConfig) -> None:

@@ -1,5 +1,6 @@
 """How good translations are: BLEU and chrF by sacreBLEU, and exact match."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, stdev
@@ -135,8 +136,8 @@ def _reference_streams(references: Sequence[str], others: Sequence[Sequence[str]
 
 
 def _metrics(target: str, tokenize: str | None) -> tuple[BLEU, CHRF]:
-    # `force` hides the warning that the text looks tokenized: with "none", it is.
-    return BLEU(tokenize=tokenize or BLEU_TOKENIZERS.get(target, "13a"), force=tokenize == "none"), CHRF()
+    tokenize = tokenize or BLEU_TOKENIZERS.get(re.split("[-_]", target.lower())[0], "13a")  # zh_CN is zh
+    return BLEU(tokenize=tokenize, force=tokenize == "none"), CHRF()  # of `none`, no warning that it looks tokenized
 
 
 def _confidence_interval(result: Result) -> tuple[float, float]:

@@ -6,16 +6,15 @@ import torch
 from torch import Tensor, nn
 
 
-def naive_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The formula as it stands, exp(x) / sum(exp(x)): overflows. Scores (..., Tk); mask as in `masked_softmax`."""
-    exp = scores.exp() if mask is None else scores.exp() * mask
+def naive_softmax(scores: Tensor) -> Tensor:
+    """The formula as it stands, exp(x) / sum(exp(x)), of scores (..., Tk): overflows."""
+    exp = scores.exp()
     return exp / exp.sum(-1, keepdim=True)
 
 
-def masked_after_softmax(scores: Tensor, mask: Tensor | None = None) -> Tensor:
+def masked_after_softmax(scores: Tensor, mask: Tensor) -> Tensor:
     """Weights of keys that may not be seen set to 0 after the softmax: the rows no longer sum to 1."""
-    weights = torch.softmax(scores, dim=-1)
-    return weights if mask is None else weights * mask
+    return torch.softmax(scores, dim=-1) * mask
 
 
 def scaled_after_softmax(q: Tensor, k: Tensor) -> Tensor:

@@ -98,6 +98,11 @@ EQUIVALENT_MUTANTS = {
         "strict=False))):":
             "the numbers of dimensions were found equal just before",
     },
+    "model.cache.KeyValues.empty_buffers": {
+        f"return KeyValues(*(x.new_empty(*x.shape[:2], n, x.size(3)) for x in ({two})))":
+            "they have one shape and dtype"
+        for two in ("self.v, self.k", "self.v, self.v", "self.k, self.k")
+    },
     "model.cache.KeyValues.update": {
         "end = offset + v.size(2)": "there is a value for each key",
     },

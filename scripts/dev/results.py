@@ -80,12 +80,17 @@ def train_and_score(config: Path, seed: int, corpora: str | None, folder: Path) 
         model = parse_config(settings)
         minutes = {
             "teachers": run_timed_stage(distillation.make_training_data, model, teachers, teachers),
-            "model": run_timed_stage(distillation.train_final_model, model, teachers, run),
+            "model": run_timed_stage(train_final_model, model, teachers, run),
         }
         scores = score_test_sets(run, model, BLEU_TOKENIZER_BY_CONFIG.get(config.stem))
         write_file(run / SCORES_FILE, json.dumps({"minutes": minutes, **scores}, indent=1))
     loaded: dict[str, Any] = json.loads((run / SCORES_FILE).read_text(encoding="utf-8"))
     return loaded
+
+
+def train_final_model(config: RunConfig, teachers: Path) -> Iterator[tuple[RunConfig, dict[str, Scores]]]:
+    """Train the model on what the teachers made."""
+    return distillation.train_unless_done(distillation.final_config(config, teachers))
 
 
 TrainingStage = Callable[[RunConfig, Path], Iterator[tuple[RunConfig, dict[str, Scores]]]]

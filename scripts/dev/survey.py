@@ -85,7 +85,7 @@ class Finding(NamedTuple):
 
 INTRODUCTION = """
 Every check [for any model](your-model.md), on a small model of each decoder in the lists of transformers {version},
-with random weights. Of {n} names {measured} were measured: {exact} decode exactly, {rounded} do but for what they
+with random weights. Of {n} models {measured} were measured: {exact} decode exactly, {rounded} do but for what they
 compute in float32 whatever their dtype, and {differing} differ by more. Deviations are shares of the largest logit, in
 float64 where the model can compute in it. {faults} faults were put around {faulty} of them; the checks caught {caught}.
 `scripts/dev/survey.py` makes this page again.
